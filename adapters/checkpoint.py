@@ -1,0 +1,35 @@
+"""A published checkpoint: headers first, bytes on demand. Every reader gives one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """`headers` come from file headers alone; `read` gives a tensor's array.
+
+    `read(info)` gives an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
+    mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
+    never changes. `config` holds config.json's words, also when they come from GGUF metadata.
+    """
+
+    source: str
+    format: str  # "safetensors", "gguf", "dict" or "dummy"
+    headers: Mapping[str, TensorInfo]
+    config: Mapping[str, Any]
+    read: Callable[[TensorInfo], np.ndarray]
+    tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_dummy(self) -> bool:
+        return self.format == "dummy"

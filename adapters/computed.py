@@ -1,0 +1,54 @@
+"""Sources that are computed from others when a plan is materialised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.nest import Nest
+from bringup.adapters.region import Region
+from bringup.graphs.axes import Axes, Axis
+from bringup.spec import DTYPES, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Run = Callable[..., np.ndarray]
+else:
+    Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A source that is computed: `run(*inputs)` gives an array of `shape` and `dtype`.
+
+    `inputs` are regions over the same sources. `exact` says that no information is lost; `inverse`, where there is
+    one, takes the result back to the inputs.
+    """
+
+    name: str
+    inputs: tuple[Region, ...]
+    shape: Shape
+    dtype: str
+    run: Run
+    exact: bool
+    inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
+
+
+def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
+    """A GGUF block type read as float32, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py)."""
+
+    def run(data: np.ndarray) -> np.ndarray:
+        from gguf import GGMLQuantizationType, dequantize
+
+        return dequantize(data, GGMLQuantizationType[dtype.upper()])
+
+    shape = tuple(axis.size for axis in axes)
+    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", run, exact=False)
+
+
+def block_bytes(index: int, info: TensorInfo) -> Region:
+    """All bytes of a tensor stored in blocks."""
+    nbytes = DTYPES[info.dtype].nbytes(info.shape)
+    return Region((Axis("byte", nbytes),), "uint8", (Nest(index, "uint8", 0, ((nbytes, 1, 1),), 0),))

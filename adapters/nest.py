@@ -1,0 +1,145 @@
+"""The normal form of every movement: strided copy nests.
+
+A nest copies `prod(extents)` elements. Element (i0, i1, …) goes from `src + Σ i·src_stride` to `dst + Σ i·dst_stride`,
+both counted in elements of the source and of the row-major result. From this one form a slice is a clip, the inverse
+is the same nest with its two sides swapped, coverage is a count, and an explanation is a printout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+Loop = tuple[int, int, int]  # extent, source stride, result stride
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """`source` indexes the sources of the region it belongs to; `view` is the dtype its elements are read as."""
+
+    source: int
+    view: str
+    src: int
+    loops: tuple[Loop, ...]
+    dst: int
+
+    @property
+    def count(self) -> int:
+        return math.prod(extent for extent, _, _ in self.loops)
+
+    def swapped(self) -> Nest:
+        """The inverse copy."""
+        loops = tuple((extent, to, frm) for extent, frm, to in self.loops)
+        return replace(self, src=self.dst, dst=self.src, loops=loops)
+
+
+def row_major(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense array."""
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def project(
+    nests: Sequence[Nest],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    *,
+    base: int = 0,
+    window: tuple[int, int, int] | None = None,
+) -> tuple[Nest, ...]:
+    """Moves nests from a dense result with axes of `sizes` to one where axis k has stride `strides[k]`.
+
+    `base` is added to every position. `window` (axis, start, stop) first keeps only that range of one axis, counted
+    from its start.
+    """
+    moved: list[Nest] = []
+    for nest in nests:
+        for grid in _grids(nest, sizes):
+            for kept in _clip(grid, *window) if window else (grid,):
+                dst = base + sum(start * stride for start, stride in zip(kept.starts, strides, strict=True))
+                loops = [(e, s, c * strides[k]) for e, s, k, c in kept.loops]
+                moved.append(Nest(nest.source, nest.view, kept.src, _canonical(loops), dst))
+    return tuple(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A nest whose result side is told by axis: a start on each, and loops (extent, src stride, axis, step)."""
+
+    src: int
+    starts: tuple[int, ...]
+    loops: tuple[tuple[int, int, int, int], ...]
+
+
+def _grids(nest: Nest, sizes: Sequence[int]) -> Iterator[_Grid]:
+    """Splits a nest so that no loop carries from one axis of `sizes` into the next."""
+    strides = row_major(sizes)
+    starts = tuple(nest.dst // stride % size for stride, size in zip(strides, sizes, strict=True))
+    reach = list(starts)
+    todo = sorted((loop for loop in nest.loops if loop[0] > 1), key=_outermost_first)
+    done: list[tuple[int, int, int, int]] = []
+    while todo:
+        extent, src, dst = todo.pop()
+        axis = next(k for k, stride in enumerate(strides) if stride <= dst and sizes[k] > 1)
+        step, skew = divmod(dst, strides[axis])
+        fits = 1 if skew else (sizes[axis] - 1 - reach[axis]) // step + 1
+        wraps = not skew and fits > 1 and step * fits == sizes[axis]
+        if extent <= fits:
+            reach[axis] += step * (extent - 1)
+            done.append((extent, src, axis, step))
+        elif wraps and extent % fits == 0:  # the loop runs over this axis and on into the next: two loops
+            todo += [(extent // fits, src * fits, dst * fits), (fits, src, dst)]
+            todo.sort(key=_outermost_first)
+        else:  # it carries unevenly: cut it where it does
+            cut = extent // fits * fits if wraps else fits
+            others = [*todo, *((e, s, c * strides[k]) for e, s, k, c in done)]
+            head = (*others, (cut, src, dst))
+            tail = (*others, (extent - cut, src, dst))
+            yield from _grids(replace(nest, loops=head), sizes)
+            yield from _grids(replace(nest, src=nest.src + cut * src, dst=nest.dst + cut * dst, loops=tail), sizes)
+            return
+    yield _Grid(nest.src, starts, tuple(done))
+
+
+def _outermost_first(loop: Loop) -> int:
+    return -loop[2]
+
+
+def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
+    """The part of a grid with start <= position < stop on one axis; positions then count from `start`."""
+    own = sorted((loop for loop in grid.loops if loop[2] == axis), key=lambda loop: loop[3])
+    at, span = grid.starts[axis], sum((extent - 1) * step for extent, _, _, step in own)
+    if at >= stop or at + span < start:
+        return
+    if start <= at and at + span < stop:
+        yield replace(grid, starts=(*grid.starts[:axis], at - start, *grid.starts[axis + 1 :]))
+        return
+    outer = own.pop()
+    extent, src, _, step = outer
+    rest = tuple(loop for loop in grid.loops if loop is not outer)
+    span -= (extent - 1) * step
+    first = max(0, -((at - start) // step))  # iterations first..last lie inside as a whole
+    last = min(extent, (stop - at - span - 1) // step + 1)
+    whole = range(first, max(first, last))
+    for run in (range(0, first), whole, range(whole.stop, extent)):
+        pieces = [run] if run is whole else [range(i, i + 1) for i in run]
+        for piece in pieces:
+            if not len(piece):
+                continue
+            loops = rest if len(piece) == 1 else (*rest, (len(piece), src, axis, step))
+            starts = (*grid.starts[:axis], at + piece.start * step, *grid.starts[axis + 1 :])
+            yield from _clip(_Grid(grid.src + piece.start * src, starts, loops), axis, start, stop)
+
+
+def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Outermost first by result stride, no loop of one iteration, neighbours that run on merged into one."""
+    kept: list[Loop] = []
+    for extent, src, dst in sorted((loop for loop in loops if loop[0] > 1), key=_outermost_first):
+        if kept and kept[-1][1] == src * extent and kept[-1][2] == dst * extent:
+            extent *= kept.pop()[0]
+        kept.append((extent, src, dst))
+    return tuple(kept)

@@ -1,0 +1,45 @@
+"""Name patterns: `{L}` is a number, `{m:a|b}` one of the alternatives, `{x}` any one segment, `**` anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+_HOLE = re.compile(r"\{(\w+)(?::([^}]*))?\}|(\*\*)")
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a pattern. A one-letter upper-case variable is a number."""
+    out, at, seen = "", 0, set[str]()
+    for hole in _HOLE.finditer(pattern):
+        out += re.escape(pattern[at : hole.start()])
+        at = hole.end()
+        name, choices, anything = hole.groups()
+        if anything:
+            out += ".*"
+        elif name in seen:
+            out += f"(?P={name})"
+        elif choices is not None:
+            out += f"(?P<{name}>{'|'.join(re.escape(choice) for choice in choices.split('|'))})"
+        else:
+            out += f"(?P<{name}>\\d+)" if name.isupper() else f"(?P<{name}>[^.]+)"
+        seen.add(name)
+    return re.compile(out + re.escape(pattern[at:]))
+
+
+def match(pattern: str, name: str) -> dict[str, str] | None:
+    """The variables that make `pattern` equal to `name`, or None."""
+    found = compile_pattern(pattern).fullmatch(name)
+    return found.groupdict() if found else None
+
+
+def fill(pattern: str, bindings: Mapping[str, str]) -> str:
+    """The name that a pattern stands for. An unbound variable is an error of the adapter's author."""
+    if "{" not in pattern:
+        return pattern
+    try:
+        return pattern.format_map(bindings)
+    except KeyError as unbound:
+        raise ValueError(f"`{pattern}` uses {{{unbound.args[0]}}}, which the rule's target does not bind") from None

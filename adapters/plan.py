@@ -1,0 +1,296 @@
+"""From rules and headers to a plan: for every parameter the copy nests that fill it. No tensor is read.
+
+Parameters of one rule whose sources look alike (the layers of a model) share one proof and one region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from bringup.adapters.computed import Computed
+from bringup.adapters.expr import Expr, Scope
+from bringup.adapters.pattern import match
+from bringup.adapters.region import Region
+from bringup.adapters.rules import Adapter, Drop, Rule, Tied
+from bringup.graphs.axes import Axes, Axis, AxesError, show, sizes_of
+from bringup.graphs.signature import Declared, Signature
+from bringup.spec import DTYPES, Shape, TensorInfo
+
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parameter: `region` in its stored shape and dtype, over `sources`."""
+
+    declared: Declared
+    rule: Rule
+    sources: tuple[TensorInfo | Computed, ...]
+    region: Region
+
+    @property
+    def tensors(self) -> Iterator[TensorInfo]:
+        return (source for source in self.sources if isinstance(source, TensorInfo))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One fact that does not fit, before facts are grouped into diagnostics."""
+
+    code: str
+    parameter: str = ""
+    rule: Rule | None = None
+    sources: tuple[str, ...] = ()
+    expected: str = ""
+    actual: str = ""
+    message: str = ""
+    help: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """Every parameter's entry, the tensors that were dropped, and what does not fit."""
+
+    signature: Signature
+    headers: Mapping[str, TensorInfo]
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
+    wanted: dict[str, str] = field(default_factory=dict[str, str])  # tensor → first parameter that asks for it
+    problems: list[Problem] = field(default_factory=list[Problem])
+    compare: list[tuple[Entry, Entry]] = field(default_factory=list[tuple[Entry, Entry]])  # tied, yet both present
+
+    def aliases(self) -> dict[str, str]:
+        """Parameters that hold the same values as an earlier one, by construction: {later: first}."""
+        first: dict[tuple[object, ...], str] = {}
+        same: dict[str, str] = {}
+        for name, entry in self.entries.items():
+            if all(isinstance(source, TensorInfo) for source in entry.sources):
+                key = (tuple(info.name for info in entry.tensors), entry.region.nests, entry.declared.storage)
+                if first.setdefault(key, name) != name:
+                    same[name] = first[key]
+        return same
+
+
+def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
+    """Plans every parameter of a signature. Problems are collected, never raised."""
+    plan = Plan(signature, headers)
+    names = _without_prefix(headers, adapter.prefix)
+    proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
+    for declared in signature.values():
+        claims = list(adapter.matching(declared.name))
+        if len(claims) != 1:
+            plan.problems.append(_claims(declared, claims))
+            continue
+        rule, bindings = claims[0]
+        expr = _choose(plan, adapter, declared, rule, bindings, names)
+        if expr is not None:
+            _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
+    _drop(plan, adapter, names)
+    return plan
+
+
+def _without_prefix(headers: Mapping[str, TensorInfo], prefix: str) -> dict[str, TensorInfo]:
+    """Headers by the names that rules use."""
+    if not prefix:
+        return dict(headers)
+    return {name.removeprefix(prefix): info for name, info in headers.items()} | {
+        name: info for name, info in headers.items() if not name.startswith(prefix)
+    }
+
+
+def _claims(declared: Declared, claims: list[tuple[Rule, dict[str, str]]]) -> Problem:
+    if not claims:
+        return Problem(code="BU104", parameter=declared.name, message="no rule makes this parameter")
+    lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
+    return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
+
+
+def _choose(
+    plan: Plan,
+    adapter: Adapter,
+    declared: Declared,
+    rule: Rule,
+    bindings: Mapping[str, str],
+    names: Mapping[str, TensorInfo],
+) -> Expr | None:
+    """The expression that holds for this checkpoint: decides a tie."""
+    if not isinstance(rule.expr, Tied):
+        return rule.expr
+    own, other, when = rule.expr.own, rule.expr.other, rule.expr.when
+    present = all(name in names for _, name in own.leaves(bindings))
+    if not present and not when:
+        sources = tuple(name for _, name in own.leaves(bindings))
+        plan.wanted |= dict.fromkeys(sources, declared.name)
+        plan.problems.append(
+            Problem(
+                code="BU109",
+                parameter=declared.name,
+                rule=rule,
+                sources=sources,
+                message="the checkpoint does not have it and the config does not tie it",
+                help="set tie_word_embeddings to true if the model was trained tied; nothing is tied silently",
+            )
+        )
+        return None
+    if present and when and all(name in names for _, name in other.leaves(bindings)):
+        made = [_evaluate(adapter, declared, expr, bindings, names) for expr in (own, other)]
+        if not any(scope.misfits for _, scope in made):
+            mine, theirs = (Entry(declared, rule, tuple(scope.sources), region) for region, scope in made)
+            plan.compare.append((mine, theirs))
+    return own if present else other
+
+
+def _plan_one(
+    plan: Plan,
+    adapter: Adapter,
+    declared: Declared,
+    rule: Rule,
+    expr: Expr,
+    bindings: Mapping[str, str],
+    names: Mapping[str, TensorInfo],
+    proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
+) -> None:
+    leaves = [name for _, name in expr.leaves(bindings)]
+    for name in leaves:
+        plan.wanted.setdefault(names[name].name if name in names else name, declared.name)
+    absent = tuple(dict.fromkeys(name for name in leaves if name not in names))
+    if absent:
+        plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
+        return
+    infos = [names[name] for name in leaves]
+    words = tuple(value for name, value in bindings.items() if not name.isupper())
+    facts = (id(expr), declared.axes, declared.dtype, words, *((info.shape, info.dtype) for info in infos))
+    if facts in proved:
+        region, sources = proved[facts]
+        fresh = iter(infos)
+        sources = tuple(next(fresh) if isinstance(source, TensorInfo) else source for source in sources)
+        plan.entries[declared.name] = Entry(declared, rule, sources, region)
+        return
+    try:
+        region, scope = _evaluate(adapter, declared, expr, bindings, names)
+    except AxesError as error:
+        actual = ", ".join(str(list(info.shape)) for info in infos[:3])
+        plan.problems.append(
+            Problem(
+                code="BU106",
+                parameter=declared.name,
+                rule=rule,
+                sources=tuple(info.name for info in infos),
+                expected=show(declared.axes),
+                actual=actual,
+                message=str(error),
+            )
+        )
+        return
+    if not _fits(plan, declared, rule, region, scope):
+        return
+    sources = tuple(scope.sources)
+    proved[facts] = region, sources
+    plan.entries[declared.name] = Entry(declared, rule, sources, region)
+
+
+def _evaluate(
+    adapter: Adapter,
+    declared: Declared,
+    expr: Expr,
+    bindings: Mapping[str, str],
+    names: Mapping[str, TensorInfo],
+) -> tuple[Region, Scope]:
+    """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
+    defaults = adapter.default_axes(declared.axes)
+    scope = Scope(sizes_of(declared.axes), defaults, names, bindings)
+    region = expr.region(scope)
+    if scope.misfits:
+        return region, scope
+    unnamed = [axis for axis in region.axes if not axis.name and not axis.parts]
+    if unnamed:
+        region = _by_position(region, declared.axes)
+    return _stored(region.to(declared.axes), declared), scope
+
+
+def _by_position(region: Region, declared: Axes) -> Region:
+    """Names a source's unnamed axes by position: only where no two sizes could be exchanged."""
+    if len(set(region.shape)) < len(region.shape):
+        raise AxesError(
+            f"the shape {list(region.shape)} cannot tell which axis is which and the rule does not say; "
+            f"the parameter is `{show(declared)}`"
+        )
+    if sorted(region.shape) != sorted(axis.size for axis in declared):
+        raise AxesError(f"shape is {list(region.shape)}, the parameter is `{show(declared)}`")
+    return replace(region, axes=tuple(replace(a, size=s) for a, s in zip(declared, region.shape, strict=True)))
+
+
+def _stored(region: Region, declared: Declared) -> Region:
+    """As it is stored: sub-byte values packed into words along their axis."""
+    if not declared.pack:
+        return region
+    name, n = declared.pack
+    words = DTYPES[declared.storage[1]]
+    before = tuple(
+        replace(axis, parts=(Axis("word", axis.size // n), Axis("value", n))) if axis.name == name else axis
+        for axis in declared.axes
+    )
+    after = (*(replace(a, parts=(), size=a.size // n) if a.name == name else a for a in declared.axes),)
+    order = tuple(Axis("word", a.size) if a.name == name else a for a in after)
+    return replace(region, axes=before).to((*order, Axis("value", n))).bits(words.name, "")
+
+
+def _fits(plan: Plan, declared: Declared, rule: Rule, region: Region, scope: Scope) -> bool:
+    """Whether source shapes and dtypes are what the declaration asks for; notes what is not."""
+    for info, wanted in scope.misfits:
+        plan.problems.append(
+            Problem(
+                code="BU102",
+                parameter=declared.name,
+                rule=rule,
+                sources=(info.name,),
+                expected=_shape(wanted),
+                actual=_shape(info.shape),
+            )
+        )
+    views = {nest.view for nest in region.nests}
+    stored = declared.dtype
+    wrong = [view for view in views if view != stored and not {view, stored} <= FLOATS]
+    if wrong and not scope.misfits:
+        plan.problems.append(
+            Problem(
+                code="BU108",
+                parameter=declared.name,
+                rule=rule,
+                sources=tuple(s.name for s in scope.sources),
+                expected=stored,
+                actual=wrong[0],
+            )
+        )
+    return not wrong and not scope.misfits
+
+
+def _shape(shape: Shape) -> str:
+    return str(list(shape))
+
+
+def _drop(plan: Plan, adapter: Adapter, names: Mapping[str, TensorInfo]) -> None:
+    """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect."""
+    rest = [(name, info) for name, info in names.items() if info.name not in plan.wanted]
+    for drop in adapter.drops:
+        counts: dict[tuple[str, ...], int] = {}
+        for name, info in rest:
+            bindings = match(drop.pattern, name)
+            if bindings is None or (drop.when and not drop.when(bindings)):
+                continue
+            plan.dropped.setdefault(info.name, drop)
+            key = tuple(value for value in bindings.values())
+            counts[key] = counts.get(key, 0) + 1
+        least, most = drop.expect
+        over = [key for key, count in counts.items() if count > most]
+        if over or (least and not counts):
+            met = max(counts.values(), default=0)
+            plan.problems.append(
+                Problem(
+                    code="BU111",
+                    expected=f"{least} to {most}",
+                    actual=str(met),
+                    message=f"drop `{drop.pattern}` ({drop.why}) meets {met} tensors, expects {least} to {most}",
+                )
+            )

@@ -1,0 +1,98 @@
+"""An adapter: a table of rules, looked up from the target, and the tensors it drops with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bringup.adapters.expr import Expr
+from bringup.adapters.pattern import match
+from bringup.graphs.axes import Axes, parse
+from bringup.spec import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """A parameter that a checkpoint may leave out because it equals another; see `tied`."""
+
+    own: Expr
+    other: Expr
+    when: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Parameters whose name matches `pattern` are made by `expr`."""
+
+    pattern: str
+    expr: Expr | Tied
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Checkpoint tensors that no parameter wants. `expect` (least, most) bounds how many each layer has."""
+
+    pattern: str
+    why: str
+    expect: tuple[int, int]
+    when: Callable[[Mapping[str, str]], bool] | None
+    site: Site
+
+
+@dataclass(slots=True)
+class Adapter:
+    """How one family's checkpoints become its graph's parameters.
+
+    `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
+    `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack.
+    """
+
+    name: str
+    defaults: tuple[str, ...] = ()
+    prefix: str = ""
+    rules: list[Rule] = field(default_factory=list[Rule])
+    drops: list[Drop] = field(default_factory=list[Drop])
+
+    def __setitem__(self, pattern: str, expr: Expr | Tied) -> None:
+        self.rules.append(Rule(pattern, expr, Site.outside("adapters/rules.py")))
+
+    def drop(
+        self,
+        pattern: str,
+        *,
+        why: str,
+        expect: tuple[int, int] = (0, 1),
+        when: Callable[[Mapping[str, str]], bool] | None = None,
+    ) -> None:
+        """Leaves out the tensors of a pattern. `expect` bounds their number for each number {L} in the pattern.
+
+        `when` looks at the pattern's variables and says whether a tensor is really meant.
+        """
+        self.drops.append(Drop(pattern, why, expect, when, Site.outside("adapters/rules.py")))
+
+    def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
+        """Every rule that claims a parameter, with its pattern's variables."""
+        for rule in self.rules:
+            bindings = match(rule.pattern, name)
+            if bindings is not None:
+                yield rule, bindings
+
+    def default_axes(self, declared: Axes) -> Axes:
+        """How a source without axes is taken to be stored, with the sizes of the declaration; () where nothing says."""
+        if len(declared) == 1:
+            return declared
+        sizes = {node.name: node.size for axis in declared for node in axis.walk()}
+        for text in self.defaults:
+            axes = parse(text)
+            if len(axes) == len(declared) and all(axis.name in sizes for axis in axes):
+                return tuple(axis.sized(sizes) for axis in axes)
+        return ()
+
+
+def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
+    """`own` where the checkpoint has it; else, when the config says the two are tied, `other`.
+
+    An untied parameter that is absent is an error. One that is tied and present is used, and compared with `other`.
+    """
+    return Tied(own, other, when)

@@ -1,0 +1,138 @@
+"""Value nodes: what a movement cannot express. Each has a law for its shape and dtype, and says whether it is exact.
+
+Nothing here runs while a plan is made; `run` is called with arrays when the plan is materialised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.computed import Computed
+from bringup.adapters.expr import Expr, Scope
+from bringup.adapters.region import Region
+from bringup.graphs.axes import Axes, Axis, AxesError, show, sized
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Run = Callable[..., np.ndarray]
+else:
+    Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ValueNode(Expr):
+    """An expression whose value is computed from other expressions' arrays."""
+
+    name: str
+    parts: tuple[Expr, ...]
+    law: Callable[[tuple[Region, ...]], tuple[Axes, str]]
+    run: Run
+    exact: bool
+    inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.parts
+
+    def region(self, scope: Scope) -> Region:
+        inputs = tuple(part.region(scope) for part in self.parts)
+        axes, dtype = self.law(inputs)
+        shape = tuple(axis.size for axis in axes)
+        return scope.whole(Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse), axes)
+
+
+def cast(x: Expr, dtype: str) -> Expr:
+    """Another float dtype, rounded to nearest even."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        from bringup.adapters.arrays import numpy_dtype
+
+        return array.astype(numpy_dtype(dtype))
+
+    return ValueNode(f"cast to {dtype}", (x,), lambda regions: (regions[0].axes, dtype), run, exact=False)
+
+
+def scale(x: Expr, factor: float) -> Expr:
+    """Every element times a constant; exact only for powers of two."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        return (array.astype("float32") * factor).astype(array.dtype)
+
+    def undo(array: np.ndarray) -> tuple[np.ndarray, ...]:
+        return ((array.astype("float32") / factor).astype(array.dtype),)
+
+    exact = factor > 0 and math.frexp(factor)[0] == 0.5
+    return ValueNode(f"scale by {factor:g}", (x,), lambda r: (r[0].axes, r[0].dtype), run, exact, undo if exact else None)
+
+
+def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32") -> Expr:
+    """payload · scale, one scale for each block of `block` elements (the last block of an axis may be short).
+
+    Scales may be any float, or e8m0 exponents (OCP Microscaling Formats specification 1.0, section 5.4).
+    """
+
+    def law(regions: tuple[Region, ...]) -> tuple[Axes, str]:
+        value, by = regions
+        if len(block) != len(value.shape):
+            raise AxesError(f"block {block} does not have the {len(value.shape)} dimensions of `{show(value.axes)}`")
+        wanted = tuple(-(-size // n) for size, n in zip(value.shape, block, strict=True))
+        if by.shape != wanted:
+            raise AxesError(f"scales have shape {list(by.shape)}; blocks of {list(block)} need {list(wanted)}")
+        return value.axes, dtype
+
+    def run(array: np.ndarray, by: np.ndarray) -> np.ndarray:
+        from bringup.adapters.arrays import numpy_dtype
+
+        factors = by.astype("float32")
+        for axis, n in enumerate(block):
+            factors = factors.repeat(n, axis).take(range(array.shape[axis]), axis)
+        return (array.astype("float32") * factors).astype(numpy_dtype(dtype))
+
+    return ValueNode(f"dequantise by blocks of {list(block)}", (payload, scales), law, run, exact=False)
+
+
+def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
+    """Two outputs: the payload in `dtype` and one float32 scale a block, the block's largest magnitude / the dtype's."""
+
+    def wide(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        import ml_dtypes
+        import numpy as np
+
+        from bringup.adapters.arrays import numpy_dtype
+
+        grid = [(-(-size // n), n) for size, n in zip(array.shape, block, strict=True)]
+        padded = np.zeros([count * n for count, n in grid], np.float32)
+        padded[tuple(slice(0, size) for size in array.shape)] = array
+        blocks = padded.reshape([size for pair in grid for size in pair])
+        inner = tuple(range(1, 2 * len(grid), 2))
+        scales = np.abs(blocks).max(axis=inner) / float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+        scales = np.where(scales == 0, 1, scales).astype(np.float32)
+        by = np.expand_dims(scales, inner)
+        payload = (blocks / by).reshape(padded.shape)[tuple(slice(0, size) for size in array.shape)]
+        return payload.astype(numpy_dtype(dtype)), scales
+
+    def scale_axes(regions: tuple[Region, ...]) -> tuple[Axes, str]:
+        axes = regions[0].axes
+        return tuple(Axis(a.name, -(-a.size // n)) for a, n in zip(axes, block, strict=True)), "float32"
+
+    name = f"quantise by blocks of {list(block)}"
+    payload = ValueNode(name, (x,), lambda r: (r[0].axes, dtype), lambda array: wide(array)[0], exact=False)
+    return payload, ValueNode(f"{name}: scales", (x,), scale_axes, lambda array: wide(array)[1], exact=False)
+
+
+def fn(
+    run: Run,
+    *inputs: Expr,
+    axes: str,
+    dtype: str,
+    exact: bool = False,
+    inverse: Callable[..., tuple[np.ndarray, ...]] | None = None,
+    **sizes: int,
+) -> Expr:
+    """The way out: any function of arrays, with the axes and dtype of its result declared (and checked when run)."""
+    law: Mapping[str, int] = sizes
+    name = getattr(run, "__name__", "function")
+    return ValueNode(name, inputs, lambda _: (sized(axes, law), dtype), run, exact, inverse)

@@ -1,0 +1,77 @@
+"""The leaf of the import graph: dtypes, tensor headers and source sites. Standard library only."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type. `block` is (elements, bytes) for types stored in blocks (GGUF), else None."""
+
+    name: str
+    bits: int
+    kind: str  # "float", "int", "uint", "bool" or "block"
+    block: tuple[int, int] | None = None
+
+    def nbytes(self, shape: Shape) -> int:
+        """Bytes that a tensor of `shape` takes, densely packed."""
+        count = math.prod(shape)
+        if self.block:
+            return count // self.block[0] * self.block[1]
+        return (count * self.bits + 7) // 8
+
+
+def _plain(kind: str, **bits: int) -> dict[str, Dtype]:
+    return {name: Dtype(name, width, kind) for name, width in bits.items()}
+
+
+# Names are numpy's and ml_dtypes'. Block types follow ggml-common.h of llama.cpp: an fp16 scale (and an fp16
+# minimum in the _1 types), then 32 quants.
+DTYPES: dict[str, Dtype] = {
+    **_plain("float", float64=64, float32=32, float16=16, bfloat16=16),
+    **_plain("float", float8_e4m3fn=8, float8_e5m2=8, float8_e8m0fnu=8, float4_e2m1fn=4),
+    **_plain("int", int64=64, int32=32, int16=16, int8=8, int4=4),
+    **_plain("uint", uint64=64, uint32=32, uint16=16, uint8=8, uint4=4),
+    **_plain("bool", bool=8),
+    "q8_0": Dtype("q8_0", 8, "block", (32, 34)),
+    "q4_1": Dtype("q4_1", 4, "block", (32, 20)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    file: Path | None = None
+    offset: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of source code, for diagnostics."""
+
+    file: str
+    line: int
+
+    @classmethod
+    def outside(cls, *files: str) -> Site:
+        """The innermost line of the call stack that stands in none of `files` (path endings) nor in this one."""
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  inspect would cost 10 ms to import
+        while frame.f_back and any(part in frame.f_code.co_filename for part in files):
+            frame = frame.f_back
+        return cls(frame.f_code.co_filename, frame.f_lineno)
+
+    def __str__(self) -> str:
+        path = Path(self.file).resolve()
+        cwd = Path.cwd()
+        return f"{path.relative_to(cwd) if path.is_relative_to(cwd) else path}:{self.line}"

@@ -1,0 +1,157 @@
+"""Program -> MLIR text in the torch dialect: one private function a stage, one public function an entry, weights by name.
+
+Weights are `util.global`s initialised from named parameters of scope "model"; states are mutable arguments of each entry. A stage
+takes and gives states as values, so that a call is free of side effects; the entry writes the last value back to its argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bringup.compile.program import Call, Entry, Function, Interface, Program, Step, TensorSpec, bound
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+SCOPE = "model"
+
+_ELEMENT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int64": "si64", "int32": "si32",
+            "int16": "si16", "int8": "si8", "uint8": "ui8", "bool": "i1", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
+
+
+def _vtensor(spec: TensorSpec) -> str:
+    return f"!torch.vtensor<[{','.join(map(str, spec.shape))}],{_ELEMENT[spec.dtype]}>"
+
+
+def _builtin(spec: TensorSpec) -> str:
+    element = re.sub(r"^[su]i", "i", _ELEMENT[spec.dtype])
+    return f"tensor<{''.join(f'{size}x' for size in spec.shape)}{element}>"
+
+
+def _states_as_values(exported: ExportedProgram) -> None:
+    """Turns in-place updates into leading results."""
+    from torch.export.graph_signature import OutputKind
+
+    specs = exported.graph_signature.output_specs
+    specs[:] = [replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind is OutputKind.USER_INPUT_MUTATION else s for s in specs]
+
+
+def _stages(program: Program, keep_attention: bool) -> tuple[str, dict[str, list[str]], dict[str, list[str]]]:
+    """Text of every stage, and by function: its result types, and the states it updates in result order."""
+    from torch_mlir import ir
+    from torch_mlir.dialects import torch as torch_dialect
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+    from torch_mlir.extras.fx_importer import FxImporter
+
+    table = get_decomposition_table()
+    if keep_attention:
+        table = {op: rule for op, rule in table.items() if "scaled_dot_product" not in str(op)}
+    context = ir.Context()
+    torch_dialect.register_dialect(context)
+    importer = FxImporter(context=context)
+    results: dict[str, list[str]] = {}
+    updated: dict[str, list[str]] = {}
+    for function in program.interface.functions:
+        exported = program.exported[function.name].run_decompositions(table)
+        updated[function.name] = _updated_states(function, exported)
+        _states_as_values(exported)
+        op = importer.import_program(exported, func_name=function.name, func_visibility="private")
+        results[function.name] = [str(t) for t in op.type.results]
+    body = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
+    return body, results, updated
+
+
+def _updated_states(function: Function, exported: ExportedProgram) -> list[str]:
+    from torch.export.graph_signature import OutputKind
+
+    signature = exported.graph_signature
+    first = len(function.weights)
+    names = dict(zip(signature.user_inputs[first:first + len(function.states)], function.states, strict=True))
+    return [names[s.target] for s in signature.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
+
+
+class _EntryText:
+    """Lines of one public function."""
+
+    def __init__(self, interface: Interface, entry: Entry, results: dict[str, list[str]], updated: dict[str, list[str]]) -> None:
+        self.interface, self.entry, self.results, self.updated = interface, entry, results, updated
+        self.weights = {spec.name: spec for spec in interface.weights}
+        self.states = {spec.name: (f"%s{i}", _vtensor(spec)) for i, spec in enumerate(interface.states)}
+        self.value: dict[str, tuple[str, str]] = {}
+        self.lines: list[str] = []
+        self.count = 0
+
+    def step(self) -> list[tuple[str, str]]:
+        n, b = self.entry.num_tokens, self.entry.num_sequences
+        shapes = Step(f"[{n}]", f"[{n}]", f"[{n}]", f"[{b},{'?' if self.interface.max_blocks > 1 else 1}]", f"[{b}]")
+        return [(f"%{name}", f"!torch.vtensor<{shape},si64>") for name, shape in zip(Step._fields, shapes, strict=True)]
+
+    def emit(self, result: str, text: str) -> None:
+        self.lines.append(f"    {result} = {text}")
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def weight(self, name: str) -> tuple[str, str]:
+        if name not in self.value:
+            raw, value, spec = self.fresh(), self.fresh(), self.weights[name]
+            self.emit(raw, f'util.global.load @"{name}" : {_builtin(spec)}')
+            self.emit(value, f"torch_c.from_builtin_tensor {raw} : {_builtin(spec)} -> {_vtensor(spec)}")
+            self.value[name] = (value, _vtensor(spec))
+        return self.value[name]
+
+    def state(self, name: str) -> tuple[str, str]:
+        if name not in self.value:
+            argument, kind = self.states[name]
+            self.value[name] = (self.fresh(), kind)
+            self.emit(self.value[name][0], f"torch.copy.to_vtensor {argument} : {kind}")
+        return self.value[name]
+
+    def call(self, call: Call, values: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        function, kinds = self.interface.function(call.function), self.results[call.function]
+        args = [*map(self.weight, bound(call, function.weights)), *map(self.state, bound(call, function.states)),
+                *(values[i] for i in call.inputs), *self.step()]
+        names = [self.fresh() for _ in kinds]
+        self.emit(", ".join(names), f'func.call @"{function.name}"({", ".join(v for v, _ in args)}) : '
+                                    f"({', '.join(t for _, t in args)}) -> ({', '.join(kinds)})")
+        out = list(zip(names, kinds, strict=True))
+        changed = bound(call, self.updated[call.function])
+        self.value.update(zip(changed, out, strict=False))
+        for name, (value, kind) in zip(changed, out, strict=False):
+            argument, _ = self.states[name]
+            self.lines.append(f"    torch.overwrite.tensor.contents {value} overwrites {argument} : {kind}, {_mutable(kind)}")
+        return out[len(changed):]
+
+    def text(self) -> Iterator[str]:
+        values: list[tuple[str, str]] = []
+        for call in self.entry.calls:
+            values += self.call(call, values)
+        logits, kind = values[-1]
+        args = [f"{name}: {_mutable(kind)}" for name, kind in self.states.values()] + [f"{n}: {t}" for n, t in self.step()]
+        yield f"  func.func @{self.entry.name}({', '.join(args)}) -> {kind} attributes {{torch.assume_strict_symbolic_shapes}} {{"
+        yield from self.lines
+        yield f"    return {logits} : {kind}"
+        yield "  }"
+
+
+def _mutable(vtensor: str) -> str:
+    return vtensor.replace("!torch.vtensor", "!torch.tensor")
+
+
+def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
+    """The module's text. `keep_attention` leaves scaled_dot_product_attention whole (CUDA and ROCm lower it better; CPU does not)."""
+    body, results, updated = _stages(program, keep_attention)
+    interface = program.interface
+    used = {name for entry in interface.entries for call in entry.calls
+            for name in bound(call, interface.function(call.function).weights)}
+    lines = ["module @model {"]
+    lines += [f'  util.global private @"{s.name}" = #flow.parameter.named<"{SCOPE}"::"{s.name}"> : {_builtin(s)}'
+              for s in interface.weights if s.name in used]
+    lines.append(body)
+    for entry in interface.entries:
+        lines += _EntryText(interface, entry, results, updated).text()
+    return "\n".join([*lines, "}", ""])

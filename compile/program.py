@@ -1,0 +1,127 @@
+"""A Program: what export hands to every lowering. Plain data but for `Program.exported`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.export import ExportedProgram
+
+BLOCK = 64
+"""Tokens in a cache block; a step sees `block_table.shape[1] * BLOCK` keys."""
+
+
+class Step(NamedTuple):
+    """The calling convention of every entry: int64 arrays or tensors, N = B * T tokens, sequence-major.
+
+    tokens [N], positions [N], slots [N] (cache row each token is written to), block_table [B, P], lengths [B]
+    (keys of each sequence after this step; rows past them are padding).
+    """
+
+    tokens: Any
+    positions: Any
+    slots: Any
+    block_table: Any
+    lengths: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Shape and dtype (a numpy / ml_dtypes name) of a tensor bound by name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One traced stage, shared by all its calls.
+
+    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a tuple of values;
+    states are updated in place. Names are relative to `Call.prefix`.
+    """
+
+    name: str
+    weights: tuple[str, ...]
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A use of a function; `inputs` index the values of the entry: the outputs of its earlier calls, in order."""
+
+    function: str
+    prefix: str
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A straight line of calls over N tokens of B sequences; the last value is the logits."""
+
+    name: str
+    num_tokens: int
+    num_sequences: int
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """All that an executor needs beside the code; plain data, kept in a bundle as JSON.
+
+    `weights` are given by name (tables such as rope's among them); `states` are zeroed once and kept by the executor.
+    `max_blocks` bounds P, the second size of `block_table`.
+    """
+
+    functions: tuple[Function, ...]
+    entries: tuple[Entry, ...]
+    weights: tuple[TensorSpec, ...]
+    states: tuple[TensorSpec, ...]
+    max_blocks: int
+
+    def function(self, name: str) -> Function:
+        return next(f for f in self.functions if f.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Interface:
+        return cls(
+            functions=tuple(Function(name=f["name"], weights=tuple(f["weights"]), states=tuple(f["states"])) for f in data["functions"]),
+            entries=tuple(Entry(**{**e, "calls": tuple(Call(**{**c, "inputs": tuple(c["inputs"])}) for c in e["calls"])})
+                          for e in data["entries"]),
+            weights=_specs(data["weights"]), states=_specs(data["states"]), max_blocks=data["max_blocks"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An interface and the traced graph of each of its functions."""
+
+    interface: Interface
+    exported: Mapping[str, ExportedProgram]
+
+
+class Executor(Protocol):
+    """Runs entries; keeps the states between steps."""
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs one entry on int64 arrays named and shaped as `Step`; gives {"logits": [B, V]}."""
+        ...
+
+    def reset(self) -> None:
+        """Forgets all sequences."""
+        ...
+
+
+def bound(call: Call, names: Sequence[str]) -> list[str]:
+    """Full names of a function's weights or states at one call."""
+    return [call.prefix + name for name in names]
+
+
+def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=i["name"], shape=tuple(i["shape"]), dtype=i["dtype"]) for i in items)

@@ -1,0 +1,111 @@
+"""Runs a vmfb: weights are used where they lie (64-byte aligned arrays are not copied), states live on the device. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+
+from bringup.compile.program import Interface, Step, TensorSpec
+
+if TYPE_CHECKING:
+    from iree.runtime import HalBufferView, HalElementType
+
+_SCOPE = "model"
+
+
+class IreeExecutor:
+    """Executor of a compiled module; `device` is an IREE device URI such as "local-task"."""
+
+    def __init__(self, vmfb: bytes, interface: Interface, weights: Mapping[str, np.ndarray], *, device: str = "local-task") -> None:
+        import iree.runtime as rt
+
+        check_weights(interface, weights)
+        self._rt, self._interface = rt, interface
+        self._device = rt.get_device(device)
+        instance = rt.VmInstance()
+        index = rt.ParameterIndex()
+        self._weights = {spec.name: _bytes(weights[spec.name]) for spec in interface.weights}
+        for name, array in self._weights.items():
+            index.add_buffer(name, array)
+        # Parameters must be registered before the module whose initialisers read them.
+        modules = [rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
+                   rt.create_hal_module(instance, self._device), rt.VmModule.copy_buffer(instance, vmfb)]
+        self._context = rt.VmContext(instance, modules)
+        self._entries = {entry.name: modules[-1].lookup_function(entry.name) for entry in interface.entries}
+        self._states = [self._zeros(spec) for spec in interface.states]
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
+        rt = self._rt
+        args, results = rt.VmVariantList(len(self._states) + len(Step._fields)), rt.VmVariantList(1)
+        for state in self._states:
+            args.push_ref(state)
+        for name in Step._fields:
+            args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
+        self._context.invoke(self._entries[entry], args, results)
+        return {"logits": _download(results.get_as_object(0, rt.HalBufferView))}
+
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for state in self._states:
+            buffer = state.get_buffer()
+            buffer.fill_zero(0, buffer.byte_length())
+
+    def _upload(self, array: np.ndarray, element: HalElementType) -> HalBufferView:
+        rt = self._rt
+        return self._device.allocator.allocate_buffer_copy(
+            memory_type=rt.MemoryType.DEVICE_LOCAL, allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            device=self._device, buffer=array, element_type=element)
+
+    def _zeros(self, spec: TensorSpec) -> HalBufferView:
+        rt, size = self._rt, np.dtype(dtype_of(spec.dtype)).itemsize
+        buffer = self._device.allocator.allocate_buffer(
+            memory_type=rt.MemoryType.DEVICE_LOCAL, allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            allocation_size=math.prod(spec.shape) * size)
+        buffer.fill_zero(0, buffer.byte_length())
+        return rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+
+
+def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
+    """IREE takes any bytes of the right length, so names, shapes and dtypes are compared here. Raises ValueError with all faults."""
+    faults = []
+    for spec in interface.weights:
+        array = weights.get(spec.name)
+        if array is None:
+            faults.append(f"{spec.name}: missing")
+        elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
+            faults.append(f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}")
+    if faults:
+        raise ValueError("weights do not fit the program:\n  " + "\n  ".join(faults))
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The numpy dtype of a TensorSpec."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The array's memory as bytes: bfloat16 and fp8 arrays do not export a buffer themselves."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+_ELEMENTS = {"float32": "FLOAT_32", "float16": "FLOAT_16", "bfloat16": "BFLOAT_16", "int64": "INT_64", "int32": "INT_32", "int8": "SINT_8",
+             "uint8": "UINT_8", "float8_e4m3fn": "FLOAT_8_E4M3_FN", "float8_e5m2": "FLOAT_8_E5M2"}
+
+
+def _element(dtype: str) -> HalElementType:
+    import iree.runtime as rt
+
+    return getattr(rt.HalElementType, _ELEMENTS[dtype])
+
+
+def _download(view: HalBufferView) -> np.ndarray:
+    """A copy on the host, bfloat16 as ml_dtypes.bfloat16."""
+    names = {int(_element(name)): name for name in ("float32", "float16", "bfloat16")}
+    dtype = dtype_of(names[int(view.element_type)])
+    raw = view.map().asarray([math.prod(view.shape) * dtype.itemsize], np.dtype(np.uint8))
+    return raw.copy().view(dtype).reshape(view.shape)

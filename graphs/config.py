@@ -1,0 +1,87 @@
+"""Reading a config.json so that no key is overlooked.
+
+Each key is read by the family, stands in a table of keys that change no number, or is a finding: a scale, window or
+rope type that the graph does not implement never passes silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
+
+T = TypeVar("T")
+
+# Training, generation and bookkeeping: none of these changes a logit at inference.
+NEUTRAL = frozenset(
+    """
+    _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id
+    problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
+    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range
+    attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
+    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
+    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
+    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+    chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
+    summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
+    pretraining_tp transformers.js_config attn_implementation _attn_implementation
+    """.split()
+)
+
+
+class Fields:
+    """The keys of one config.json, ticked off as a family reads them."""
+
+    def __init__(self, raw: Mapping[str, Any], family: str, allow: Mapping[str, str] | None = None) -> None:
+        self.raw = raw
+        self.family = family
+        self.allowed = dict(allow or {})
+        self.read: set[str] = set()
+        self.findings: list[Diagnostic] = []
+
+    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """The value of a key, or `default` when it is absent or null. A missing or mistyped value is a finding."""
+        self.read.add(key)
+        value = self.raw.get(key)
+        if value is None and default is not None:
+            return default
+        if kind is float and type(value) is int:
+            value = float(value)
+        if value is None or not isinstance(value, kind) or (kind is int and type(value) is bool):
+            said = "is missing" if value is None else f"is {value!r}"
+            self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
+            return cast(T, {int: 1, float: 1.0, str: "", bool: False}.get(kind, value))
+        return value
+
+    def maybe(self, key: str, kind: type[T]) -> T | None:
+        """The value of a key that may be absent or null."""
+        return None if self.raw.get(key) is None and not self.read.add(key) else self.take(key, kind)
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """A key for which the graph implements only some values; the first is what an absent key means."""
+        self.read.add(key)
+        value = self.raw.get(key, allowed[0])
+        if value is not None and value not in allowed and key not in self.allowed:
+            listed = ", ".join(repr(value) for value in allowed)
+            self.error("BU122", f"config says `{key}` = {value!r}; the {self.family} graph implements {listed}", key)
+
+    def error(self, code: str, message: str, key: str, help: str = "") -> None:
+        """Notes a finding about a key."""
+        self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help))
+
+    def done(self) -> list[Diagnostic]:
+        """Ends the reading. Raises BringupError with every finding; gives the notes when there is no error."""
+        for key in self.raw.keys() - self.read - NEUTRAL - self.allowed.keys():
+            value, empty = self.raw[key], (None, False, 0, 0.0, [], {}, "")
+            severity = Severity.NOTE if value in empty else Severity.ERROR
+            message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
+            hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
+            self.findings.append(
+                Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity)
+            )
+        if any(finding.severity is Severity.ERROR for finding in self.findings):
+            raise BringupError(*self.findings)
+        return self.findings

@@ -1,0 +1,153 @@
+"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` computes it.
+
+N tokens of the step · m hidden · h heads · d channels a head · t = 3 of q, k, v · f feed-forward
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.config import Fields
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.norm import LayerNorm
+from bringup.graphs.module import Module
+from bringup.graphs.ops.activation import ACTIVATIONS
+from bringup.graphs.ops.attention import attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPT2Config:
+    vocab_size: int
+    max_positions: int
+    hidden: int
+    num_layers: int
+    num_heads: int
+    ffn: int
+    activation: str
+    eps: float
+    scale_by_head: bool
+    scale_by_layer: bool
+    tied_head: bool
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.num_heads
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> GPT2Config:
+        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
+        fields = Fields(raw, "gpt2", allow)
+        hidden, heads = fields.take("n_embd", int), fields.take("n_head", int)
+        if hidden % heads:
+            fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
+        fields.only("activation_function", *ACTIVATIONS)
+        fields.only("add_cross_attention", False)
+        # computes the same numbers in float32 whatever the dtype; ours always does
+        fields.only("reorder_and_upcast_attn", False, True)
+        fields.only("n_ctx", raw.get("n_positions"))
+        config = cls(
+            vocab_size=fields.take("vocab_size", int),
+            max_positions=fields.take("n_positions", int),
+            hidden=hidden,
+            num_layers=fields.take("n_layer", int),
+            num_heads=heads,
+            ffn=fields.take("n_inner", int, 4 * hidden),
+            activation=fields.take("activation_function", str, "gelu_new"),
+            eps=fields.take("layer_norm_epsilon", float, 1e-5),
+            scale_by_head=fields.take("scale_attn_weights", bool, True),
+            scale_by_layer=fields.take("scale_attn_by_inverse_layer_idx", bool, False),
+            tied_head=fields.take("tie_word_embeddings", bool, True),
+        )
+        fields.done()
+        return config
+
+
+class Attention(Module):
+    def __init__(self, config: GPT2Config, layer: int) -> None:
+        super().__init__()
+        m, h, d = config.hidden, config.num_heads, config.head_dim
+        self.heads, self.head_dim = h, d
+        self.scale = (1 / math.sqrt(d) if config.scale_by_head else 1.0) / (
+            layer + 1 if config.scale_by_layer else 1
+        )
+        self.c_attn = Linear("out:(t h d) in:m", t=3, h=h, d=d, m=m)
+        self.c_proj = Linear("out:m in:(h d)", m=m, h=h, d=d)
+        self.cache = KVCache(h, d)
+
+    def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
+        qkv_NTHD = self.c_attn(x_Nm).view(-1, 3, self.heads, self.head_dim)
+        q_NHD, k_NHD, v_NHD = qkv_NTHD.unbind(1)
+        keys, values = self.cache(step.slots, k_NHD, v_NHD)
+        return self.c_proj(attention(q_NHD, keys, values, step, self.scale).flatten(1))
+
+
+class MLP(Module):
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.c_fc = Linear("out:f in:m", f=config.ffn, m=config.hidden)
+        self.c_proj = Linear("out:m in:f", m=config.hidden, f=config.ffn)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        return self.c_proj(ACTIVATIONS[self.activation](self.c_fc(x_Nm)))
+
+
+class Block(Module):
+    def __init__(self, config: GPT2Config, layer: int) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config.hidden, config.eps)
+        self.attn = Attention(config, layer)
+        self.ln_2 = LayerNorm(config.hidden, config.eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
+        x_Nm = x_Nm + self.attn(self.ln_1(x_Nm), step)
+        return x_Nm + self.mlp(self.ln_2(x_Nm))
+
+
+class Transformer(Module):
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.wte = Embedding("vocab m", vocab=config.vocab_size, m=config.hidden)
+        self.wpe = Embedding("position m", position=config.max_positions, m=config.hidden)
+        self.h = [Block(config, layer) for layer in range(config.num_layers)]
+        self.ln_f = LayerNorm(config.hidden, config.eps)
+
+
+class GPT2(Graph):
+    family = "gpt2"
+    layer_path = "transformer.h"
+
+    def __init__(self, config: GPT2Config, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        self.transformer = Transformer(config)
+        self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        return (self.transformer.wte(step.tokens) + self.transformer.wpe(step.positions),)
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.transformer.ln_f(x_Rm))
+
+
+def _published(n_layer: int, n_head: int, n_embd: int) -> dict[str, Any]:
+    sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "n_positions": 1024, "vocab_size": 50257}
+    return {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"} | sizes
+
+
+# The four published sizes: layers, heads, hidden (table 2 of the paper; openai-community/gpt2* on the Hub).
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": _published(12, 12, 768),
+    "gpt2-medium": _published(24, 16, 1024),
+    "gpt2-large": _published(36, 20, 1280),
+    "gpt2-xl": _published(48, 25, 1600),
+}

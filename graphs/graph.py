@@ -1,0 +1,93 @@
+"""Graph: a model in three stages, so that each kind of layer is traced and lowered once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from bringup.graphs.axes import shape_of
+from bringup.graphs.module import Module, Param, State
+from bringup.graphs.signature import Declared, Signature
+from bringup.spec import DTYPES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Step(NamedTuple):
+    """The calling convention of every program on every target. All int64; N = B · T tokens, sequence by sequence.
+
+    tokens[N]; positions[N]; slots[N]: the cache row each token's state is written to; block_table[B, P]: the cache
+    blocks of each sequence; lengths[B]: tokens in each sequence's cache once this step is done.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_table: Tensor
+    lengths: Tensor
+
+
+class Config(Protocol):
+    """What every family's frozen config dataclass offers."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
+
+
+class Graph(Module):
+    """A causal language model: `prologue`, then `layers` one after the other, then `epilogue`.
+
+    `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
+    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x[R, m])` gives logits[R, vocab].
+    """
+
+    family: ClassVar[str]
+    layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
+
+    def __init__(self, config: Config, dtype: str) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+
+    @property
+    def layers(self) -> Sequence[Module]:
+        """The list at `layer_path`."""
+        found: object = self
+        for name in self.layer_path.split("."):
+            found = getattr(found, name)
+        return found  # type: ignore[return-value]  a list here, a ModuleList after to_torch
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def epilogue(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def signature(self) -> Signature:
+        """Every parameter of the graph; declared dtypes that are None become the graph's dtype."""
+        return Signature({name: _declare(name, leaf, self.dtype) for name, leaf in self.leaves(Param)})
+
+    def kinds(self) -> list[int]:
+        """For each layer, the index of the first layer that is alike: equal numbers are lowered once."""
+        seen: list[object] = []
+        for layer in self.layers:
+            seen.append(layer.likeness())
+        return [seen.index(likeness) for likeness in seen]
+
+    def state_bytes(self) -> int:
+        """Bytes of State kept for each token of context, all layers together."""
+        bits = sum(
+            math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits
+            for _, leaf in self.leaves(State)
+        )
+        return bits // 8
+
+
+def _declare(name: str, leaf: Param, dtype: str) -> Declared:
+    axis, _, count = leaf.pack.partition(":")
+    pack = (axis, int(count)) if leaf.pack else None
+    return Declared(name, leaf.axes, leaf.declared_dtype or dtype, pack, leaf.site)

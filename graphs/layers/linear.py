@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.axes import parse, show
+from bringup.graphs.module import Module, Param
+from bringup.graphs.ops.linear import linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Linear(Module):
+    """`weight` with the given two axes, output first; `bias` has the first of them.
+
+    Linear("out:(t h d) in:m", t=3, h=12, d=64, m=768)
+    """
+
+    def __init__(self, axes: str, *, bias: bool = True, **sizes: int) -> None:
+        super().__init__()
+        out, _ = parse(axes)
+        names = {node.name for node in out.walk()}
+        self.weight = Param(axes, **sizes)
+        self.bias = Param(show((out,)), **{k: v for k, v in sizes.items() if k in names}) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)

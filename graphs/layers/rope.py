@@ -1,0 +1,110 @@
+"""Rotary position tables: cos and sin of position · frequency, for the rope types that graphs name in their configs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.config import Fields
+from bringup.graphs.module import Const, Module
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions become angles. `kind` is `default`, `linear` or `llama3`."""
+
+    kind: str = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 8192
+
+    @classmethod
+    def from_hf(cls, fields: Fields) -> RopeConfig:
+        """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on)."""
+        fields.read |= {"rope_scaling", "rope_parameters", "rope_theta"}
+        raw: dict[str, Any] = fields.raw.get("rope_parameters") or fields.raw.get("rope_scaling") or {}
+        inner = Fields(raw, f"{fields.family} rope")
+        theta = inner.take("rope_theta", float, fields.take("rope_theta", float, 10000.0))
+        kind = inner.take("rope_type", str, inner.take("type", str, "default"))
+        if kind == "default":
+            made = cls(theta=theta)
+        elif kind == "linear":
+            made = cls(kind, theta, inner.take("factor", float))
+        elif kind == "llama3":
+            made = cls(
+                kind,
+                theta,
+                inner.take("factor", float),
+                inner.take("low_freq_factor", float),
+                inner.take("high_freq_factor", float),
+                inner.take("original_max_position_embeddings", int),
+            )
+        else:
+            made = cls()
+            inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
+            inner.error(
+                "BU122",
+                f"config says rope type `{kind}`; the {fields.family} graph implements `default`, `linear`, `llama3`",
+                "rope_type",
+                "add the type to graphs/layers/rope.py; angles of another type would be wrong at every position",
+            )
+        inner.read |= {"original_max_position_embeddings"} if kind != "llama3" else set()
+        for key in raw.keys() - inner.read:
+            inner.error("BU120", f"rope setting `{key}` = {raw[key]!r} is not one that type `{kind}` knows", key)
+        fields.findings += inner.findings
+        return made
+
+    def frequencies(self, d: int) -> np.ndarray:
+        """Radians per position of each channel pair, float32[d / 2].
+
+        theta^(-2i/d) (Su et al. 2021); `linear` divides by the factor (Chen et al. 2023, position interpolation);
+        `llama3` divides low frequencies, keeps high ones and blends between (meta-llama/llama-models
+        `apply_scaling`, also transformers `modeling_rope_utils._compute_llama3_parameters`).
+        """
+        import numpy as np
+
+        exponent = np.arange(0, d, 2, dtype=np.int64).astype(np.float32) / np.float32(d)
+        freq = np.float32(1.0) / np.power(np.float32(self.theta), exponent, dtype=np.float32)
+        if self.kind == "linear":
+            return freq / np.float32(self.factor)
+        if self.kind == "llama3":
+            low, high = self.low_freq_factor, self.high_freq_factor
+            turns = self.original_max_positions * freq.astype(np.float64) / (2 * math.pi)
+            keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            return (freq * (keep + (1 - keep) / self.factor)).astype(np.float32)
+        return freq
+
+
+class Rope(Module):
+    """The rows of cos and sin for a step's positions: float32 [N, d / 2] each."""
+
+    def __init__(self, config: RopeConfig, d: int) -> None:
+        super().__init__()
+
+        def angles(positions: int) -> np.ndarray:
+            import numpy as np
+
+            return np.arange(positions, dtype=np.float32)[:, None] * config.frequencies(d)[None]
+
+        def cos(positions: int) -> np.ndarray:
+            import numpy as np
+
+            return np.cos(angles(positions))
+
+        def sin(positions: int) -> np.ndarray:
+            import numpy as np
+
+            return np.sin(angles(positions))
+
+        self.cos = Const("position pair", cos, pair=d // 2)
+        self.sin = Const("position pair", sin, pair=d // 2)
+
+    def forward(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cos[positions_N], self.sin[positions_N]

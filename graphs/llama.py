@@ -1,0 +1,162 @@
+"""Llama 1 to 3.2, Mistral and SmolLM2: the pre-norm decoder with rope, grouped-query attention and a gated MLP.
+
+N tokens of the step · m hidden · h query heads · g key heads · d channels a head · f feed-forward
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.config import Fields
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.layers.rope import Rope, RopeConfig
+from bringup.graphs.module import Module
+from bringup.graphs.ops.activation import ACTIVATIONS
+from bringup.graphs.ops.attention import attention
+from bringup.graphs.ops.rope import rope
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig:
+    vocab_size: int
+    max_positions: int
+    hidden: int
+    ffn: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    activation: str
+    eps: float
+    rope: RopeConfig
+    attention_bias: bool
+    mlp_bias: bool
+    tied_head: bool
+    windows: tuple[int | None, ...]  # one a layer; None sees everything
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> LlamaConfig:
+        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
+        fields = Fields(raw, "llama", allow)
+        hidden, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
+        kv_heads = fields.take("num_key_value_heads", int, heads)
+        if heads % kv_heads:
+            fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
+        fields.only("hidden_act", "silu", *ACTIVATIONS)
+        config = cls(
+            vocab_size=fields.take("vocab_size", int),
+            max_positions=fields.take("max_position_embeddings", int, 2048),
+            hidden=hidden,
+            ffn=fields.take("intermediate_size", int),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=fields.take("head_dim", int, hidden // heads),
+            activation=fields.take("hidden_act", str, "silu"),
+            eps=fields.take("rms_norm_eps", float, 1e-6),
+            rope=RopeConfig.from_hf(fields),
+            attention_bias=fields.take("attention_bias", bool, False),
+            mlp_bias=fields.take("mlp_bias", bool, False),
+            tied_head=fields.take("tie_word_embeddings", bool, False),
+            windows=_windows(fields),
+        )
+        fields.done()
+        return config
+
+
+def _windows(fields: Fields) -> tuple[int | None, ...]:
+    """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
+    layers, window = fields.take("num_hidden_layers", int), fields.maybe("sliding_window", int)
+    types = fields.maybe("layer_types", list)
+    if types is None:
+        return (window,) * layers
+    if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
+        fields.error("BU122", f"`layer_types` is {types!r}; {layers} of full_ or sliding_attention", "layer_types")
+    if "sliding_attention" in types and window is None:
+        fields.error("BU121", "`layer_types` has sliding_attention and `sliding_window` is missing", "sliding_window")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+class Attention(Module):
+    def __init__(self, config: LlamaConfig, window: int | None) -> None:
+        super().__init__()
+        m, h, g, d, bias = (
+            config.hidden,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.attention_bias,
+        )
+        self.head_dim, self.window, self.scale = d, window, 1 / math.sqrt(d)
+        self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m, bias=bias)
+        self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
+        self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
+        self.o_proj = Linear("out:m in:(h d)", h=h, d=d, m=m, bias=bias)
+        self.cache = KVCache(g, d)
+
+    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        q_NHD = self.q_proj(x_Nm).unflatten(1, (-1, self.head_dim))
+        k_NGD = self.k_proj(x_Nm).unflatten(1, (-1, self.head_dim))
+        v_NGD = self.v_proj(x_Nm).unflatten(1, (-1, self.head_dim))
+        keys, values = self.cache(step.slots, rope(k_NGD, cos, sin), v_NGD)
+        mixed = attention(rope(q_NHD, cos, sin), keys, values, step, self.scale, self.window)
+        return self.o_proj(mixed.flatten(1))
+
+
+class MLP(Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        m, f, bias = config.hidden, config.ffn, config.mlp_bias
+        self.activation = config.activation
+        self.gate_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
+        self.up_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
+        self.down_proj = Linear("out:m in:f", m=m, f=f, bias=bias)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        return self.down_proj(ACTIVATIONS[self.activation](self.gate_proj(x_Nm)) * self.up_proj(x_Nm))
+
+
+class Layer(Module):
+    def __init__(self, config: LlamaConfig, window: int | None) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden, config.eps)
+        self.self_attn = Attention(config, window)
+        self.post_attention_layernorm = RMSNorm(config.hidden, config.eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        x_Nm = x_Nm + self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
+        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+
+
+class Decoder(Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding("vocab m", vocab=config.vocab_size, m=config.hidden)
+        self.layers = [Layer(config, window) for window in config.windows]
+        self.norm = RMSNorm(config.hidden, config.eps)
+        self.rotary = Rope(config.rope, config.head_dim)
+
+
+class Llama(Graph):
+    family = "llama"
+    layer_path = "model.layers"
+
+    def __init__(self, config: LlamaConfig, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        self.model = Decoder(config)
+        self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        return (self.model.embed_tokens(step.tokens), *self.model.rotary(step.positions))
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.model.norm(x_Rm))

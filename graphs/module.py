@@ -1,0 +1,110 @@
+"""What a graph is made of: Module, and its typed leaves Param (loaded), State (kept between steps), Const (computed).
+
+Names come from the attribute hierarchy, exactly as in torch: `transformer.h.0.attn.c_attn.weight`. Building a graph
+needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the one written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bringup.graphs.axes import Axes, AxesError, leaf_names, parse, shape_of
+from bringup.spec import DTYPES, Shape, Site
+
+if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
+    import numpy as np
+    from torch import Tensor as _Leaf
+    from torch.nn import Module as _Callable
+else:
+    _Leaf = _Callable = object
+
+
+class Leaf(_Leaf):
+    """A declared tensor. `sizes` fill the named axes; an axis without a size is an AxesError.
+
+    `dtype` None means the model's dtype. `site` is the line that declared it, for diagnostics.
+    """
+
+    def __init__(self, axes: str, *, dtype: str | None = None, **sizes: int) -> None:
+        assert dtype is None or dtype in DTYPES, dtype
+        self.axes: Axes = tuple(axis.sized(sizes) for axis in parse(axes))
+        self.declared_dtype = dtype
+        self.site = Site.outside("graphs/module.py", "graphs/layers/")
+        unknown = sizes.keys() - {n.name for axis in self.axes for n in axis.walk()}
+        if unknown:
+            raise AxesError(f"sizes given for {sorted(unknown)}, which axes `{axes}` do not name")
+
+
+class Param(Leaf):
+    """A parameter: loaded from a checkpoint, exact name and shape.
+
+    Sub-byte types say how they are stored: `Param("in out", dtype="int4", pack="out:8")` is logically
+    [in, out] and stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits.
+    """
+
+    def __init__(self, axes: str, *, dtype: str | None = None, pack: str = "", **sizes: int) -> None:
+        super().__init__(axes, dtype=dtype, **sizes)
+        self.pack = pack
+        missing = [name for name in leaf_names(self.axes) if not _size(self.axes, name)]
+        if missing:
+            raise AxesError(f"no size given for axis `{missing[0]}` of `{axes}`")
+
+
+class State(Leaf):
+    """What a step keeps for the next (K/V caches): updated in place. The axis `slot` is sized at export."""
+
+    def shape(self, slots: int) -> Shape:
+        return shape_of(tuple(axis.sized({"slot": slots}) for axis in self.axes))
+
+
+class Const(Leaf):
+    """A table that is computed, not loaded (rope, ALiBi): never part of the signature.
+
+    `table(n)` gives the float32 array; n is the number of positions the program is exported for.
+    """
+
+    def __init__(self, axes: str, table: Callable[[int], np.ndarray], **sizes: int) -> None:
+        super().__init__(axes, dtype="float32", **sizes)
+        self.table = table
+
+
+def _size(axes: Axes, name: str) -> int:
+    return next(n.size for axis in axes for n in axis.walk() if n.name == name)
+
+
+Kind = TypeVar("Kind", bound=Leaf)
+
+
+class Module(_Callable):
+    """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self) -> None:
+            pass
+
+    def children(self) -> Iterator[tuple[str, Leaf | Module]]:  # type: ignore[override]  torch's yields modules only
+        """Direct parts by name; the items of a list are `name.0`, `name.1`, …"""
+        for name, value in vars(self).items():
+            if isinstance(value, Leaf | Module):
+                yield name, value
+            elif isinstance(value, list):
+                yield from ((f"{name}.{i}", item) for i, item in enumerate(value) if isinstance(item, Module))
+
+    def leaves(self, kind: type[Kind], prefix: str = "") -> Iterator[tuple[str, Kind]]:
+        """Every leaf of a kind below this module, by full name, in order of declaration."""
+        for name, value in self.children():
+            if isinstance(value, Module):
+                yield from value.leaves(kind, f"{prefix}{name}.")
+            elif isinstance(value, kind):
+                yield prefix + name, value
+
+    def likeness(self) -> tuple[Any, ...]:
+        """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
+        own = {k: v for k, v in vars(self).items() if not isinstance(v, Leaf | Module | list)}
+        parts = tuple(
+            (name, v.likeness() if isinstance(v, Module) else (type(v), v.axes, v.declared_dtype))
+            for name, v in self.children()
+        )
+        return (type(self), tuple(sorted(own.items(), key=lambda item: item[0])), parts)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Gaussian error linear unit (Hendrycks & Gimpel 2016), by the error function."""
+    import torch
+
+    return (0.5 * x.float() * (1.0 + torch.erf(x.float() / math.sqrt(2.0)))).to(x.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh approximation of GELU (section 2 of the same paper); Hugging Face's `gelu_new`."""
+    import torch
+
+    wide = x.float()
+    inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+    return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x · sigmoid(x) (Elfwing et al. 2017), also called swish."""
+    import torch
+
+    wide = x.float()
+    return (wide * torch.sigmoid(wide)).to(x.dtype)
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return x.clamp(min=0)
+
+
+# Names as they stand in Hugging Face configs (`hidden_act`, `activation_function`).
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "silu": silu,
+    "swish": silu,
+    "relu": relu,
+}

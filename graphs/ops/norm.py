@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.ops.op import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op("x[... m] weight[m] bias[m] -> [... m]")
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Layer normalisation over the last axis (Ba et al. 2016), computed in float32."""
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    variance = centred.pow(2).mean(-1, keepdim=True)
+    return (centred * (variance + eps).rsqrt() * weight.float() + bias.float()).to(x.dtype)
+
+
+@op("x[... m] weight[m] -> [... m]")
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square normalisation (Zhang & Sennrich 2019): scaled in float32, rounded, then multiplied by weight.
+
+    The rounding before the product is that of transformers' LlamaRMSNorm; it shows at bfloat16.
+    """
+    wide = x.float()
+    scaled = wide * (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    return weight * scaled.to(x.dtype)

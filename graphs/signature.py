@@ -1,0 +1,100 @@
+"""A graph's signature: every parameter's exact name, axes, shape and dtype. Pure data; no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bringup.diagnostics import fail
+from bringup.graphs.axes import Axes, AxesError, parse, shape_of, show, sized, sizes_of
+from bringup.spec import DTYPES, Shape, Site
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One parameter. `axes` are logical; `pack` = (axis, n) puts n sub-byte values along that axis in one word."""
+
+    name: str
+    axes: Axes
+    dtype: str
+    pack: tuple[str, int] | None = None
+    site: Site | None = None
+
+    @property
+    def storage(self) -> tuple[Shape, str]:
+        """Shape and dtype of the array that holds it."""
+        if not self.pack:
+            return shape_of(self.axes), self.dtype
+        axis, n = self.pack
+        bits = n * DTYPES[self.dtype].bits
+        shape = tuple(a.size // n if a.name == axis else a.size for a in self.axes)
+        return shape, "uint8" if bits == 8 else f"int{bits}"
+
+    @property
+    def nbytes(self) -> int:
+        shape, dtype = self.storage
+        return DTYPES[dtype].nbytes(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature(Mapping[str, Declared]):
+    """name → Declared, in order of declaration."""
+
+    params: Mapping[str, Declared]
+
+    def __getitem__(self, name: str) -> Declared:
+        return self.params[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.params)
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    def to_json(self) -> str:
+        """One line a parameter, so that a diff shows what changed; read back by `from_json`."""
+        rows = {
+            d.name: {"axes": show(d.axes), "sizes": sizes_of(d.axes), "dtype": d.dtype, "pack": d.pack}
+            for d in self.values()
+        }
+        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        return f"{{\n{body}\n}}\n"
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Signature:
+        """Reads what `to_json` wrote. Raises BU123 when the file is not that."""
+        try:
+            rows = json.loads(Path(path).read_text("utf-8"))
+            return cls({name: _declared(name, row) for name, row in rows.items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise fail("BU123", f"`{path}` is not a signature file: {error}") from error
+
+    @classmethod
+    def from_torch(cls, module: nn.Module) -> Signature:
+        """The signature of any torch module (build it on the meta device). Axes are named `0`, `1`, … by position.
+
+        Positions say nothing about layout: a square matrix then needs its axes in the adapter's rule.
+        """
+        params: dict[str, Declared] = {}
+        for name, p in module.named_parameters(remove_duplicate=False):
+            axes = parse(" ".join(f"dim{i}" for i in range(p.ndim)))
+            sizes = {f"dim{i}": size for i, size in enumerate(p.shape)}
+            params[name] = Declared(name, tuple(a.sized(sizes) for a in axes), str(p.dtype).removeprefix("torch."))
+        return cls(params)
+
+
+def _declared(name: str, row: dict[str, object]) -> Declared:
+    match row:
+        case {"axes": str(axes), "sizes": dict(sizes), "dtype": str(dtype), "pack": pack} if dtype in DTYPES:
+            shaped = sized(axes, sizes)
+            if 0 in shape_of(shaped):
+                raise AxesError(f"`{name}` has an axis without a size")
+            return Declared(name, shaped, dtype, tuple(pack) if isinstance(pack, list) else None)
+        case _:
+            raise ValueError(f"cannot read the entry of `{name}`")
