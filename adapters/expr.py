@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bringup.adapters.computed import Computed, block_bytes, dequantised
+from bringup.adapters.names import Names
 from bringup.adapters.nest import Nest
 from bringup.adapters.pattern import fill
 from bringup.adapters.region import Region, concat
@@ -21,7 +22,7 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 
 @dataclass(slots=True)
 class Scope:
-    """What an expression is evaluated in: sizes and default axes of its target, headers, pattern variables.
+    """What an expression is evaluated in: sizes and default axes of its target, the checkpoint's names, pattern variables.
 
     `sources` collects what nests index: tensors in order of appearance, and value nodes. `misfits` collects tensors
     whose shape is not what the declaration asks for, so that all of them are reported at once.
@@ -29,11 +30,11 @@ class Scope:
 
     sizes: Mapping[str, int]
     defaults: Axes
-    headers: Mapping[str, TensorInfo]
+    names: Names
     bindings: Mapping[str, str]
     blocks: Mapping[str, int] = field(default_factory=dict[str, int])
     sources: list[TensorInfo | Computed] = field(default_factory=list["TensorInfo | Computed"])
-    misfits: list[tuple[TensorInfo, Shape]] = field(default_factory=list[tuple[TensorInfo, Shape]])
+    misfits: list[tuple[TensorInfo, Axes]] = field(default_factory=list[tuple[TensorInfo, Axes]])
 
     def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
         """A source as a region: one nest, everything in place."""
@@ -112,10 +113,14 @@ class Source(Expr):
         yield self, fill(self.name, bindings)
 
     def region(self, scope: Scope) -> Region:
-        info = scope.headers[fill(self.name, scope.bindings)]
+        name = fill(self.name, scope.bindings)
+        made = scope.names.made(name, scope)
+        if made:
+            return made
+        info = scope.names[name]
         axes = self.stored(scope, info.shape)
         if axes and shape_of(axes) != info.shape:
-            scope.misfits.append((info, shape_of(axes)))
+            scope.misfits.append((info, axes))
         axes = axes or tuple(Axis("", size) for size in info.shape)
         if DTYPES[info.dtype].block:
             scope.sources.append(info)

@@ -143,3 +143,21 @@ def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
             extent *= kept.pop()[0]
         kept.append((extent, src, dst))
     return tuple(kept)
+
+
+def boxes(nests: Sequence[Nest], size: int) -> list[tuple[tuple[int, int], ...]] | None:
+    """The source side of nests as boxes on one common grid of a source of `size` elements; None if there is none."""
+    strides = sorted({src for nest in nests for _, src, _ in nest.loops} | {1, size})
+    if any(high % low for low, high in zip(strides, strides[1:], strict=False)):
+        return None
+    sizes = [high // low for low, high in zip(strides, strides[1:], strict=False)][::-1]
+    found: list[tuple[tuple[int, int], ...]] = []
+    for nest in nests:
+        for grid in _grids(nest.swapped(), sizes):
+            spans = dict.fromkeys(range(len(sizes)), 1)
+            for extent, _, axis, step in grid.loops:
+                if step != 1 or spans[axis] != 1:
+                    return None
+                spans[axis] = extent
+            found.append(tuple((at, at + spans[k]) for k, at in enumerate(grid.starts)))
+    return found

@@ -10,19 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr, Scope
+from bringup.adapters.names import Names, Translated
 from bringup.adapters.pattern import match
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Adapter, Drop, Rule, Tied
 from bringup.graphs.axes import Axes, Axis, AxesError, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
-from bringup.spec import DTYPES, Shape, TensorInfo
+from bringup.spec import TensorInfo
 
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parameter: `region` in its stored shape and dtype, over `sources`."""
+    """One parameter: `region` has its declared axes, over `sources`."""
 
     declared: Declared
     rule: Rule
@@ -32,6 +33,19 @@ class Entry:
     @property
     def tensors(self) -> Iterator[TensorInfo]:
         return (source for source in self.sources if isinstance(source, TensorInfo))
+
+    def stored(self) -> Region:
+        """The region as the array holds it: sub-byte values packed into words along their axis."""
+        if not self.declared.pack:
+            return self.region
+        name, n = self.declared.pack
+        words = [replace(a, parts=(), size=a.size // n) if a.name == name else a for a in self.declared.axes]
+        apart = tuple(
+            replace(a, parts=(word, Axis("value", n))) if a.name == name else a
+            for a, word in zip(self.declared.axes, words, strict=True)
+        )
+        packed = replace(self.region, axes=tuple(replace(a, name="") if a.name == name else a for a in apart))
+        return packed.to((*words, Axis("value", n))).bits(self.declared.storage[1], "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +60,7 @@ class Problem:
     actual: str = ""
     message: str = ""
     help: str = ""
+    axes: Axes = ()  # BU102: what the tensor should be, in the order in which it is stored
 
 
 @dataclass(slots=True)
@@ -72,10 +87,15 @@ class Plan:
         return same
 
 
-def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
-    """Plans every parameter of a signature. Problems are collected, never raised."""
+def make_plan(
+    signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo], dialect: Adapter | None = None
+) -> Plan:
+    """Plans every parameter of a signature. Problems are collected, never raised.
+
+    `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
+    """
     plan = Plan(signature, headers)
-    names = _without_prefix(headers, adapter.prefix)
+    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefix)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     for declared in signature.values():
         claims = list(adapter.matching(declared.name))
@@ -90,18 +110,9 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
     return plan
 
 
-def _without_prefix(headers: Mapping[str, TensorInfo], prefix: str) -> dict[str, TensorInfo]:
-    """Headers by the names that rules use."""
-    if not prefix:
-        return dict(headers)
-    return {name.removeprefix(prefix): info for name, info in headers.items()} | {
-        name: info for name, info in headers.items() if not name.startswith(prefix)
-    }
-
-
 def _claims(declared: Declared, claims: list[tuple[Rule, dict[str, str]]]) -> Problem:
     if not claims:
-        return Problem(code="BU104", parameter=declared.name, message="no rule makes this parameter")
+        return Problem(code="BU103", parameter=declared.name, message="no rule makes this parameter")
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
     return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
 
@@ -112,7 +123,7 @@ def _choose(
     declared: Declared,
     rule: Rule,
     bindings: Mapping[str, str],
-    names: Mapping[str, TensorInfo],
+    names: Names,
 ) -> Expr | None:
     """The expression that holds for this checkpoint: decides a tie."""
     if not isinstance(rule.expr, Tied):
@@ -120,7 +131,7 @@ def _choose(
     own, other, when = rule.expr.own, rule.expr.other, rule.expr.when
     present = all(name in names for _, name in own.leaves(bindings))
     if not present and not when:
-        sources = tuple(name for _, name in own.leaves(bindings))
+        sources = tuple(str(absent) for _, name in own.leaves(bindings) for absent in names.behind(name))
         plan.wanted |= dict.fromkeys(sources, declared.name)
         plan.problems.append(
             Problem(
@@ -148,17 +159,17 @@ def _plan_one(
     rule: Rule,
     expr: Expr,
     bindings: Mapping[str, str],
-    names: Mapping[str, TensorInfo],
+    names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
 ) -> None:
-    leaves = [name for _, name in expr.leaves(bindings)]
-    for name in leaves:
-        plan.wanted.setdefault(names[name].name if name in names else name, declared.name)
-    absent = tuple(dict.fromkeys(name for name in leaves if name not in names))
+    behind = [found for _, name in expr.leaves(bindings) for found in names.behind(name)]
+    infos = [found for found in behind if isinstance(found, TensorInfo)]
+    absent = tuple(dict.fromkeys(found for found in behind if isinstance(found, str)))
+    for name in (*absent, *(info.name for info in infos)):
+        plan.wanted.setdefault(name, declared.name)
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
         return
-    infos = [names[name] for name in leaves]
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *((info.shape, info.dtype) for info in infos))
     if facts in proved:
@@ -195,7 +206,7 @@ def _evaluate(
     declared: Declared,
     expr: Expr,
     bindings: Mapping[str, str],
-    names: Mapping[str, TensorInfo],
+    names: Names,
 ) -> tuple[Region, Scope]:
     """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
     defaults = adapter.default_axes(declared.axes)
@@ -206,7 +217,7 @@ def _evaluate(
     unnamed = [axis for axis in region.axes if not axis.name and not axis.parts]
     if unnamed:
         region = _by_position(region, declared.axes)
-    return _stored(region.to(declared.axes), declared), scope
+    return region.to(declared.axes), scope
 
 
 def _by_position(region: Region, declared: Axes) -> Region:
@@ -221,21 +232,6 @@ def _by_position(region: Region, declared: Axes) -> Region:
     return replace(region, axes=tuple(replace(a, size=s) for a, s in zip(declared, region.shape, strict=True)))
 
 
-def _stored(region: Region, declared: Declared) -> Region:
-    """As it is stored: sub-byte values packed into words along their axis."""
-    if not declared.pack:
-        return region
-    name, n = declared.pack
-    words = DTYPES[declared.storage[1]]
-    before = tuple(
-        replace(axis, parts=(Axis("word", axis.size // n), Axis("value", n))) if axis.name == name else axis
-        for axis in declared.axes
-    )
-    after = (*(replace(a, parts=(), size=a.size // n) if a.name == name else a for a in declared.axes),)
-    order = tuple(Axis("word", a.size) if a.name == name else a for a in after)
-    return replace(region, axes=before).to((*order, Axis("value", n))).bits(words.name, "")
-
-
 def _fits(plan: Plan, declared: Declared, rule: Rule, region: Region, scope: Scope) -> bool:
     """Whether source shapes and dtypes are what the declaration asks for; notes what is not."""
     for info, wanted in scope.misfits:
@@ -245,8 +241,8 @@ def _fits(plan: Plan, declared: Declared, rule: Rule, region: Region, scope: Sco
                 parameter=declared.name,
                 rule=rule,
                 sources=(info.name,),
-                expected=_shape(wanted),
-                actual=_shape(info.shape),
+                axes=wanted,
+                actual=str(list(info.shape)),
             )
         )
     views = {nest.view for nest in region.nests}
@@ -266,11 +262,7 @@ def _fits(plan: Plan, declared: Declared, rule: Rule, region: Region, scope: Sco
     return not wrong and not scope.misfits
 
 
-def _shape(shape: Shape) -> str:
-    return str(list(shape))
-
-
-def _drop(plan: Plan, adapter: Adapter, names: Mapping[str, TensorInfo]) -> None:
+def _drop(plan: Plan, adapter: Adapter, names: Names) -> None:
     """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect."""
     rest = [(name, info) for name, info in names.items() if info.name not in plan.wanted]
     for drop in adapter.drops:

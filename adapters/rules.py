@@ -28,6 +28,11 @@ class Rule:
     expr: Expr | Tied
     site: Site
 
+    @property
+    def made(self) -> Expr:
+        """The expression, of a tie its own."""
+        return self.expr.own if isinstance(self.expr, Tied) else self.expr
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:

@@ -7,13 +7,15 @@ takes and gives states as values, so that a call is free of side effects; the en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bringup.compile.program import Call, Entry, Function, Interface, Program, Step, TensorSpec, bound
 
 if TYPE_CHECKING:
+    from torch._ops import OpOverload
     from torch.export import ExportedProgram
 
 SCOPE = "model"
@@ -55,13 +57,20 @@ def _stages(program: Program, keep_attention: bool) -> tuple[str, dict[str, list
     results: dict[str, list[str]] = {}
     updated: dict[str, list[str]] = {}
     for function in program.interface.functions:
-        exported = program.exported[function.name].run_decompositions(table)
+        exported = _decomposed(program.exported[function.name], table)
         updated[function.name] = _updated_states(function, exported)
         _states_as_values(exported)
         op = importer.import_program(exported, func_name=function.name, func_visibility="private")
         results[function.name] = [str(t) for t in op.type.results]
     body = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
     return body, results, updated
+
+
+def _decomposed(exported: ExportedProgram, table: dict[OpOverload, Callable[..., object]]) -> ExportedProgram:
+    with warnings.catch_warnings():
+        # torch 2.13 copies its own deprecated LeafSpec here.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        return exported.run_decompositions(table)
 
 
 def _updated_states(function: Function, exported: ExportedProgram) -> list[str]:
@@ -105,11 +114,7 @@ class _EntryText:
         return self.value[name]
 
     def state(self, name: str) -> tuple[str, str]:
-        if name not in self.value:
-            argument, kind = self.states[name]
-            self.value[name] = (self.fresh(), kind)
-            self.emit(self.value[name][0], f"torch.copy.to_vtensor {argument} : {kind}")
-        return self.value[name]
+        return self.value.get(name, self.states[name])
 
     def call(self, call: Call, values: list[tuple[str, str]]) -> list[tuple[str, str]]:
         function, kinds = self.interface.function(call.function), self.results[call.function]
@@ -121,25 +126,19 @@ class _EntryText:
         out = list(zip(names, kinds, strict=True))
         changed = bound(call, self.updated[call.function])
         self.value.update(zip(changed, out, strict=False))
-        for name, (value, kind) in zip(changed, out, strict=False):
-            argument, _ = self.states[name]
-            self.lines.append(f"    torch.overwrite.tensor.contents {value} overwrites {argument} : {kind}, {_mutable(kind)}")
         return out[len(changed):]
 
     def text(self) -> Iterator[str]:
         values: list[tuple[str, str]] = []
         for call in self.entry.calls:
             values += self.call(call, values)
-        logits, kind = values[-1]
-        args = [f"{name}: {_mutable(kind)}" for name, kind in self.states.values()] + [f"{n}: {t}" for n, t in self.step()]
-        yield f"  func.func @{self.entry.name}({', '.join(args)}) -> {kind} attributes {{torch.assume_strict_symbolic_shapes}} {{"
+        args = ", ".join(f"{name}: {kind}" for name, kind in [*self.states.values(), *self.step()])
+        results = [values[-1], *(self.state(name) for name in self.states)]
+        kinds = ", ".join(kind for _, kind in results)
+        yield f"  func.func @{self.entry.name}({args}) -> ({kinds}) attributes {{torch.assume_strict_symbolic_shapes}} {{"
         yield from self.lines
-        yield f"    return {logits} : {kind}"
+        yield f"    return {', '.join(value for value, _ in results)} : {kinds}"
         yield "  }"
-
-
-def _mutable(vtensor: str) -> str:
-    return vtensor.replace("!torch.vtensor", "!torch.tensor")
 
 
 def to_mlir(program: Program, *, keep_attention: bool = False) -> str:

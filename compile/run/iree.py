@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 
 from bringup.compile.program import Interface, Step, TensorSpec
+from bringup.compile.run.weights import check_weights, dtype_of
 
 if TYPE_CHECKING:
     from iree.runtime import HalBufferView, HalElementType
@@ -39,14 +39,19 @@ class IreeExecutor:
         self._states = [self._zeros(spec) for spec in interface.states]
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
+        """Runs one entry: {"logits": [B, V]}; see `program.Executor`.
+
+        Entries give the states back: IREE updates them in place (the views returned are those passed), while its own form for
+        mutated arguments copies each one whole on every step.
+        """
         rt = self._rt
-        args, results = rt.VmVariantList(len(self._states) + len(Step._fields)), rt.VmVariantList(1)
+        args, results = rt.VmVariantList(len(self._states) + len(Step._fields)), rt.VmVariantList(1 + len(self._states))
         for state in self._states:
             args.push_ref(state)
         for name in Step._fields:
             args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
         self._context.invoke(self._entries[entry], args, results)
+        self._states = [results.get_as_object(1 + i, rt.HalBufferView) for i in range(len(self._states))]
         return {"logits": _download(results.get_as_object(0, rt.HalBufferView))}
 
     def reset(self) -> None:
@@ -62,30 +67,12 @@ class IreeExecutor:
             device=self._device, buffer=array, element_type=element)
 
     def _zeros(self, spec: TensorSpec) -> HalBufferView:
-        rt, size = self._rt, np.dtype(dtype_of(spec.dtype)).itemsize
+        rt, size = self._rt, dtype_of(spec.dtype).itemsize
         buffer = self._device.allocator.allocate_buffer(
             memory_type=rt.MemoryType.DEVICE_LOCAL, allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
             allocation_size=math.prod(spec.shape) * size)
         buffer.fill_zero(0, buffer.byte_length())
         return rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
-
-
-def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
-    """IREE takes any bytes of the right length, so names, shapes and dtypes are compared here. Raises ValueError with all faults."""
-    faults = []
-    for spec in interface.weights:
-        array = weights.get(spec.name)
-        if array is None:
-            faults.append(f"{spec.name}: missing")
-        elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
-            faults.append(f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}")
-    if faults:
-        raise ValueError("weights do not fit the program:\n  " + "\n  ".join(faults))
-
-
-def dtype_of(name: str) -> np.dtype:
-    """The numpy dtype of a TensorSpec."""
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,36 @@
+"""What a checkpoint of this graph looks like when it is published: names and shapes by the rules alone."""
+
+from __future__ import annotations
+
+from bringup.adapters.expr import Scope
+from bringup.adapters.names import Names
+from bringup.adapters.rules import Adapter, Tied
+from bringup.diagnostics import fail
+from bringup.graphs.axes import shape_of, show, sizes_of
+from bringup.graphs.signature import Signature
+from bringup.spec import TensorInfo
+
+
+def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
+    """Headers of a checkpoint that the adapter accepts; a tied parameter is left out.
+
+    Raises BU118 where a rule does not say the shape of a tensor it reads.
+    """
+    headers: dict[str, TensorInfo] = {}
+    for declared in signature.values():
+        for rule, bindings in adapter.matching(declared.name):
+            tie = rule.expr if isinstance(rule.expr, Tied) else None
+            expr = tie.other if tie and tie.when else rule.made
+            scope = Scope(sizes_of(declared.axes), adapter.default_axes(declared.axes), Names({}), bindings)
+            for source, name in expr.leaves(bindings):
+                axes = source.stored(scope, None)
+                if not axes or 0 in shape_of(axes):
+                    raise fail(
+                        "BU118",
+                        f"the rule does not say what shape `{name}` has: axes `{show(axes)}`",
+                        help="write the axes of the source, and the sizes that the parameter's axes do not name",
+                        parameter=declared.name,
+                        where=rule.site,
+                    )
+                headers.setdefault(name, TensorInfo(name, declared.dtype, shape_of(axes)))
+    return headers

@@ -1,0 +1,120 @@
+"""From what the user names — a model, a checkpoint — to the graph, the adapter and the plan that belong together."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.plan import FLOATS, Plan, make_plan
+from bringup.adapters.published import published
+from bringup.adapters.readers.dummy import dummy_checkpoint
+from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.rules import Adapter
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.graph import Graph
+from bringup.graphs.registry import Family, by_architecture, by_name
+from bringup.spec import DTYPES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One model bring-up: everything that is known before a tensor is read."""
+
+    family: Family
+    graph: Graph
+    adapter: Adapter
+    checkpoint: Checkpoint
+    plan: Plan
+    notice: str = ""  # what the user should be told about the choice of checkpoint
+
+
+def open_job(
+    model: str | None = None,
+    checkpoint: str | Checkpoint | None = None,
+    *,
+    config: str | None = None,
+    adapter: str | None = None,
+    dtype: str = "auto",
+    allow: Mapping[str, str] | None = None,
+) -> Job:
+    """Resolves a model and its checkpoint and plans every parameter.
+
+    `model` is a registry name, a Python file, or None when the checkpoint names its architecture. `checkpoint` None
+    means the model's published one, or seeded dummy weights when the machine is offline. `config` is a config.json to
+    use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` "auto" is the
+    checkpoint's own float type. Raises BU0xx to BU2xx errors.
+    """
+    family, preset, repository = by_name(model) if model else (None, None, None)
+    opened, notice = _open(checkpoint, preset, repository, model)
+    raw = _read_config(config) if config else (opened.config if opened else None) or preset
+    if raw is None:
+        raise fail(
+            "BU127",
+            f"`{opened.source if opened else model}` has no config.json",
+            help="give one with --config FILE, or name a model that has a published one",
+        )
+    family = family or by_architecture(raw.get("architectures") or [])
+    settings = family.load("config").from_hf(raw, allow)
+    graph = family.load("graph")(settings, _dtype(dtype, opened))
+    made: Adapter = (_adapter_file(adapter) if adapter else family.load("adapter"))(settings)
+    if opened is None:
+        opened = dummy_checkpoint(published(graph.signature(), made), raw)
+    plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
+    return Job(family=family, graph=graph, adapter=made, checkpoint=opened, plan=plan, notice=notice)
+
+
+def _open(
+    checkpoint: str | Checkpoint | None, preset: Mapping[str, Any] | None, repository: str | None, model: str | None
+) -> tuple[Checkpoint | None, str]:
+    """The checkpoint, or None for dummy weights; and what to tell the user."""
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint, ""
+    if checkpoint == "dummy":
+        return None, "seeded dummy weights, as asked"
+    if checkpoint:
+        return open_checkpoint(checkpoint), ""
+    if repository is None:
+        raise fail("BU005", f"`{model or 'no model'}` has no published checkpoint", help="give one with --checkpoint SRC")
+    try:
+        return open_checkpoint(f"hf://{repository}"), ""
+    except BringupError as error:
+        offline = error.findings[0].code == "BU203"
+        if not offline or os.environ.get("CI"):
+            raise
+        return None, f"offline and not in the cache: `{repository}`; going on with seeded dummy weights"
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise fail("BU127", f"cannot read the config `{path}`: {error}") from error
+    if not isinstance(raw, dict):
+        raise fail("BU127", f"the config `{path}` is not a JSON object")
+    return raw
+
+
+def _adapter_file(path: str) -> Any:
+    if not Path(path).is_file():
+        raise fail("BU004", f"there is no adapter file `{path}`")
+    made = runpy.run_path(path).get("adapter")
+    if not callable(made):
+        raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help="see docs/adding-a-model.md")
+    return made
+
+
+def _dtype(asked: str, checkpoint: Checkpoint | None) -> str:
+    """The asked dtype, or the float type that most of the checkpoint's bytes have; quantised ones become float32."""
+    if asked != "auto":
+        return asked
+    weight: dict[str, int] = {}
+    for info in checkpoint.headers.values() if checkpoint else ():
+        weight[info.dtype] = weight.get(info.dtype, 0) + DTYPES[info.dtype].nbytes(info.shape)
+    most = max(weight, key=lambda name: weight[name], default="float32")
+    return most if most in FLOATS - {"float64"} else "float32"

@@ -1,0 +1,78 @@
+"""Runs a Program by torch: the reference that every other target is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from bringup.compile.program import Interface, Step, bound
+from bringup.compile.run.weights import check_weights, dtype_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+
+class TorchExecutor:
+    """Executor of exported graphs; weights share memory with the arrays given."""
+
+    def __init__(self, exported: Mapping[str, ExportedProgram], interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
+        check_weights(interface, weights)
+        self._functions = {name: program.module() for name, program in exported.items()}
+        self._interface = interface
+        self._entries = {entry.name: entry for entry in interface.entries}
+        self._metas = {function.name: function for function in interface.functions}
+        self._weights = {spec.name: to_tensor(weights[spec.name]) for spec in interface.weights}
+        self._states = {spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in interface.states}
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
+        fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
+        values: list[Tensor] = []
+        with torch.no_grad():
+            for call in self._entries[entry].calls:
+                function = self._metas[call.function]
+                weights = dict(zip(function.weights, (self._weights[n] for n in bound(call, function.weights)), strict=True))
+                states = dict(zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True))
+                values += self._functions[call.function](weights, states, tuple(values[i] for i in call.inputs), fields)
+        return {"logits": to_numpy(values[-1])}
+
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for state in self._states.values():
+            state.zero_()
+
+
+def save_functions(exported: Mapping[str, ExportedProgram], folder: Path) -> list[Path]:
+    """Writes `<function>.pt2` for each function."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.pt2" for name in exported]
+    for path, program in zip(paths, exported.values(), strict=True):
+        torch.export.save(program, path)
+    return paths
+
+
+def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
+    """Reads what `save_functions` wrote."""
+    return {function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions}
+
+
+def to_tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the same memory; numpy's bfloat16 and fp8 (ml_dtypes) become torch's."""
+    name = array.dtype.name
+    if array.dtype.isbuiltin == 1:  # 2: registered by ml_dtypes
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(getattr(torch, name))
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """The reverse of `to_tensor`."""
+    dtype = dtype_of(str(tensor.dtype).removeprefix("torch."))
+    tensor = tensor.detach().contiguous()
+    if dtype.isbuiltin == 1:
+        return tensor.numpy()
+    return tensor.view({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).numpy().view(dtype)

@@ -1,0 +1,136 @@
+"""Which graph and adapter serve a model: explicit, lazy, each architecture once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from bringup.diagnostics import did_you_mean, fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A graph class, its config class and the function `config -> Adapter`; each itself or as `module:name`.
+
+    `dialects` maps a checkpoint format to the function that gives its dialect adapter.
+    """
+
+    name: str
+    graph: Any
+    config: Any
+    adapter: Any
+    architectures: tuple[str, ...]
+    dialects: Mapping[str, Any]
+
+    def load(self, part: str) -> Any:
+        """One of `graph`, `config`, `adapter`. An import error inside the model's file is that error."""
+        return _load(getattr(self, part))
+
+    def dialect(self, format: str) -> Any | None:
+        """The dialect adapter of a checkpoint format, if the family has one."""
+        return _load(self.dialects[format])() if format in self.dialects else None
+
+
+def _load(what: Any) -> Any:
+    if not isinstance(what, str):
+        return what
+    module, _, name = what.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _family(name: str, graph: str, *architectures: str, **dialects: str) -> Family:
+    return Family(
+        name=name,
+        graph=f"bringup.graphs.{name}:{graph}",
+        config=f"bringup.graphs.{name}:{graph}Config",
+        adapter=f"bringup.adapters.{name}:adapter",
+        architectures=architectures,
+        dialects=dialects,
+    )
+
+
+FAMILIES: tuple[Family, ...] = (
+    _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),
+    _family(
+        "llama",
+        "Llama",
+        "LlamaForCausalLM",
+        "LlamaModel",
+        "MistralForCausalLM",
+        "MistralModel",
+        gguf="bringup.adapters.gguf_llama:dialect",
+    ),
+)
+
+# Names that stand for a published config: model → (family, table in the family's graph file, Hub repository).
+PRESETS: dict[str, tuple[str, str, str]] = {
+    name: ("gpt2", "SIZES", f"openai-community/{name}")
+    for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+}
+
+
+def families() -> Iterator[Family]:
+    """Our own families, then those that installed packages offer (entry point group `bringup.models`)."""
+    yield from FAMILIES
+    from importlib.metadata import entry_points  # reads every installed package: only when ours do not serve
+
+    for point in entry_points(group="bringup.models"):
+        yield point.load()
+
+
+def by_architecture(architectures: Sequence[str]) -> Family:
+    """The family of the first known architecture of a config.json. Raises BU125 when none is known."""
+    known: dict[str, Family] = {}
+    for family in FAMILIES:
+        for name in family.architectures:
+            if name in known:
+                raise fail("BU126", f"`{name}` is claimed by `{known[name].name}` and by `{family.name}`")
+            known[name] = family
+    for name in architectures:
+        if name in known:
+            return known[name]
+    for family in families():
+        if set(family.architectures) & set(architectures):
+            return family
+    said = ", ".join(f"`{name}`" for name in architectures) or "nothing"
+    hint = next((told for name in architectures if (told := did_you_mean(name, known))), "")
+    raise fail(
+        "BU125",
+        f"no graph serves architecture {said}",
+        help=hint or "`bringup models` lists what there is; docs/adding-a-model.md shows how to add one",
+    )
+
+
+def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
+    """A model's name or Python file → its family, its published config and Hub repository (where it has them).
+
+    Raises BU002 for an unknown name, BU004 for a file that defines no `family`.
+    """
+    if model.endswith(".py"):
+        return _from_file(Path(model)), None, None
+    if model in PRESETS:
+        name, table, repository = PRESETS[model]
+        family = next(family for family in FAMILIES if family.name == name)
+        module = import_module(family.graph.partition(":")[0])
+        return family, getattr(module, table)[model], repository
+    found = next((family for family in families() if family.name == model), None)
+    if found is None:
+        names = [*PRESETS, *(family.name for family in families())]
+        raise fail("BU002", f"there is no model `{model}`", help=did_you_mean(model, names) or "see `bringup models`")
+    return found, None, None
+
+
+def _from_file(path: Path) -> Family:
+    spec = spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise fail("BU002", f"there is no model file `{path}`")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    family = getattr(module, "family", None)
+    if not isinstance(family, Family):
+        raise fail("BU004", f"`{path}` defines no `family`", help="see docs/adding-a-model.md: family = Family(…)")
+    return family

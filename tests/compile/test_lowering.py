@@ -1,0 +1,187 @@
+"""Both executors against eager torch on the toy models: padded, chunked, decoded; and equal layers lowered once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bringup.compile.export import ExportOptions, export_program
+from bringup.compile.lower.iree import IreeOptions, LoweringError, compile_mlir
+from bringup.compile.lower.mlir import to_mlir
+from bringup.compile.program import BLOCK, Executor, Interface, Program, Step
+from bringup.compile.run.iree import IreeExecutor
+from bringup.compile.run.torch import TorchExecutor, load_functions, save_functions, to_numpy
+from tests.compile.toy import ToyGPT, ToyLlama, seeded
+
+MAX_SEQ, BUCKET = 256, 64
+# Largest |difference| over largest |reference|: rounding of one bf16 product sum; f32 differs by the order of summation only.
+TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    "gpt": (ToyGPT, (0, 0)),
+    "llama": (ToyLlama, (0, 0)),
+    "window": (lambda: ToyLlama(layers=4, window=24), (0, 1, 0, 1)),
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    module: torch.nn.Module
+    program: Program
+    weights: dict[str, np.ndarray]
+    dtype: torch.dtype
+
+
+def state_names(module: torch.nn.Module) -> list[str]:
+    return [name for name, _ in module.named_buffers() if name in module.state_dict()]
+
+
+@cache
+def build(model: str, dtype: torch.dtype, all_logits: bool = False) -> Built:
+    make, kinds = MODELS[model]
+    module = seeded(make, dtype)
+    states = state_names(module)
+    program = export_program(module.to("meta"), kinds=kinds, states=states,
+                             options=ExportOptions(buckets=(BUCKET,), max_seq=MAX_SEQ, all_logits=all_logits))
+    module = seeded(make, dtype)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return Built(module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype)
+
+
+@cache
+def vmfb(model: str, dtype: torch.dtype, all_logits: bool = False) -> bytes:
+    return compile_mlir(to_mlir(build(model, dtype, all_logits).program))
+
+
+def executor(kind: str, model: str, dtype: torch.dtype, all_logits: bool = False) -> Executor:
+    built = build(model, dtype, all_logits)
+    if kind == "torch":
+        return TorchExecutor(built.program.exported, built.program.interface, built.weights)
+    return IreeExecutor(vmfb(model, dtype, all_logits), built.program.interface, built.weights)
+
+
+def make_step(tokens: np.ndarray, first: int, size: int) -> Step:
+    """One sequence: tokens at positions first.., padded to `size`; all padding goes to the one slot past the context."""
+    count = len(tokens)
+    positions = np.minimum(np.arange(first, first + size), MAX_SEQ - 1)
+    slots = np.where(np.arange(size) < count, positions, MAX_SEQ)
+    return Step(np.pad(tokens, (0, size - count)), positions, slots, np.arange(-(-(first + count) // BLOCK))[None],
+                np.array([first + count]))
+
+
+def eager(module: torch.nn.Module, tokens: np.ndarray) -> np.ndarray:
+    """Logits [T, V] of an unpadded prompt in one go: neither bucket nor chunk nor cache reuse."""
+    step = Step(*(torch.from_numpy(np.asarray(field)) for field in make_step(tokens, 0, len(tokens))))
+    x, *shared = module.prologue(step)
+    for layer in module.layers:
+        x = layer(x, *shared, step)
+    return module.epilogue(x).float().numpy()
+
+
+def assert_close(given: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> None:
+    difference = np.abs(given.astype(np.float32) - expected).max()
+    assert difference <= TOLERANCE[dtype] * np.abs(expected).max()
+    top = np.sort(expected)[-2:]
+    if top[1] - top[0] > 2 * difference:
+        assert given.argmax() == expected.argmax()
+
+
+CASES = [(kind, model, torch.float32) for kind in ("torch", "iree") for model in MODELS]
+CASES += [("torch", "llama", torch.bfloat16), ("iree", "llama", torch.bfloat16), ("iree", "gpt", torch.bfloat16),
+          ("iree", "llama", torch.float16)]
+
+
+@pytest.mark.parametrize(("kind", "model", "dtype"), CASES)
+def test_padded_chunks_then_decode(kind: str, model: str, dtype: torch.dtype) -> None:
+    """A prompt of 64 + 50 tokens (two chunks, the second padded, across a block's edge), then 30 decode steps."""
+    built, run = build(model, dtype), executor(kind, model, dtype)
+    tokens = np.random.default_rng(1).integers(0, 300, 144)
+    expected = eager(built.module, tokens)
+    for _ in range(2):
+        first = run.step(f"prefill_{BUCKET}", make_step(tokens[:64], 0, BUCKET)._asdict())["logits"]
+        assert first.shape == (1, 300)
+        assert_close(first[0], expected[63], dtype)
+        second = run.step(f"prefill_{BUCKET}", make_step(tokens[64:114], 64, BUCKET)._asdict())["logits"]
+        assert_close(second[0], expected[113], dtype)
+        for at in range(114, 144):
+            decoded = run.step("decode", make_step(tokens[at:at + 1], at, 1)._asdict())["logits"]
+            assert_close(decoded[0], expected[at], dtype)
+        run.reset()
+
+
+@pytest.mark.parametrize("kind", ["torch", "iree"])
+def test_short_prompt_and_all_logits(kind: str) -> None:
+    built, run = build("gpt", torch.float32, True), executor(kind, "gpt", torch.float32, True)
+    tokens = np.arange(9)
+    expected = eager(built.module, tokens)
+    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET)._asdict())["logits"]
+    assert logits.shape == (BUCKET, 300)
+    for row in range(9):
+        assert_close(logits[row], expected[row], torch.float32)
+
+
+def test_states_are_updated_in_place() -> None:
+    run = executor("iree", "gpt", torch.float32)
+    assert isinstance(run, IreeExecutor)
+    before = [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states]
+    run.step("decode", make_step(np.array([1]), 0, 1)._asdict())
+    assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states] == before
+
+
+def test_equal_layers_are_lowered_once(tmp_path: Path) -> None:
+    counts = []
+    for layers in (2, 6):
+        module = seeded(lambda n=layers: ToyGPT(layers=n), torch.float32)
+        program = export_program(module, kinds=[0] * layers, states=state_names(module),
+                                 options=ExportOptions(buckets=(BUCKET,), max_seq=MAX_SEQ))
+        assert len(program.interface.functions) == 6
+        folder = tmp_path / str(layers)
+        compile_mlir(to_mlir(program), IreeOptions(dump_dir=folder))
+        flow = next(folder.glob("*flow.mlir")).read_text()
+        counts.append(len(re.findall(r"^\s*flow\.executable ", flow, re.MULTILINE)))
+    assert counts[0] == counts[1] > 0
+
+
+def test_weights_are_named_not_inlined() -> None:
+    text = to_mlir(build("llama", torch.float32).program)
+    assert '#flow.parameter.named<"model"::"blocks.1.down.weight">' in text
+    assert '#flow.parameter.named<"model"::"cos">' in text
+    assert "dense_resource" not in text
+
+
+def test_interface_survives_json_and_functions_survive_saving(tmp_path: Path) -> None:
+    built = build("llama", torch.float32)
+    interface = Interface.from_json(built.program.interface.to_json())
+    assert interface == built.program.interface
+    save_functions(built.program.exported, tmp_path)
+    run = TorchExecutor(load_functions(tmp_path, interface), interface, built.weights)
+    tokens = np.arange(7)
+    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET)._asdict())["logits"]
+    assert_close(logits[0], eager(built.module, tokens)[6], torch.float32)
+
+
+def test_wrong_weights_are_all_named() -> None:
+    built = build("gpt", torch.float32)
+    weights = {**built.weights, "h.0.fc.weight": built.weights["h.0.fc.weight"].T}
+    del weights["ln_f.bias"]
+    with pytest.raises(ValueError, match=r"(?s)h\.0\.fc\.weight: expected float32\[256, 64\].*ln_f\.bias: missing"):
+        IreeExecutor(vmfb("gpt", torch.float32), built.program.interface, weights)
+
+
+def test_compiler_errors_are_one_line() -> None:
+    with pytest.raises(LoweringError, match=r"^[^\n]+$") as caught:
+        compile_mlir("module { func.func @f( }")
+    assert caught.value.log
+
+
+def test_running_iree_needs_no_torch() -> None:
+    code = "import sys, bringup.compile.run.iree; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
