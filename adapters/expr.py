@@ -22,8 +22,9 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 
 @dataclass(slots=True)
 class Scope:
-    """What an expression is evaluated in: sizes and default axes of its target, the checkpoint's names, pattern variables.
+    """What an expression is evaluated in: sizes of its target's axes, the checkpoint's names, pattern variables.
 
+    `defaults` are the axes of a source that is the whole rule and says none itself.
     `sources` collects what nests index: tensors in order of appearance, and value nodes. `misfits` collects tensors
     whose shape is not what the declaration asks for, so that all of them are reported at once.
     """
@@ -236,9 +237,10 @@ class Cat(Expr):
 
     def region(self, scope: Scope) -> Region:
         regions = [part.region(scope) for part in self.parts]
-        k = _position(regions[0], self.axis)
-        name = self.axis if isinstance(self.axis, str) else regions[0].axes[k].name
-        return concat(regions, k, name)
+        names = [axis.name for axis in regions[0].axes]
+        if isinstance(self.axis, int):
+            return concat(regions, self.axis, names[self.axis])
+        return concat(regions, names.index(self.axis) if self.axis in names else 0, self.axis)
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,7 @@ def S(name: str, axes: str = "", **sizes: int) -> Expr:
 
 
 def cat(*parts: Expr, axis: str | int = 0) -> Expr:
-    """Side by side along an axis, first part first."""
+    """Side by side, first part first, along the axis of that name, else the first axis, which then goes by it."""
     return Cat(parts, axis)
 
 

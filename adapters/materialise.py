@@ -5,6 +5,7 @@ Bytes that no rule moves stay in the file, mapped copy on write; bytes that move
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -51,8 +52,9 @@ def untouched(entry: Entry) -> TensorInfo | None:
     """The tensor whose bytes are the parameter's as they lie in the file, if there is one."""
     match entry.sources, entry.region.nests:
         case (TensorInfo() as info,), (Nest(src=0, dst=0, loops=loops) as nest,):
-            whole = nest.count == entry.region.size and all(src == dst for _, src, dst in loops)
-            return info if whole and info.dtype == entry.declared.storage[1] else None
+            in_place = all(src == dst for _, src, dst in loops)
+            whole = info.shape and nest.count == math.prod(info.shape) == entry.region.size
+            return info if whole and in_place and info.dtype == entry.declared.storage[1] else None
         case _:
             return None
 
@@ -102,7 +104,7 @@ def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Rea
     made = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
     from bringup.adapters.arrays import numpy_dtype
 
-    if made.size != _count(source.shape) or made.dtype != numpy_dtype(source.dtype):
+    if made.size != math.prod(source.shape) or made.dtype != numpy_dtype(source.dtype):
         raise fail(
             "BU116",
             f"`{source.name}` gave {made.dtype} {list(made.shape)}; its rule declares "
@@ -110,13 +112,6 @@ def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Rea
             help="correct the axes or dtype that the rule declares, or the function",
         )
     return made.reshape(source.shape)
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def units(array: np.ndarray, view: str) -> np.ndarray:

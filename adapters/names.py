@@ -54,7 +54,13 @@ class Translated(Names):
 
     def made(self, name: str, scope: Scope) -> Region | None:
         meant = self._meaning(name)
-        return meant[0].region(replace(scope, names=self.raw, bindings=meant[1])) if meant else None
+        if meant is None:
+            return None
+        from bringup.adapters.expr import Source  # expr.py builds on this file
+
+        expr, bindings = meant
+        defaults = scope.defaults if isinstance(expr, Source) else ()
+        return expr.region(replace(scope, names=self.raw, bindings=bindings, defaults=defaults))
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         meant = self._meaning(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bringup.adapters.computed import Computed
-from bringup.adapters.expr import Expr, Scope
+from bringup.adapters.expr import Expr, Scope, Source
 from bringup.adapters.names import Names, Translated
 from bringup.adapters.pattern import match
 from bringup.adapters.region import Region
@@ -209,7 +209,7 @@ def _evaluate(
     names: Names,
 ) -> tuple[Region, Scope]:
     """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
-    defaults = adapter.default_axes(declared.axes)
+    defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
     scope = Scope(sizes_of(declared.axes), defaults, names, bindings)
     region = expr.region(scope)
     if scope.misfits:

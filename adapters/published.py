@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bringup.adapters.expr import Scope
+from bringup.adapters.expr import Scope, Source
 from bringup.adapters.names import Names
 from bringup.adapters.rules import Adapter, Tied
 from bringup.diagnostics import fail
@@ -21,7 +21,8 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
         for rule, bindings in adapter.matching(declared.name):
             tie = rule.expr if isinstance(rule.expr, Tied) else None
             expr = tie.other if tie and tie.when else rule.made
-            scope = Scope(sizes_of(declared.axes), adapter.default_axes(declared.axes), Names({}), bindings)
+            defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
+            scope = Scope(sizes_of(declared.axes), defaults, Names({}), bindings)
             for source, name in expr.leaves(bindings):
                 axes = source.stored(scope, None)
                 if not axes or 0 in shape_of(axes):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.func import functional_call
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,7 +21,7 @@ DECODE = "decode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """`buckets`: prefill lengths; `all_logits`: logits of every row of a prefill, not only of each sequence's last."""
+    """`buckets`: prefill lengths; `all_logits`: a prefill gives every row's logits, not each sequence's last."""
 
     buckets: Sequence[int] = (64, 128, 256, 512)
     max_seq: int
@@ -33,10 +33,17 @@ class _Stage(nn.Module):
 
     def __init__(self, owner: nn.Module, run: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
         super().__init__()
-        self.hidden = (_Owner(owner, run),)  # in a tuple: not a submodule, so export sees no parameters but the arguments
+        self.hidden = (
+            _Owner(owner, run),
+        )  # in a tuple: not a submodule, so export sees no parameters but the arguments
 
-    def forward(self, weights: Mapping[str, Tensor], states: Mapping[str, Tensor], values: tuple[Tensor, ...],
-                step: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(
+        self,
+        weights: Mapping[str, Tensor],
+        states: Mapping[str, Tensor],
+        values: tuple[Tensor, ...],
+        step: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
         bound = {f"owner.{name}": tensor for name, tensor in {**weights, **states}.items()}
         out = functional_call(self.hidden[0], bound, (*values, Step(*step)))
         return out if isinstance(out, tuple) else (out,)
@@ -60,7 +67,13 @@ class _Reads(TorchFunctionMode):
         super().__init__()
         self.seen: set[int] = set()
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's protocol
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         self.seen.update(id(leaf) for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor))
         return func(*args, **(kwargs or {}))
 
@@ -68,8 +81,10 @@ class _Reads(TorchFunctionMode):
 class _Exporter:
     def __init__(self, module: nn.Module, states: Collection[str], options: ExportOptions) -> None:
         self.module, self.options = module, options
-        self.tensors: dict[str, Tensor] = {**dict(module.named_parameters(remove_duplicate=False)),
-                                           **dict(module.named_buffers(remove_duplicate=False))}
+        self.tensors: dict[str, Tensor] = {
+            **dict(module.named_parameters(remove_duplicate=False)),
+            **dict(module.named_buffers(remove_duplicate=False)),
+        }
         self.states = frozenset(states)
         self.max_blocks = -(-options.max_seq // BLOCK)
         self.functions: list[Function] = []
@@ -77,16 +92,30 @@ class _Exporter:
 
     def step(self, num_tokens: int) -> Step:
         """Fake tensors of one step; P is never 1, so that it stays symbolic."""
+
         def ints(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.int64)
-        return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
 
-    def trace(self, name: str, owner: nn.Module, prefix: str, run: Callable[..., Tensor | tuple[Tensor, ...]],
-              values: Sequence[Tensor], num_tokens: int) -> tuple[Tensor, ...]:
+        return Step(
+            ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1)
+        )
+
+    def trace(
+        self,
+        name: str,
+        owner: nn.Module,
+        prefix: str,
+        run: Callable[..., Tensor | tuple[Tensor, ...]],
+        values: Sequence[Tensor],
+        num_tokens: int,
+    ) -> tuple[Tensor, ...]:
         """Appends one Function; gives fake tensors shaped like its outputs."""
         with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
-            fakes = {n[len(prefix):]: torch.empty(t.shape, dtype=t.dtype) for n, t in self.tensors.items()
-                     if n.startswith(prefix)}
+            fakes = {
+                n[len(prefix) :]: torch.empty(t.shape, dtype=t.dtype)
+                for n, t in self.tensors.items()
+                if n.startswith(prefix)
+            }
             inputs = tuple(torch.empty(v.shape, dtype=v.dtype) for v in values)
             step, stage = tuple(self.step(num_tokens)), _Stage(owner, run)
             with _Reads() as reads:
@@ -96,15 +125,21 @@ class _Exporter:
             weights = {n: t for n, t in used.items() if n not in states}
             args = (weights, states, inputs, step)
             blocks = Dim("P", min=1, max=self.max_blocks) if self.max_blocks > 1 else None
-            shapes = ({n: None for n in weights}, {n: None for n in states}, tuple(None for _ in inputs),
-                      (None, None, None, {1: blocks} if blocks else None, None))
+            shapes = (
+                {n: None for n in weights},
+                {n: None for n in states},
+                tuple(None for _ in inputs),
+                (None, None, None, {1: blocks} if blocks else None, None),
+            )
             self.exported[name] = export(stage, args, dynamic_shapes=shapes, strict=False)
         self.functions.append(Function(name=name, weights=tuple(weights), states=tuple(states)))
         return outputs
 
     def entry(self, name: str, num_tokens: int, kinds: Sequence[int]) -> Entry:
         paths = {id(module): path for path, module in self.module.named_modules()}
-        values = self.trace(f"{name}.prologue", self.module, "", lambda m, step: m.prologue(step), (), num_tokens)
+        values = self.trace(
+            f"{name}.prologue", self.module, "", lambda m, step: m.prologue(step), (), num_tokens
+        )
         calls = [Call(function=f"{name}.prologue", prefix="", inputs=())]
         shared, x = tuple(range(1, len(values))), 0
         seen: set[int] = set()
@@ -116,14 +151,26 @@ class _Exporter:
             calls.append(Call(function=function, prefix=prefix, inputs=(x, *shared)))
             x = len(values) + index
         last_only = num_tokens > 1 and not self.options.all_logits
-        self.trace(f"{name}.epilogue", self.module, "", _last_rows if last_only else _all_rows, values[:1], num_tokens)
+        self.trace(
+            f"{name}.epilogue",
+            self.module,
+            "",
+            _last_rows if last_only else _all_rows,
+            values[:1],
+            num_tokens,
+        )
         calls.append(Call(function=f"{name}.epilogue", prefix="", inputs=(x,)))
         return Entry(name=name, num_tokens=num_tokens, num_sequences=1, calls=tuple(calls))
 
     def specs(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        every = [TensorSpec(name=n, shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
-                 for n, t in self.tensors.items()]
-        return (tuple(s for s in every if s.name not in self.states), tuple(s for s in every if s.name in self.states))
+        every = [
+            TensorSpec(name=n, shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
+            for n, t in self.tensors.items()
+        ]
+        return (
+            tuple(s for s in every if s.name not in self.states),
+            tuple(s for s in every if s.name in self.states),
+        )
 
 
 def _last_rows(module: nn.Module, x_ND: Tensor, step: Step) -> Tensor:
@@ -139,16 +186,24 @@ def _all_rows(module: nn.Module, x_ND: Tensor, step: Step) -> Tensor:
     return module.epilogue(x_ND)
 
 
-def export_program(module: nn.Module, *, kinds: Sequence[int], states: Collection[str], options: ExportOptions) -> Program:
+def export_program(
+    module: nn.Module, *, kinds: Sequence[int], states: Collection[str], options: ExportOptions
+) -> Program:
     """Traces prefill_<T> for each bucket and decode (T = 1).
 
-    `kinds`: one int a layer, equal ints for layers equal but for their weights; `states`: names of the buffers updated in place.
+    `kinds`: one int a layer, equal ints for layers equal but for their weights; `states`: names of the buffers
+    updated in place, each of at least `max_seq` rounded up to BLOCK rows, and one more that padding is written to.
     Other buffers are tables fed like weights. The module may be on the meta device: nothing is computed.
     """
     exporter = _Exporter(module, states, options)
     entries = [exporter.entry(f"prefill_{size}", size, kinds) for size in options.buckets]
     entries.append(exporter.entry(DECODE, 1, kinds))
     weights, state_specs = exporter.specs()
-    interface = Interface(functions=tuple(exporter.functions), entries=tuple(entries), weights=weights, states=state_specs,
-                          max_blocks=exporter.max_blocks)
+    interface = Interface(
+        functions=tuple(exporter.functions),
+        entries=tuple(entries),
+        weights=weights,
+        states=state_specs,
+        max_blocks=exporter.max_blocks,
+    )
     return Program(interface=interface, exported=exporter.exported)

@@ -41,8 +41,8 @@ class TensorSpec:
 class Function:
     """One traced stage, shared by all its calls.
 
-    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a tuple of values;
-    states are updated in place. Names are relative to `Call.prefix`.
+    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a
+    tuple of values; states are updated in place. Names are relative to `Call.prefix`.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Entry:
 class Interface:
     """All that an executor needs beside the code; plain data, kept in a bundle as JSON.
 
-    `weights` are given by name (tables such as rope's among them); `states` are zeroed once and kept by the executor.
+    `weights` are given by name, tables such as rope's among them; `states` are zeroed once and kept by the executor.
     `max_blocks` bounds P, the second size of `block_table`.
     """
 
@@ -92,10 +92,20 @@ class Interface:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
         return cls(
-            functions=tuple(Function(name=f["name"], weights=tuple(f["weights"]), states=tuple(f["states"])) for f in data["functions"]),
-            entries=tuple(Entry(**{**e, "calls": tuple(Call(**{**c, "inputs": tuple(c["inputs"])}) for c in e["calls"])})
-                          for e in data["entries"]),
-            weights=_specs(data["weights"]), states=_specs(data["states"]), max_blocks=data["max_blocks"])
+            functions=tuple(
+                Function(name=f["name"], weights=tuple(f["weights"]), states=tuple(f["states"]))
+                for f in data["functions"]
+            ),
+            entries=tuple(
+                Entry(
+                    **{**e, "calls": tuple(Call(**{**c, "inputs": tuple(c["inputs"])}) for c in e["calls"])}
+                )
+                for e in data["entries"]
+            ),
+            weights=_specs(data["weights"]),
+            states=_specs(data["states"]),
+            max_blocks=data["max_blocks"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,10 +173,8 @@ def _same_parts(actual: Axis, wanted: Axis) -> bool:
     if len(actual.parts) != len(wanted.parts):
         return False
     for ours, theirs in zip(actual.parts, wanted.parts, strict=True):
-        products = ours.parts and theirs.parts
-        if ours.size != theirs.size or (products and _names(ours) != _names(theirs)):
-            return False
-        if not products and theirs.name and ours.name not in ("", actual.name, theirs.name):
+        vague = not ours.parts and ours.name in ("", actual.name)
+        if ours.size != theirs.size or not (vague or ours.name == theirs.name or _names(ours) == _names(theirs)):
             return False
     return True
 

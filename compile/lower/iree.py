@@ -8,10 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Aggressive fusion puts GPT-2's embedding gather into LayerNorm and exceeds the stack limit of 32 KiB.
-_COMMON = ("--iree-input-type=torch", "--iree-opt-level=O3", "--iree-dispatch-creation-enable-aggressive-fusion=false")
-# Tiling at global optimisation packs each weight once, at load: a second copy of the weights for twice the speed.
-_PACKED = ("--iree-opt-data-tiling=false", "--iree-global-opt-data-tiling=true", "--iree-dispatch-creation-data-tiling=false")
-_PLAIN = ("--iree-opt-data-tiling=false", "--iree-global-opt-data-tiling=false", "--iree-dispatch-creation-data-tiling=false")
+_COMMON = (
+    "--iree-input-type=torch",
+    "--iree-opt-level=O3",
+    "--iree-dispatch-creation-enable-aggressive-fusion=false",
+)
+# Tiling at global optimisation packs each weight once, at load: twice the memory, and the most speed.
+# GPT-2 small on 2 cores, ms (512-token prefill / decode): f32 517 / 15 packed, 724 / 23 not; bf16 351 / 10, 1085 / 31.
+_PACKED = (
+    "--iree-opt-data-tiling=false",
+    "--iree-global-opt-data-tiling=true",
+    "--iree-dispatch-creation-data-tiling=false",
+)
+_PLAIN = (
+    "--iree-opt-data-tiling=false",
+    "--iree-global-opt-data-tiling=false",
+    "--iree-dispatch-creation-data-tiling=false",
+)
 
 
 class LoweringError(RuntimeError):
@@ -24,7 +37,10 @@ class LoweringError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IreeOptions:
-    """`backend` and `device_flags` name the target; `pack_weights` trades memory for speed on CPUs; `dump_dir` keeps each phase."""
+    """`backend` and `device_flags` name the target; `pack_weights` trades memory for speed on CPUs.
+
+    `dump_dir` keeps the text of each phase.
+    """
 
     backend: str = "llvm-cpu"
     device_flags: tuple[str, ...] = ("--iree-llvmcpu-target-cpu=host",)
@@ -33,10 +49,20 @@ class IreeOptions:
     dump_dir: Path | None = None
 
     def flags(self) -> list[str]:
-        device = (("--iree-hal-target-device=local", f"--iree-hal-local-target-device-backends={self.backend}")
-                  if self.backend == "llvm-cpu" else (f"--iree-hal-target-device={self.backend}",))
+        device = (
+            ("--iree-hal-target-device=local", f"--iree-hal-local-target-device-backends={self.backend}")
+            if self.backend == "llvm-cpu"
+            else (f"--iree-hal-target-device={self.backend}",)
+        )
         dump = (f"--dump-compilation-phases-to={self.dump_dir}",) if self.dump_dir else ()
-        return [*device, *self.device_flags, *_COMMON, *(_PACKED if self.pack_weights else _PLAIN), *self.extra_flags, *dump]
+        return [
+            *device,
+            *self.device_flags,
+            *_COMMON,
+            *(_PACKED if self.pack_weights else _PLAIN),
+            *self.extra_flags,
+            *dump,
+        ]
 
 
 def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
@@ -46,7 +72,13 @@ def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         source, output = Path(folder, "model.mlir"), Path(folder, "model.vmfb")
         source.write_text(text)
-        command = [find_tool("iree-compile"), str(source), "-o", str(output), *(options or IreeOptions()).flags()]
+        command = [
+            find_tool("iree-compile"),
+            str(source),
+            "-o",
+            str(output),
+            *(options or IreeOptions()).flags(),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LoweringError(_first_error(done.stderr, done.returncode), done.stderr)

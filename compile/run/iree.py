@@ -1,4 +1,4 @@
-"""Runs a vmfb: weights are used where they lie (64-byte aligned arrays are not copied), states live on the device. No torch."""
+"""Runs a vmfb. Weights are used where they lie if 64-byte aligned, states live on the device; imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ _SCOPE = "model"
 class IreeExecutor:
     """Executor of a compiled module; `device` is an IREE device URI such as "local-task"."""
 
-    def __init__(self, vmfb: bytes, interface: Interface, weights: Mapping[str, np.ndarray], *, device: str = "local-task") -> None:
+    def __init__(
+        self,
+        vmfb: bytes,
+        interface: Interface,
+        weights: Mapping[str, np.ndarray],
+        *,
+        device: str = "local-task",
+    ) -> None:
         import iree.runtime as rt
 
         check_weights(interface, weights)
@@ -32,8 +39,11 @@ class IreeExecutor:
         for name, array in self._weights.items():
             index.add_buffer(name, array)
         # Parameters must be registered before the module whose initialisers read them.
-        modules = [rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
-                   rt.create_hal_module(instance, self._device), rt.VmModule.copy_buffer(instance, vmfb)]
+        modules = [
+            rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
+            rt.create_hal_module(instance, self._device),
+            rt.VmModule.copy_buffer(instance, vmfb),
+        ]
         self._context = rt.VmContext(instance, modules)
         self._entries = {entry.name: modules[-1].lookup_function(entry.name) for entry in interface.entries}
         self._states = [self._zeros(spec) for spec in interface.states]
@@ -45,11 +55,16 @@ class IreeExecutor:
         mutated arguments copies each one whole on every step.
         """
         rt = self._rt
-        args, results = rt.VmVariantList(len(self._states) + len(Step._fields)), rt.VmVariantList(1 + len(self._states))
+        args, results = (
+            rt.VmVariantList(len(self._states) + len(Step._fields)),
+            rt.VmVariantList(1 + len(self._states)),
+        )
         for state in self._states:
             args.push_ref(state)
         for name in Step._fields:
-            args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
+            args.push_ref(
+                self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64)
+            )
         self._context.invoke(self._entries[entry], args, results)
         self._states = [results.get_as_object(1 + i, rt.HalBufferView) for i in range(len(self._states))]
         return {"logits": _download(results.get_as_object(0, rt.HalBufferView))}
@@ -63,14 +78,20 @@ class IreeExecutor:
     def _upload(self, array: np.ndarray, element: HalElementType) -> HalBufferView:
         rt = self._rt
         return self._device.allocator.allocate_buffer_copy(
-            memory_type=rt.MemoryType.DEVICE_LOCAL, allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
-            device=self._device, buffer=array, element_type=element)
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            device=self._device,
+            buffer=array,
+            element_type=element,
+        )
 
     def _zeros(self, spec: TensorSpec) -> HalBufferView:
         rt, size = self._rt, dtype_of(spec.dtype).itemsize
         buffer = self._device.allocator.allocate_buffer(
-            memory_type=rt.MemoryType.DEVICE_LOCAL, allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
-            allocation_size=math.prod(spec.shape) * size)
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            allocation_size=math.prod(spec.shape) * size,
+        )
         buffer.fill_zero(0, buffer.byte_length())
         return rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
 
@@ -80,8 +101,17 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-_ELEMENTS = {"float32": "FLOAT_32", "float16": "FLOAT_16", "bfloat16": "BFLOAT_16", "int64": "INT_64", "int32": "INT_32", "int8": "SINT_8",
-             "uint8": "UINT_8", "float8_e4m3fn": "FLOAT_8_E4M3_FN", "float8_e5m2": "FLOAT_8_E5M2"}
+_ELEMENTS = {
+    "float32": "FLOAT_32",
+    "float16": "FLOAT_16",
+    "bfloat16": "BFLOAT_16",
+    "int64": "INT_64",
+    "int32": "INT_32",
+    "int8": "SINT_8",
+    "uint8": "UINT_8",
+    "float8_e4m3fn": "FLOAT_8_E4M3_FN",
+    "float8_e5m2": "FLOAT_8_E5M2",
+}
 
 
 def _element(dtype: str) -> HalElementType:

@@ -20,25 +20,41 @@ if TYPE_CHECKING:
 class TorchExecutor:
     """Executor of exported graphs; weights share memory with the arrays given."""
 
-    def __init__(self, exported: Mapping[str, ExportedProgram], interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, exported: Mapping[str, ExportedProgram], interface: Interface, weights: Mapping[str, np.ndarray]
+    ) -> None:
         check_weights(interface, weights)
         self._functions = {name: program.module() for name, program in exported.items()}
         self._interface = interface
         self._entries = {entry.name: entry for entry in interface.entries}
         self._metas = {function.name: function for function in interface.functions}
         self._weights = {spec.name: to_tensor(weights[spec.name]) for spec in interface.weights}
-        self._states = {spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in interface.states}
+        self._states = {
+            spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in interface.states
+        }
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
-        fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
+        fields = tuple(
+            torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields
+        )
         values: list[Tensor] = []
         with torch.no_grad():
             for call in self._entries[entry].calls:
                 function = self._metas[call.function]
-                weights = dict(zip(function.weights, (self._weights[n] for n in bound(call, function.weights)), strict=True))
-                states = dict(zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True))
-                values += self._functions[call.function](weights, states, tuple(values[i] for i in call.inputs), fields)
+                weights = dict(
+                    zip(
+                        function.weights,
+                        (self._weights[n] for n in bound(call, function.weights)),
+                        strict=True,
+                    )
+                )
+                states = dict(
+                    zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True)
+                )
+                values += self._functions[call.function](
+                    weights, states, tuple(values[i] for i in call.inputs), fields
+                )
         return {"logits": to_numpy(values[-1])}
 
     def reset(self) -> None:
@@ -52,13 +68,20 @@ def save_functions(exported: Mapping[str, ExportedProgram], folder: Path) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.pt2" for name in exported]
     for path, program in zip(paths, exported.values(), strict=True):
+        kept, program.example_inputs = (
+            program.example_inputs,
+            None,
+        )  # fake tensors: torch's safe loader refuses them
         torch.export.save(program, path)
+        program.example_inputs = kept
     return paths
 
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
     """Reads what `save_functions` wrote."""
-    return {function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions}
+    return {
+        function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions
+    }
 
 
 def to_tensor(array: np.ndarray) -> Tensor:

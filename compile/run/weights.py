@@ -16,13 +16,18 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
-    """Compares names, shapes and dtypes: IREE takes any bytes of the right length. Raises ValueError listing every fault."""
+    """Compares names, shapes and dtypes: IREE takes any bytes of the right length.
+
+    Raises ValueError listing every fault.
+    """
     faults = []
     for spec in interface.weights:
         array = weights.get(spec.name)
         if array is None:
             faults.append(f"{spec.name}: missing")
         elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
-            faults.append(f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}")
+            faults.append(
+                f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}"
+            )
     if faults:
         raise ValueError("weights do not fit the program:\n  " + "\n  ".join(faults))

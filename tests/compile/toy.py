@@ -1,6 +1,7 @@
-"""Two small hand-written decoders in the staged form (prologue, layers, epilogue) that `compile/export.py` takes.
+"""Two small decoders in the staged form (prologue, layers, epilogue) that `compile/export.py` takes.
 
-Shape letters: N tokens, D hidden, H query heads, G key/value heads, E head size, S cache slots, K visible keys, V vocabulary.
+Shape letters: N tokens, D hidden, H query heads, G key/value heads, M = H / G, X = M * N, E head size,
+F rope pairs, S cache slots, K visible keys, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,24 +15,37 @@ from torch.nn import functional as F
 from bringup.compile.program import BLOCK, Step
 
 
-def attend(q_NHE: Tensor, k_NGE: Tensor, v_NGE: Tensor, cache_k_SGE: Tensor, cache_v_SGE: Tensor, step: Step,
-           window: int | None = None) -> Tensor:
-    """Writes this step's keys and values, then attends over the first `block_table.shape[1]` blocks: [N, H * E]."""
+def attend(
+    q_NHE: Tensor,
+    k_NGE: Tensor,
+    v_NGE: Tensor,
+    cache_k_SGE: Tensor,
+    cache_v_SGE: Tensor,
+    step: Step,
+    window: int | None = None,
+) -> Tensor:
+    """Writes this step's keys and values; attends over the first `block_table.shape[1]` blocks: [N, H * E]."""
     cache_k_SGE.index_copy_(0, step.slots, k_NGE)
     cache_v_SGE.index_copy_(0, step.slots, v_NGE)
     num_keys = step.block_table.shape[1] * BLOCK
     k_KGE, v_KGE = cache_k_SGE[:num_keys], cache_v_SGE[:num_keys]
     n, h, e = q_NHE.shape
     g = k_NGE.shape[1]
-    q_GMNE = q_NHE.view(n, g, h // g, e).permute(1, 2, 0, 3).reshape(g, h // g * n, e)
-    scores = (q_GMNE @ k_KGE.permute(1, 2, 0)).view(h, n, num_keys).float() * e**-0.5
     key = torch.arange(num_keys)
-    visible = key[None, :] <= step.positions[:, None]
+    visible_NK = key[None, :] <= step.positions[:, None]
     if window is not None:
-        visible = visible & (key[None, :] > step.positions[:, None] - window)
-    probs = torch.softmax(scores.masked_fill(~visible[None], float("-inf")), -1).to(q_NHE.dtype)
-    out = probs.view(g, h // g * n, num_keys) @ v_KGE.permute(1, 0, 2)
-    return out.view(h, n, e).transpose(0, 1).reshape(n, h * e)
+        visible_NK = visible_NK & (key[None, :] > step.positions[:, None] - window)
+    if n == 1:  # products and sums: IREE would repack the whole cache for a matmul
+        q_GME = q_NHE.view(g, h // g, e).float()
+        scores_KGM = (k_KGE.float()[:, :, None] * q_GME).sum(-1) * e**-0.5
+        probs_KGM = torch.softmax(scores_KGM.masked_fill(~visible_NK[0][:, None, None], float("-inf")), 0)
+        return (probs_KGM[..., None] * v_KGE.float()[:, :, None]).sum(0).view(1, h * e).to(q_NHE.dtype)
+    q_GXE = q_NHE.view(n, g, h // g, e).permute(1, 2, 0, 3).reshape(g, h // g * n, e)
+    scores_HNK = (q_GXE @ k_KGE.permute(1, 2, 0)).view(h, n, num_keys).float() * e**-0.5
+    probs_HNK = torch.softmax(scores_HNK.masked_fill(~visible_NK[None], float("-inf")), -1)
+    # In float32: IREE 3.13 cannot pack float16 probabilities, and float32 costs no time in bfloat16.
+    out_GXE = probs_HNK.view(g, h // g * n, num_keys) @ v_KGE.permute(1, 0, 2).float()
+    return out_GXE.view(h, n, e).transpose(0, 1).reshape(n, h * e).to(q_NHE.dtype)
 
 
 def cache(slots: int, heads: int, size: int) -> Tensor:
@@ -60,7 +74,9 @@ class GPTLayer(nn.Module):
 class ToyGPT(nn.Module):
     """GPT-2: learned positions, tied head (a separate parameter here)."""
 
-    def __init__(self, layers: int = 2, d: int = 64, h: int = 4, vocab: int = 300, max_seq: int = 256) -> None:
+    def __init__(
+        self, layers: int = 2, d: int = 64, h: int = 4, vocab: int = 300, max_seq: int = 256
+    ) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, d), nn.Embedding(max_seq, d)
         self.h = nn.ModuleList(GPTLayer(d, h, max_seq + BLOCK) for _ in range(layers))
@@ -100,10 +116,16 @@ class LlamaLayer(nn.Module):
         super().__init__()
         self.shape, self.window = (h, g, e), window
         self.norm_1, self.norm_2 = RMSNorm(d), RMSNorm(d)
-        self.q, self.kv, self.o = (nn.Linear(d, h * e, bias=False), nn.Linear(d, 2 * g * e, bias=False),
-                                   nn.Linear(h * e, d, bias=False))
-        self.gate, self.up, self.down = (nn.Linear(d, f, bias=False), nn.Linear(d, f, bias=False),
-                                         nn.Linear(f, d, bias=False))
+        self.q, self.kv, self.o = (
+            nn.Linear(d, h * e, bias=False),
+            nn.Linear(d, 2 * g * e, bias=False),
+            nn.Linear(h * e, d, bias=False),
+        )
+        self.gate, self.up, self.down = (
+            nn.Linear(d, f, bias=False),
+            nn.Linear(d, f, bias=False),
+            nn.Linear(f, d, bias=False),
+        )
         self.register_buffer("k", cache(slots, g, e))
         self.register_buffer("v", cache(slots, g, e))
 
@@ -120,12 +142,22 @@ class LlamaLayer(nn.Module):
 class ToyLlama(nn.Module):
     """Llama with alternating full and windowed layers when `window` is given (two layer kinds)."""
 
-    def __init__(self, layers: int = 2, d: int = 48, h: int = 4, g: int = 1, e: int = 16, vocab: int = 300,
-                 max_seq: int = 256, window: int | None = None) -> None:
+    def __init__(
+        self,
+        layers: int = 2,
+        d: int = 48,
+        h: int = 4,
+        g: int = 1,
+        e: int = 16,
+        vocab: int = 300,
+        max_seq: int = 256,
+        window: int | None = None,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocab, d)
         self.blocks = nn.ModuleList(
-            LlamaLayer(d, h, g, e, 3 * d, max_seq + BLOCK, window if i % 2 else None) for i in range(layers))
+            LlamaLayer(d, h, g, e, 3 * d, max_seq + BLOCK, window if i % 2 else None) for i in range(layers)
+        )
         self.norm, self.head = RMSNorm(d), nn.Linear(d, vocab, bias=False)
         angle = torch.arange(max_seq)[:, None] * 10000.0 ** (-torch.arange(0, e, 2) / e)
         self.register_buffer("cos", angle.cos(), persistent=False)

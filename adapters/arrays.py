@@ -1,0 +1,128 @@
+"""Arrays for weights: dtypes by name, aligned memory of their own, and private views of files.
+
+numpy and ml_dtypes are imported when an array is wanted: a check reads headers and needs neither.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from bringup.diagnostics import fail
+from bringup.spec import DTYPES, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
+HUGE_PAGE = 2 << 20
+HUGE_FROM = 4 << 20  # filling fresh 4 KiB pages runs at 1.2 GB/s, huge ones at up to 8.8; below this it is no matter
+
+Key = tuple[str, int, int, int]  # path, inode, bytes, time of the last change
+
+
+class _Map(mmap.mmap):
+    """Bytes of a file, mapped copy on write, and the offsets of the tensors handed out of them."""
+
+    given: set[int]
+
+
+_maps: WeakValueDictionary[Key, _Map] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """numpy's or ml_dtypes' dtype of that name. 4-bit ones hold a byte an element; block types have none."""
+    import ml_dtypes
+    import numpy as np
+
+    assert name in DTYPES and not DTYPES[name].block, f"no array has dtype {name}"
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def aligned(shape: Shape, dtype: str) -> np.ndarray:
+    """A writable array that begins on a 64-byte boundary, in huge pages where it is large. Its values are undefined."""
+    import numpy as np
+
+    element = numpy_dtype(dtype)
+    nbytes = math.prod(shape) * element.itemsize
+    if nbytes < HUGE_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+    else:
+        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        raw = np.frombuffer(memory, np.uint8)
+        start = -raw.ctypes.data % HUGE_PAGE
+    return raw[start : start + nbytes].view(element).reshape(shape)
+
+
+def mapped(path: Path, info: TensorInfo) -> np.ndarray:
+    """A tensor of a file as a private view: writable, nothing is read before it is touched, the file never changes.
+
+    Each call gives the file's own values, in memory that no earlier call gave. The view of a tensor that begins on an
+    odd byte is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]; 4-bit elements, which numpy keeps
+    in a byte each, are unpacked, low half first. Raises BU207.
+    """
+    import numpy as np
+
+    dtype = DTYPES[info.dtype]
+    if info.nbytes == 0:
+        return aligned((0,) if dtype.block else info.shape, "uint8" if dtype.block else info.dtype)
+    file, offset = _view(path, info)
+    if dtype.block:
+        return np.ndarray(info.nbytes, np.uint8, buffer=file, offset=offset)
+    if dtype.bits < 8:
+        return _unpacked(np.ndarray(info.nbytes, np.uint8, buffer=file, offset=offset), info)
+    return np.ndarray(info.shape, numpy_dtype(info.dtype), buffer=file, offset=offset)
+
+
+def _unpacked(packed: np.ndarray, info: TensorInfo) -> np.ndarray:
+    import numpy as np
+
+    halves = np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)[: math.prod(info.shape)]
+    if info.dtype == "int4":
+        halves = (halves.astype(np.int8) ^ 8) - 8
+        return halves.astype(numpy_dtype("int4")).reshape(info.shape)
+    return halves.view(numpy_dtype(info.dtype)).reshape(info.shape)
+
+
+def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
+    """A mapping that holds the tensor, and where in it.
+
+    One mapping a file; a tensor asked for again gets one of its own, lest a write to the first be seen in the second.
+    """
+    with _lock:
+        stat = path.stat()
+        if info.offset + info.nbytes > stat.st_size:
+            raise fail(
+                "BU207",
+                f"`{path}` has {stat.st_size} bytes now; `{info.name}` ended at byte {info.offset + info.nbytes} "
+                "when its header was read",
+                help="let whatever writes the file finish, then run again",
+                file=str(path),
+            )
+        key = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        file = _maps.get(key)
+        if file is None:
+            file = _maps[key] = _map(path, 0, stat.st_size)
+        if info.offset not in file.given:
+            file.given.add(info.offset)
+            return file, info.offset
+        start = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
+        return _map(path, start, info.offset + info.nbytes - start), info.offset - start
+
+
+def _map(path: Path, start: int, size: int) -> _Map:
+    with path.open("rb") as file:
+        if hasattr(mmap, "MAP_NORESERVE"):  # else Linux refuses a private mapping larger than memory and swap
+            private = mmap.MAP_PRIVATE | mmap.MAP_NORESERVE
+            made = _Map(file.fileno(), size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
+        else:
+            made = _Map(file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
+    made.given = set()
+    return made

@@ -1,0 +1,59 @@
+"""Seeded random weights in a published layout, for machines where the published ones cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.checkpoint import Checkpoint
+from bringup.spec import DTYPES, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+STD = 0.02  # initializer_range of GPT-2, Llama and most others
+
+
+def dummy_checkpoint(headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
+    """Values depend on a tensor's name and the seed alone, not on which tensors are read or in which order.
+
+    Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents (e8m0) and
+    whole numbers are drawn evenly. They are made when read.
+    """
+
+    def read(info: TensorInfo) -> np.ndarray:
+        return _values(info, seed)
+
+    provenance = {"source": "dummy", "weights": "dummy", "seed": seed}
+    return Checkpoint(
+        source="dummy", format="dummy", headers=dict(headers), config=dict(config), read=read, provenance=provenance
+    )
+
+
+def _values(info: TensorInfo, seed: int) -> np.ndarray:
+    import numpy as np
+
+    from bringup.adapters.arrays import aligned
+
+    dtype = DTYPES[info.dtype]
+    digest = hashlib.sha256(info.name.encode()).digest()
+    rng = np.random.default_rng([seed, *np.frombuffer(digest, np.uint32)])
+    if dtype.block:
+        from gguf import GGMLQuantizationType, quantize
+
+        values = rng.standard_normal(info.shape, np.float32) * np.float32(STD)
+        return quantize(values, GGMLQuantizationType[info.dtype.upper()]).reshape(-1)
+    out = aligned(info.shape, info.dtype)
+    if info.dtype == "float8_e8m0fnu":
+        out[...] = np.exp2(rng.integers(-8, -3, info.shape)).astype(np.float32)
+    elif dtype.kind == "float":
+        rest = rng.standard_normal(info.shape, np.float32)
+        rest *= np.float32(STD)
+        out[...] = rest + (len(info.shape) == 1 and info.name.endswith("weight"))
+    elif dtype.kind == "bool":
+        out[...] = rng.integers(0, 2, info.shape)
+    else:
+        low = -(1 << min(dtype.bits, 8) - 1) if dtype.kind == "int" else 0
+        out[...] = rng.integers(low, low + (1 << min(dtype.bits, 8)), info.shape, np.int16)
+    return out

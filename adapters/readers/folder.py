@@ -1,0 +1,124 @@
+"""A folder of safetensors files as one set of tensors.
+
+With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in; other files
+(`consolidated.safetensors`, the same weights once more) are not read. Without one, `model.safetensors` alone is read,
+as transformers does; failing that, every `*.safetensors` file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bringup.adapters.readers.files import refuse_lfs_pointer, some, strict_json
+from bringup.adapters.readers.safetensors import read_header
+from bringup.diagnostics import BringupError, fail
+from bringup.spec import TensorInfo
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
+
+
+def read_folder(folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor of a folder that has safetensors files. Raises BU20x, BU21x."""
+    if (folder / INDEX).is_file():
+        return read_index(folder / INDEX)
+    if (folder / SINGLE).is_file():
+        return read_header(folder / SINGLE)
+    files = sorted(folder.glob("*.safetensors"))
+    _check_numbering(folder, {file.name for file in files})
+    found: dict[str, TensorInfo] = {}
+    for file in files:
+        infos = read_header(file)
+        twice = [name for name in infos if name in found]
+        if twice:
+            other = found[twice[0]].file
+            raise fail(
+                "BU217",
+                f"{some(twice)} of `{file}` also in `{other}`, and no {INDEX} says which counts",
+                help=f"name one file as the checkpoint, or put the model's {INDEX} beside them",
+                file=str(file),
+                sources=tuple(twice),
+            )
+        found |= infos
+    return found
+
+
+def read_index(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of the shards that an index names. Raises BU214, BU215, BU216 and what reading a header raises."""
+    owners = _weight_map(path)
+    folder, shards = path.parent, sorted(set(owners.values()))
+    missing = [name for name in shards if not (folder / name).is_file()]
+    if missing:
+        single = folder / SINGLE
+        whole = f"; or, if the index is left over, remove it or name `{single}`" if single.is_file() else ""
+        raise fail(
+            "BU215",
+            f"{len(missing)} of {len(shards)} files that `{path}` names are missing: {some(missing, 50)}",
+            help=f"fetch them into `{folder}`{whole}",
+            file=str(path),
+        )
+    found: dict[str, TensorInfo] = {}
+    for shard in shards:
+        for name, info in read_header(folder / shard).items():
+            owner = owners.get(name, shard)
+            if owner != shard:
+                continue
+            if name in found:
+                raise _disagrees(path, [name], f"in `{found[name].file}` and in `{shard}`, and the index names neither")
+            found[name] = info
+    for shard in shards:
+        absent = [name for name, owner in owners.items() if owner == shard and name not in found]
+        if absent:
+            raise _disagrees(path, absent, f"not in `{shard}`, where the index says")
+    return found
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """{tensor: file name} of an index."""
+    refuse_lfs_pointer(path)
+    try:
+        raw = strict_json(path.read_bytes()).get("weight_map")
+    except ValueError as error:
+        raise _bad_index(path, str(error)) from None
+    if not isinstance(raw, dict) or not raw:
+        raise _bad_index(path, "`weight_map` is not an object of file names by tensor")
+    owners: dict[str, str] = {}
+    for name, shard in raw.items():  # pyright: ignore[reportUnknownVariableType]  JSON: the next line looks
+        if not isinstance(shard, str) or not isinstance(name, str):
+            raise _bad_index(path, f"`weight_map` says that `{name}` is in {shard!r}, which is no file name")
+        if not shard or shard == "." or ".." in shard or any(char in shard for char in "/\\\0"):
+            raise _bad_index(path, f"`weight_map` names {shard!r}, which is not a file of this folder")
+        owners[name] = shard
+    return owners
+
+
+def _check_numbering(folder: Path, present: set[str]) -> None:
+    """Raises BU215 when `x-00001-of-00003.safetensors` has brothers that are not there."""
+    for stem, _, total, end in {match.groups() for name in present if (match := SHARD.fullmatch(name))}:
+        if int(total) > 10_000:
+            continue
+        wanted = [f"{stem}-{number:05}-of-{total}{end}" for number in range(1, int(total) + 1)]
+        missing = [name for name in wanted if name not in present]
+        if missing:
+            raise fail(
+                "BU215",
+                f"{len(missing)} of {total} numbered files are missing in `{folder}`: {some(missing, 50)}",
+                help="fetch them into the folder",
+                file=str(folder),
+            )
+
+
+def _bad_index(path: Path, why: str) -> BringupError:
+    return fail("BU214", f"`{path}` is not a valid index: {why}", help="fetch the index again", file=str(path))
+
+
+def _disagrees(path: Path, names: list[str], where: str) -> BringupError:
+    return fail(
+        "BU216",
+        f"`{path}` and the files disagree: {some(names)} {'is' if len(names) == 1 else 'are'} {where}",
+        help="the index and the files come from different revisions; fetch both again",
+        file=str(path),
+        sources=tuple(names),
+    )

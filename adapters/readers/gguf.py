@@ -1,0 +1,160 @@
+"""The GGUF format, versions 2 and 3: counts, key-value metadata, tensor infos, padding, then the tensors' bytes.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the checks are those of llama.cpp's `gguf.cpp`.
+Arrays (a tokenizer's 300,000 strings) are stepped over; `Metadata` makes their values when they are asked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bringup.adapters.readers.files import refuse_lfs_pointer, truncated
+from bringup.diagnostics import BringupError, fail
+
+MAGIC = b"GGUF"
+STRING, ARRAY, BOOL = 8, 9, 7
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Where an array lies that was stepped over."""
+
+    kind: int
+    count: int
+    start: int
+
+
+class Cursor:
+    """A position in a GGUF file, moved by what is read."""
+
+    def __init__(self, path: Path, data: mmap.mmap, position: int = 0) -> None:
+        self.path, self.data, self.position = path, data, position
+
+    def number(self, code: str) -> Any:
+        """A little-endian number of a struct format character."""
+        (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
+        return value
+
+    def text(self) -> str:
+        start = self._advance(self.number("Q"))
+        try:
+            return self.data[start : self.position].decode()
+        except UnicodeDecodeError:
+            raise bad_header(self.path, f"the string at byte {start} is not UTF-8") from None
+
+    def value(self, kind: int) -> Any:
+        """A number, bool or string, or the place of an array."""
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            return self._array()
+        if kind not in SCALARS:
+            raise bad_header(self.path, f"a value before byte {self.position} has type {kind}, which is none")
+        value = self.number(SCALARS[kind])
+        return bool(value) if kind == BOOL else value
+
+    def _array(self) -> Array:
+        kind, count = self.number("I"), self.number("Q")
+        array = Array(kind, count, self.position)
+        if kind in SCALARS:
+            self._advance(count * struct.calcsize(SCALARS[kind]))
+        elif kind == STRING:
+            self._skip_strings(count)
+        else:
+            raise bad_header(self.path, f"an array before byte {self.position} holds values of type {kind}")
+        return array
+
+    def _skip_strings(self, count: int) -> None:
+        position, data, read = self.position, self.data, LENGTH.unpack_from
+        self._need(count * 8)
+        try:
+            for _ in range(count):
+                position += 8 + read(data, position)[0]
+        except (struct.error, OverflowError):
+            raise truncated(self.path, position) from None
+        self._advance(position - self.position)
+
+    def _need(self, nbytes: int) -> None:
+        if self.position + nbytes > len(self.data):
+            raise truncated(self.path, self.position + nbytes)
+
+    def _advance(self, nbytes: int) -> int:
+        self._need(nbytes)
+        start, self.position = self.position, self.position + nbytes
+        return start
+
+
+class Metadata(Mapping[str, Any]):
+    """The key-value pairs of a file. Arrays become lists when they are asked for."""
+
+    def __init__(self, path: Path, data: mmap.mmap, values: dict[str, Any]) -> None:
+        self.path, self._data, self._values = path, data, values
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        if not isinstance(value, Array):
+            return value
+        cursor = Cursor(self.path, self._data, value.start)
+        if value.kind == STRING:
+            return [cursor.text() for _ in range(value.count)]
+        numbers = struct.unpack_from(f"<{value.count}{SCALARS[value.kind]}", self._data, value.start)
+        return [bool(number) for number in numbers] if value.kind == BOOL else list(numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values  # Mapping's own would make the array
+
+    def count(self, key: str) -> int | None:
+        """How many elements the array of a key has, without making them."""
+        value = self._values.get(key)
+        return value.count if isinstance(value, Array) else None
+
+
+def metadata(path: Path) -> Metadata:
+    """The key-value pairs of a GGUF file. Raises BU206, BU208, BU221, BU223."""
+    return begin(path)[0]
+
+
+def begin(path: Path) -> tuple[Metadata, Cursor, int]:
+    """The metadata, a cursor that stands before the tensor infos, and how many of those there are."""
+    refuse_lfs_pointer(path)
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise bad_header(path, "it does not begin with `GGUF`")
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    cursor = Cursor(path, data, 4)
+    version = cursor.number("I")
+    if version not in (2, 3):
+        swapped = version & 0xFFFF == 0
+        why = "big-endian bytes" if swapped else f"version {version}; 2 and 3 are known"
+        tool = "gguf-convert-endian (package gguf)" if swapped else "llama.cpp's present convert_hf_to_gguf.py"
+        raise unsupported(path, f"has {why}", f"convert it with {tool}")
+    num_tensors, num_keys = cursor.number("Q"), cursor.number("Q")
+    values: dict[str, Any] = {}
+    for _ in range(num_keys):
+        key = cursor.text()
+        if key in values:
+            raise bad_header(path, f"key `{key}` stands twice in the metadata")
+        values[key] = cursor.value(cursor.number("I"))
+    return Metadata(path, data, values), cursor, num_tensors
+
+
+def bad_header(path: Path, why: str) -> BringupError:
+    help = "the file is damaged or was not written by a GGUF library; fetch or convert it again"
+    return fail("BU221", f"`{path}` has no valid GGUF header: {why}", help=help, file=str(path))
+
+
+def unsupported(path: Path, why: str, help: str) -> BringupError:
+    return fail("BU223", f"`{path}` {why}", help=help, file=str(path))

@@ -1,0 +1,98 @@
+"""The safetensors format: a length, a JSON header, then the tensors' bytes without holes.
+
+Format: https://github.com/huggingface/safetensors#format; the checks are those of its `tensor.rs` (`read_metadata`,
+`Metadata::validate`), and tests hold both to the same verdicts.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any, cast
+
+from bringup.adapters.readers.files import refuse_lfs_pointer, strict_json, truncated
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.spec import DTYPES, TensorInfo
+
+MAX_HEADER = 100_000_000  # bytes; as in tensor.rs
+
+# F4 elements are packed two a byte, low half first; the header's shape counts elements.
+NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
+AGAIN = "the file is damaged or was not written by a safetensors library; fetch or save it again"
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of a file, in its header's order, with offsets from the file's start. Raises BU206, BU208, BU21x."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(MAX_HEADER, size - 8):
+            refuse_lfs_pointer(path)
+            if size > 8 and 2 <= length <= MAX_HEADER:
+                raise truncated(path, 8 + length)
+            said = f"a header of {length} bytes" if len(head) == 8 else f"{size} bytes in all"
+            raise _bad_header(path, f"{said} is not possible")
+        text = file.read(length)
+    try:
+        header = strict_json(text)
+    except ValueError as error:
+        raise _bad_header(path, str(error)) from None
+    _check_metadata(path, header.pop("__metadata__", {}))
+    base = 8 + length
+    infos = {name: _tensor(path, name, entry, base) for name, entry in header.items()}
+    _check_layout(path, infos, base, size)
+    return infos
+
+
+def _check_metadata(path: Path, metadata: object) -> None:
+    values = cast(dict[str, object], metadata).values() if isinstance(metadata, dict) else [metadata]
+    if not all(isinstance(value, str) for value in values):
+        raise _bad_header(path, "`__metadata__` holds more than strings by name")
+
+
+def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
+    """One header entry, its dtype known and its size right."""
+    try:
+        written, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        raise _bad(path, name, f"has shape {shape} and data_offsets [{begin}, {end}]; whole numbers are wanted")
+    dtype = TYPES.get(written) if isinstance(written, str) else None
+    if dtype is None:
+        raise _bad(path, name, f"has dtype `{written}`", did_you_mean(str(written), TYPES) or f"known: {', '.join(TYPES)}")
+    sizes = cast(list[int], shape)
+    if math.prod(sizes) * dtype.bits % 8 or dtype.nbytes(tuple(sizes)) != end - begin:
+        count = dtype.nbytes(tuple(sizes))
+        raise _bad(path, name, f"is {written} {sizes}: {count} bytes; its data_offsets span {end - begin}")
+    return TensorInfo(name, dtype.name, tuple(sizes), path, base + begin, end - begin)
+
+
+def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int) -> None:
+    """Tensors follow one another from the header's end to the file's end."""
+    end, last = base, "the header"
+    for info in sorted(infos.values(), key=lambda info: (info.offset, info.nbytes)):
+        if info.offset != end:
+            verb = "overlaps" if info.offset < end else "leaves a hole after"
+            raise _bad(path, info.name, f"begins at byte {info.offset} and {verb} {last}, which ends at byte {end}")
+        end, last = info.offset + info.nbytes, f"`{info.name}`"
+    if end > size:
+        raise truncated(path, end)
+    if end < size:
+        raise _bad_header(path, f"{size - end} bytes follow the last tensor")
+
+
+def _bad_header(path: Path, why: str) -> BringupError:
+    return fail("BU211", f"`{path}` has no valid safetensors header: {why}", help=AGAIN, file=str(path))
+
+
+def _bad(path: Path, name: str, why: str, help: str = "") -> BringupError:
+    return fail("BU212", f"tensor `{name}` of `{path}` {why}", help=help or AGAIN, file=str(path), sources=(name,))
