@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
 HUGE_PAGE = 2 << 20
-HUGE_FROM = 4 << 20  # filling fresh 4 KiB pages runs at 1.2 GB/s, huge ones at up to 8.8; below this it is no matter
+HUGE_FROM = 4 << 20  # fresh 4 KiB pages fill at 1.2 GB/s, huge ones at up to 8.8; it matters from here on
+# Without it Linux refuses a private mapping larger than memory and swap; Python 3.11 has no name for it.
+NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 Key = tuple[str, int, int, int]  # path, inode, bytes, time of the last change
 
@@ -40,12 +43,12 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     import ml_dtypes
     import numpy as np
 
-    assert name in DTYPES and not DTYPES[name].block, f"no array has dtype {name}"
+    assert not DTYPES[name].block, f"{name} is stored in blocks: no array has it"
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def aligned(shape: Shape, dtype: str) -> np.ndarray:
-    """A writable array that begins on a 64-byte boundary, in huge pages where it is large. Its values are undefined."""
+    """A writable array on a 64-byte boundary, in huge pages where it is large. Its values are undefined."""
     import numpy as np
 
     element = numpy_dtype(dtype)
@@ -62,11 +65,11 @@ def aligned(shape: Shape, dtype: str) -> np.ndarray:
 
 
 def mapped(path: Path, info: TensorInfo) -> np.ndarray:
-    """A tensor of a file as a private view: writable, nothing is read before it is touched, the file never changes.
+    """A tensor of a file as a private view: writable, read only where touched, and the file never changes.
 
-    Each call gives the file's own values, in memory that no earlier call gave. The view of a tensor that begins on an
-    odd byte is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]; 4-bit elements, which numpy keeps
-    in a byte each, are unpacked, low half first. Raises BU207.
+    Each call gives the file's own values, in memory that no earlier call gave. A tensor that begins on an odd
+    byte gives a view that is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]; 4-bit elements,
+    which numpy keeps in a byte each, are unpacked, low half first. Raises BU207.
     """
     import numpy as np
 
@@ -94,15 +97,15 @@ def _unpacked(packed: np.ndarray, info: TensorInfo) -> np.ndarray:
 def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
     """A mapping that holds the tensor, and where in it.
 
-    One mapping a file; a tensor asked for again gets one of its own, lest a write to the first be seen in the second.
+    One mapping a file; a tensor asked for again gets its own, lest it show what was written to the first.
     """
     with _lock:
         stat = path.stat()
         if info.offset + info.nbytes > stat.st_size:
             raise fail(
                 "BU207",
-                f"`{path}` has {stat.st_size} bytes now; `{info.name}` ended at byte {info.offset + info.nbytes} "
-                "when its header was read",
+                f"`{path}` has {stat.st_size} bytes now, and when its header was read `{info.name}` ended at "
+                f"byte {info.offset + info.nbytes}",
                 help="let whatever writes the file finish, then run again",
                 file=str(path),
             )
@@ -119,9 +122,9 @@ def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
 
 def _map(path: Path, start: int, size: int) -> _Map:
     with path.open("rb") as file:
-        if hasattr(mmap, "MAP_NORESERVE"):  # else Linux refuses a private mapping larger than memory and swap
-            private = mmap.MAP_PRIVATE | mmap.MAP_NORESERVE
-            made = _Map(file.fileno(), size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
+        if hasattr(mmap, "MAP_PRIVATE"):
+            flags, prot = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            made = _Map(file.fileno(), size, flags=flags, prot=prot, offset=start)
         else:
             made = _Map(file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
     made.given = set()

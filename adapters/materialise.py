@@ -33,19 +33,9 @@ def materialise(
     `copy` gives each its own memory, so that nothing refers to the checkpoint's files.
     """
     names = list(plan.entries if only is None else only)
-    mapped: set[str] = set()
-    shared: set[str] = set()
-    for name in names:
-        source = untouched(plan.entries[name])
-        if source:
-            shared |= {name} if copy or source.name in mapped else set()
-            mapped.add(source.name)
-
-    def make(name: str) -> np.ndarray:
-        return fill(plan.entries[name], checkpoint.read, copy=name in shared)
-
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(names, pool.map(make, names), strict=True))
+        arrays = pool.map(lambda name: fill(plan.entries[name], checkpoint.read, copy=copy), names)
+        return dict(zip(names, arrays, strict=True))
 
 
 def untouched(entry: Entry) -> TensorInfo | None:

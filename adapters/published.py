@@ -1,12 +1,12 @@
-"""What a checkpoint of this graph looks like when it is published: names and shapes by the rules alone."""
+"""What a checkpoint of a graph looks like: published, by the rules alone; or under the graph's own names."""
 
 from __future__ import annotations
 
-from bringup.adapters.expr import Scope, Source
+from bringup.adapters.expr import S, Scope, Source
 from bringup.adapters.names import Names
 from bringup.adapters.rules import Adapter, Tied
 from bringup.diagnostics import fail
-from bringup.graphs.axes import shape_of, show, sizes_of
+from bringup.graphs.axes import Axis, shape_of, show, sizes_of
 from bringup.graphs.signature import Signature
 from bringup.spec import TensorInfo
 
@@ -35,3 +35,17 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
                     )
                 headers.setdefault(name, TensorInfo(name, declared.dtype, shape_of(axes)))
     return headers
+
+
+def as_declared(signature: Signature) -> Adapter:
+    """The adapter of a dict that already has every parameter by its name, axes and stored shape."""
+    adapter = Adapter("as declared")
+    for declared in signature.values():
+        stored = S(declared.name, show(declared.axes))
+        if declared.pack:
+            name, n = declared.pack
+            words = tuple(Axis("word", a.size // n) if a.name == name else a for a in declared.axes)
+            units = " ".join(f"{name}:(word value)" if a.name == name else str(a) for a in declared.axes)
+            stored = S(declared.name, show(words)).bits(declared.dtype, "value").mv(f"{show(words)} value -> {units}")
+        adapter[declared.name] = stored
+    return adapter

@@ -21,7 +21,7 @@ DECODE = "decode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """`buckets`: prefill lengths; `all_logits`: a prefill gives every row's logits, not each sequence's last."""
+    """`buckets`: prefill lengths; `all_logits`: logits of every prefill row, not only the last."""
 
     buckets: Sequence[int] = (64, 128, 256, 512)
     max_seq: int
@@ -191,8 +191,8 @@ def export_program(
 ) -> Program:
     """Traces prefill_<T> for each bucket and decode (T = 1).
 
-    `kinds`: one int a layer, equal ints for layers equal but for their weights; `states`: names of the buffers
-    updated in place, each of at least `max_seq` rounded up to BLOCK rows, and one more that padding is written to.
+    `kinds`: one int a layer, equal ints for layers equal but for their weights. `states`: the buffers
+    updated in place; each has `max_seq` rounded up to BLOCK rows, and at least one more for padding to go to.
     Other buffers are tables fed like weights. The module may be on the meta device: nothing is computed.
     """
     exporter = _Exporter(module, states, options)

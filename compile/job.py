@@ -12,7 +12,8 @@ from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.plan import FLOATS, Plan, make_plan
-from bringup.adapters.published import published
+from bringup.adapters.published import as_declared, published
+from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
@@ -118,3 +119,12 @@ def _dtype(asked: str, checkpoint: Checkpoint | None) -> str:
         weight[info.dtype] = weight.get(info.dtype, 0) + DTYPES[info.dtype].nbytes(info.shape)
     most = max(weight, key=lambda name: weight[name], default="float32")
     return most if most in FLOATS - {"float64"} else "float32"
+
+
+def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
+    """A job for a graph and its weights by exact name: each array has the parameter's declared axes and stored shape."""
+    checkpoint = dict_checkpoint(weights, {})
+    adapter = as_declared(graph.signature())
+    plan = make_plan(graph.signature(), adapter, checkpoint.headers)
+    family = Family(name=graph.family, graph=type(graph), config=type(graph.config), adapter=adapter)
+    return Job(family=family, graph=graph, adapter=adapter, checkpoint=checkpoint, plan=plan)

@@ -41,8 +41,8 @@ class TensorSpec:
 class Function:
     """One traced stage, shared by all its calls.
 
-    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a
-    tuple of values; states are updated in place. Names are relative to `Call.prefix`.
+    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order,
+    and gives a tuple of values; states are updated in place. Names are relative to `Call.prefix`.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A use of a function; `inputs` index the values of the entry: the outputs of its earlier calls, in order."""
+    """A use of a function; `inputs` index the entry's values: the outputs of its earlier calls, in order."""
 
     function: str
     prefix: str
@@ -73,7 +73,7 @@ class Entry:
 class Interface:
     """All that an executor needs beside the code; plain data, kept in a bundle as JSON.
 
-    `weights` are given by name, tables such as rope's among them; `states` are zeroed once and kept by the executor.
+    `weights` are given by name, tables such as rope's among them; `states` the executor zeroes and keeps.
     `max_blocks` bounds P, the second size of `block_table`.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,8 +23,8 @@ class Family:
     graph: Any
     config: Any
     adapter: Any
-    architectures: tuple[str, ...]
-    dialects: Mapping[str, Any]
+    architectures: tuple[str, ...] = ()
+    dialects: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def load(self, part: str) -> Any:
         """One of `graph`, `config`, `adapter`. An import error inside the model's file is that error."""

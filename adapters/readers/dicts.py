@@ -1,4 +1,4 @@
-"""Arrays in memory as a checkpoint: numpy's and ml_dtypes' arrays, and torch tensors (torch is never imported)."""
+"""Arrays in memory as a checkpoint: numpy's, ml_dtypes', and torch tensors (torch is not imported)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict") -> Checkpoint:
+def dict_checkpoint(
+    weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict"
+) -> Checkpoint:
     """Each read gives a copy, so that the arrays handed in never change. Raises BU241."""
     headers = {name: _header(name, value) for name, value in weights.items()}
     provenance = {"source": source, "bytes": sum(info.nbytes for info in headers.values())}
@@ -24,7 +26,8 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
         from bringup.adapters.arrays import aligned
 
         out = aligned(info.shape, info.dtype)
-        out[...] = _from_torch(info, weights[info.name]) if _is_torch(weights[info.name]) else weights[info.name]
+        value = weights[info.name]
+        out[...] = _from_torch(info, value) if hasattr(value, "detach") else value
         return out
 
     return Checkpoint(
@@ -32,7 +35,7 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
     )
 
 
-def _header(name: str, value: Any) -> TensorInfo:
+def _header(name: str, value: Any) -> TensorInfo:  # noqa: ANN401  an array or a tensor
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  users' dicts are not typed
         raise _bad(str(name), "its name is not a string")
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
@@ -40,17 +43,14 @@ def _header(name: str, value: Any) -> TensorInfo:
     dtype = str(value.dtype).removeprefix("torch.")
     dtype = getattr(value.dtype, "name", dtype)  # numpy writes a foreign byte order into str()
     if dtype not in DTYPES or DTYPES[dtype].block:
-        raise _bad(name, f"its dtype is `{dtype}`; known: {', '.join(key for key in DTYPES if not DTYPES[key].block)}")
+        known = ", ".join(key for key in DTYPES if not DTYPES[key].block)
+        raise _bad(name, f"its dtype is `{dtype}`; known: {known}")
     shape = tuple(int(size) for size in value.shape)
     width = -(-DTYPES[dtype].bits // 8)
     return TensorInfo(name, dtype, shape, nbytes=math.prod(shape) * width)
 
 
-def _is_torch(value: object) -> bool:
-    return type(value).__module__.startswith("torch") or hasattr(value, "detach")
-
-
-def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:
+def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:  # noqa: ANN401  torch is not imported
     """A tensor's bits; numpy has no bfloat16 of its own, so they pass as bytes."""
     from bringup.adapters.arrays import numpy_dtype
 

@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 STD = 0.02  # initializer_range of GPT-2, Llama and most others
 
 
-def dummy_checkpoint(headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
+def dummy_checkpoint(
+    headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0
+) -> Checkpoint:
     """Values depend on a tensor's name and the seed alone, not on which tensors are read or in which order.
 
-    Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents (e8m0) and
-    whole numbers are drawn evenly. They are made when read.
+    Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents
+    (e8m0) and whole numbers are drawn evenly. They are made when read.
     """
 
     def read(info: TensorInfo) -> np.ndarray:
         return _values(info, seed)
 
-    provenance = {"source": "dummy", "weights": "dummy", "seed": seed}
     return Checkpoint(
-        source="dummy", format="dummy", headers=dict(headers), config=dict(config), read=read, provenance=provenance
+        source="dummy",
+        format="dummy",
+        headers=dict(headers),
+        config=dict(config),
+        read=read,
+        provenance={"source": "dummy", "weights": "dummy", "seed": seed},
     )
 
 

@@ -25,7 +25,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for anything else: bad UTF-8, bad JSON, a repeated key, too deep nesting."""
+    """A JSON object. Raises ValueError for all else: bad UTF-8, bad JSON, repeated keys, deep nesting."""
     try:
         made = json.loads(text.decode(), object_pairs_hook=unique_keys)
     except RecursionError:

@@ -1,8 +1,8 @@
 """A folder of safetensors files as one set of tensors.
 
-With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in; other files
-(`consolidated.safetensors`, the same weights once more) are not read. Without one, `model.safetensors` alone is read,
-as transformers does; failing that, every `*.safetensors` file.
+With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in; others
+(`consolidated.safetensors`, the same weights once more) are not read. Without one, `model.safetensors` is read
+alone, as transformers does; failing that, every `*.safetensors` file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_folder(folder: Path) -> dict[str, TensorInfo]:
 
 
 def read_index(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of the shards that an index names. Raises BU214, BU215, BU216 and what reading a header raises."""
+    """The tensors of the shards that an index names. Raises BU214, BU215, BU216, and what a header raises."""
     owners = _weight_map(path)
     folder, shards = path.parent, sorted(set(owners.values()))
     missing = [name for name in shards if not (folder / name).is_file()]
@@ -66,7 +66,8 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
             if owner != shard:
                 continue
             if name in found:
-                raise _disagrees(path, [name], f"in `{found[name].file}` and in `{shard}`, and the index names neither")
+                first = found[name].file
+                raise _disagrees(path, [name], f"in `{first}` and in `{shard}`, and the index names neither")
             found[name] = info
     for shard in shards:
         absent = [name for name, owner in owners.items() if owner == shard and name not in found]
@@ -111,7 +112,8 @@ def _check_numbering(folder: Path, present: set[str]) -> None:
 
 
 def _bad_index(path: Path, why: str) -> BringupError:
-    return fail("BU214", f"`{path}` is not a valid index: {why}", help="fetch the index again", file=str(path))
+    help = "fetch the index again"
+    return fail("BU214", f"`{path}` is not a valid index: {why}", help=help, file=str(path))
 
 
 def _disagrees(path: Path, names: list[str], where: str) -> BringupError:

@@ -1,7 +1,7 @@
-"""The GGUF format, versions 2 and 3: counts, key-value metadata, tensor infos, padding, then the tensors' bytes.
+"""The GGUF format, versions 2 and 3: counts, key-value metadata, tensor infos, padding, the tensors' bytes.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the checks are those of llama.cpp's `gguf.cpp`.
-Arrays (a tokenizer's 300,000 strings) are stepped over; `Metadata` makes their values when they are asked for.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the checks are those of ggml's `gguf.cpp`.
+Arrays (a tokenizer's 300,000 strings) are stepped over; `Metadata` makes their values when they are wanted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cursor:
     def __init__(self, path: Path, data: mmap.mmap, position: int = 0) -> None:
         self.path, self.data, self.position = path, data, position
 
-    def number(self, code: str) -> Any:
+    def number(self, code: str) -> Any:  # noqa: ANN401  int or float, as the code says
         """A little-endian number of a struct format character."""
         (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
         return value
@@ -49,8 +49,8 @@ class Cursor:
         except UnicodeDecodeError:
             raise bad_header(self.path, f"the string at byte {start} is not UTF-8") from None
 
-    def value(self, kind: int) -> Any:
-        """A number, bool or string, or the place of an array."""
+    def value(self, kind: int) -> bool | int | float | str | Array:
+        """A value of a GGUF type; of an array, its place."""
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
@@ -97,7 +97,7 @@ class Metadata(Mapping[str, Any]):
     def __init__(self, path: Path, data: mmap.mmap, values: dict[str, Any]) -> None:
         self.path, self._data, self._values = path, data, values
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401  what the file holds
         value = self._values[key]
         if not isinstance(value, Array):
             return value
@@ -139,7 +139,7 @@ def begin(path: Path) -> tuple[Metadata, Cursor, int]:
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0
         why = "big-endian bytes" if swapped else f"version {version}; 2 and 3 are known"
-        tool = "gguf-convert-endian (package gguf)" if swapped else "llama.cpp's present convert_hf_to_gguf.py"
+        tool = "gguf-convert-endian (package gguf)" if swapped else "the present convert_hf_to_gguf.py"
         raise unsupported(path, f"has {why}", f"convert it with {tool}")
     num_tensors, num_keys = cursor.number("Q"), cursor.number("Q")
     values: dict[str, Any] = {}

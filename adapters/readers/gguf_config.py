@@ -1,8 +1,8 @@
 """GGUF metadata in the words of a Hugging Face config.json.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#llm and llama.cpp's `llama-arch.cpp` (LLM_KV_NAMES).
-A hyperparameter that has no word in config.json stays under its own name (`llama.logit_scale`), so that the graph's
-config refuses what it does not implement.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#llm and LLM_KV_NAMES in llama.cpp's
+`llama-arch.cpp`. A hyperparameter without a word in config.json keeps its own name (`llama.logit_scale`), so
+that the graph's config refuses what it does not implement.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ LLAMA = {
     "expert_used_count": "num_experts_per_tok",
 }
 NEEDED = ("embedding_length", "feed_forward_length", "block_count", "attention.head_count", "context_length")
-TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
+TOKENS = {
+    "tokenizer.ggml.bos_token_id": "bos_token_id",
+    "tokenizer.ggml.eos_token_id": "eos_token_id",
+    "tokenizer.ggml.padding_token_id": "pad_token_id",
+}
 # What converters write beside a model's hyperparameters: none of these changes a number.
 SILENT = {"rope.scaling.finetuned", "tensor_data_layout"}
 FREQS = "rope_freqs.weight"
@@ -43,7 +47,7 @@ def config_from_metadata(meta: Metadata, tensors: Mapping[str, TensorInfo]) -> d
     """A config.json's words for a `llama` file; other architectures keep llama.cpp's. Raises BU224."""
     family = meta.get("general.architecture")
     own = {key.removeprefix(f"{family}."): _tidy(meta[key]) for key in meta if key.startswith(f"{family}.")}
-    ids = {word: meta[f"tokenizer.ggml.{key}"] for key, word in TOKENS.items() if f"tokenizer.ggml.{key}" in meta}
+    ids = {word: meta[key] for key, word in TOKENS.items() if key in meta}
     if family != "llama":
         return {"architectures": [f"{family} (GGUF)"], **own, **ids}
     _check_needed(own, meta.path)
@@ -86,7 +90,7 @@ def _rest(own: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
 def _rope_scaling(
     own: Mapping[str, Any], theta: float, path: Path, freqs: TensorInfo | None
 ) -> dict[str, Any] | None:
-    """`rope_scaling`, from the `rope.scaling` keys or from the factors that Llama 3.1 files store as a tensor."""
+    """`rope_scaling`, from the `rope.scaling` keys or from the tensor of factors in Llama 3.1 files."""
     kind = own.get("rope.scaling.type", "linear" if "rope.scale_linear" in own else "none")
     if freqs is not None:
         return _llama3(path, freqs, theta)
@@ -104,8 +108,8 @@ def _rope_scaling(
 def _llama3(path: Path, info: TensorInfo, theta: float) -> dict[str, Any]:
     """The settings whose factors a file's `rope_freqs.weight` holds, if they are those of Llama 3.1 to 3.3.
 
-    llama.cpp's converter computes the tensor from them (convert_hf_to_gguf.py, `LlamaModel.generate_extra_tensors`)
-    and does not write the settings themselves.
+    llama.cpp's converter computes the tensor from them and does not write the settings themselves
+    (convert_hf_to_gguf.py, `LlamaModel.generate_extra_tensors`).
     """
     with path.open("rb") as file:
         file.seek(info.offset)
@@ -120,15 +124,20 @@ def _llama3(path: Path, info: TensorInfo, theta: float) -> dict[str, Any]:
     close = (math.isclose(value, expected(index), rel_tol=1e-4) for index, value in enumerate(stored))
     if info.dtype != "float32" or factor < 1 or not all(close):
         return {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: refused, not guessed
-    settings = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": positions}
-    return {"rope_type": "llama3", "factor": factor, **settings}
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": positions,
+    }
 
 
 def _rows(tensors: Mapping[str, TensorInfo], name: str) -> int | None:
     return tensors[name].shape[0] if name in tensors and tensors[name].shape else None
 
 
-def _tidy(value: Any) -> Any:
+def _tidy(value: object) -> Any:  # noqa: ANN401  a value of the metadata, whatever it is
     """A float32 as the shortest decimal that rounds to it: 1e-05, not 9.999999747378752e-06."""
     if not isinstance(value, float) or not abs(value) < 1e38:
         return value

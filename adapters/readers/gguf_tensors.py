@@ -13,7 +13,8 @@ MAX_DIMS = 4  # GGML_MAX_DIMS
 
 # `enum ggml_type` of ggml.h
 TYPES = {
-    0: "float32", 1: "float16", 30: "bfloat16", 28: "float64", 24: "int8", 25: "int16", 26: "int32", 27: "int64",
+    0: "float32", 1: "float16", 30: "bfloat16", 28: "float64",
+    24: "int8", 25: "int16", 26: "int32", 27: "int64",
     2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0",
     10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 39: "mxfp4",
 }  # fmt: skip
@@ -24,7 +25,7 @@ UNREAD = {
 
 
 def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
-    """Metadata and tensors; a shape is in row-major order (GGUF's `ne`, reversed). Raises BU206, BU208, BU22x."""
+    """Metadata and tensors; shapes are row-major (GGUF's `ne`, reversed). Raises BU206, BU208, BU22x."""
     meta, cursor, count = begin(path)
     splits = meta.get("split.count", 0)
     if isinstance(splits, int) and splits > 1:
@@ -52,12 +53,14 @@ def _tensor(cursor: Cursor) -> TensorInfo:
     kind, offset = cursor.number("I"), cursor.number("Q")
     if kind in UNREAD:
         help = "bringup reads " + ", ".join(sorted(TYPES.values())) + "; requantise with llama-quantize"
-        raise unsupported(path, f"has tensor `{name}` in type {UNREAD[kind]}, which bringup does not read", help)
+        raise unsupported(path, f"has `{name}` in type {UNREAD[kind]}, which bringup does not read", help)
     if kind not in TYPES:
         raise _bad(path, name, f"has type {kind}, which is none of ggml's")
     dtype = DTYPES[TYPES[kind]]
     if dtype.block and (not shape or shape[-1] % dtype.block[0]):
-        raise _bad(path, name, f"has rows of {shape[-1:] or 1} elements; {dtype.name} stores blocks of {dtype.block[0]}")
+        raise _bad(
+            path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}"
+        )
     return TensorInfo(name, dtype.name, shape, path, offset, dtype.nbytes(shape))
 
 

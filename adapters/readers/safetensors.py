@@ -1,7 +1,7 @@
 """The safetensors format: a length, a JSON header, then the tensors' bytes without holes.
 
-Format: https://github.com/huggingface/safetensors#format; the checks are those of its `tensor.rs` (`read_metadata`,
-`Metadata::validate`), and tests hold both to the same verdicts.
+Format: https://github.com/huggingface/safetensors#format; the checks are those of its `tensor.rs`
+(`read_metadata`, `Metadata::validate`), and tests hold both to the same verdicts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AGAIN = "the file is damaged or was not written by a safetensors library; fetch 
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of a file, in its header's order, with offsets from the file's start. Raises BU206, BU208, BU21x."""
+    """The tensors of a file, with offsets from the file's start. Raises BU206, BU208, BU211, BU212."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
@@ -58,22 +58,24 @@ def _check_metadata(path: Path, metadata: object) -> None:
         raise _bad_header(path, "`__metadata__` holds more than strings by name")
 
 
-def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
+def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:  # noqa: ANN401  JSON
     """One header entry, its dtype known and its size right."""
     try:
-        written, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        written, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        raise _bad(path, name, f"has shape {shape} and data_offsets [{begin}, {end}]; whole numbers are wanted")
+    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+        said = f"shape {list(shape)} and data_offsets {[begin, end]}"
+        raise _bad(path, name, f"has {said}; whole numbers are wanted")
     dtype = TYPES.get(written) if isinstance(written, str) else None
     if dtype is None:
-        raise _bad(path, name, f"has dtype `{written}`", did_you_mean(str(written), TYPES) or f"known: {', '.join(TYPES)}")
-    sizes = cast(list[int], shape)
-    if math.prod(sizes) * dtype.bits % 8 or dtype.nbytes(tuple(sizes)) != end - begin:
-        count = dtype.nbytes(tuple(sizes))
-        raise _bad(path, name, f"is {written} {sizes}: {count} bytes; its data_offsets span {end - begin}")
-    return TensorInfo(name, dtype.name, tuple(sizes), path, base + begin, end - begin)
+        known = f"known: {', '.join(TYPES)}"
+        raise _bad(path, name, f"has dtype `{written}`", did_you_mean(str(written), TYPES) or known)
+    bits = math.prod(shape) * dtype.bits
+    if bits != (end - begin) * 8:
+        said = f"{written} {list(shape)}: {bits / 8:g} bytes"
+        raise _bad(path, name, f"is {said}; its data_offsets span {end - begin}")
+    return TensorInfo(name, dtype.name, shape, path, base + begin, end - begin)
 
 
 def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int) -> None:
@@ -82,7 +84,8 @@ def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int
     for info in sorted(infos.values(), key=lambda info: (info.offset, info.nbytes)):
         if info.offset != end:
             verb = "overlaps" if info.offset < end else "leaves a hole after"
-            raise _bad(path, info.name, f"begins at byte {info.offset} and {verb} {last}, which ends at byte {end}")
+            where = f"{last}, which ends at byte {end}"
+            raise _bad(path, info.name, f"begins at byte {info.offset} and {verb} {where}")
         end, last = info.offset + info.nbytes, f"`{info.name}`"
     if end > size:
         raise truncated(path, end)
@@ -95,4 +98,5 @@ def _bad_header(path: Path, why: str) -> BringupError:
 
 
 def _bad(path: Path, name: str, why: str, help: str = "") -> BringupError:
-    return fail("BU212", f"tensor `{name}` of `{path}` {why}", help=help or AGAIN, file=str(path), sources=(name,))
+    message = f"tensor `{name}` of `{path}` {why}"
+    return fail("BU212", message, help=help or AGAIN, file=str(path), sources=(name,))

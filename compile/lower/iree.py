@@ -14,7 +14,7 @@ _COMMON = (
     "--iree-dispatch-creation-enable-aggressive-fusion=false",
 )
 # Tiling at global optimisation packs each weight once, at load: twice the memory, and the most speed.
-# GPT-2 small on 2 cores, ms (512-token prefill / decode): f32 517 / 15 packed, 724 / 23 not; bf16 351 / 10, 1085 / 31.
+# GPT-2 small on 2 cores, ms for 512 tokens of prefill / one of decode: f32 packed 555 / 15, not 724 / 23.
 _PACKED = (
     "--iree-opt-data-tiling=false",
     "--iree-global-opt-data-tiling=true",

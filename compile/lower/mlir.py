@@ -1,9 +1,10 @@
-"""Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry, weights by name.
+"""Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry.
 
-Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values, of
-stages and of entries: (states..., Step) -> (logits, states...). IREE inlines the stages, updates each state in
-place, gives the same buffers back and generates code for equal dispatches once. Its other form, mutable arguments
-(`torch.overwrite.tensor.contents`), copied every state whole on every step: 80 MB of GPT-2's, decode 50 ms, now 15.
+Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values
+of stages and entries: (states..., Step) -> (logits, states...). IREE inlines the stages, updates each state
+in place, gives the same buffers back, and generates code for equal dispatches once. Its other form, mutable
+arguments (`torch.overwrite.tensor.contents`), copies every state whole on every step: GPT-2 small then takes
+50 ms to decode instead of 15.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program import Call, Entry, Function, Interface, Program, Step, TensorSpec, bound
 
 if TYPE_CHECKING:
-    from torch._ops import OpOverload
+    from torch._ops import OperatorBase
     from torch.export import ExportedProgram
 
 SCOPE = "model"
@@ -85,7 +86,7 @@ def _stages(program: Program, keep_attention: bool) -> tuple[str, dict[str, list
     return body, results, updated
 
 
-def _decomposed(exported: ExportedProgram, table: dict[OpOverload, Callable[..., object]]) -> ExportedProgram:
+def _decomposed(exported: ExportedProgram, table: dict[OperatorBase, Callable[..., Any]]) -> ExportedProgram:
     with warnings.catch_warnings():
         # torch 2.13 copies its own deprecated LeafSpec here.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
@@ -170,7 +171,8 @@ class _EntryText:
         args = ", ".join(f"{name}: {kind}" for name, kind in [*self.states.values(), *self.step()])
         results = [values[-1], *(self.state(name) for name in self.states)]
         kinds = ", ".join(kind for _, kind in results)
-        yield f"  func.func @{self.entry.name}({args}) -> ({kinds}) attributes {{torch.assume_strict_symbolic_shapes}} {{"
+        attributes = "attributes {torch.assume_strict_symbolic_shapes}"
+        yield f"  func.func @{self.entry.name}({args}) -> ({kinds}) {attributes} {{"
         yield from self.lines
         yield f"    return {', '.join(value for value, _ in results)} : {kinds}"
         yield "  }"

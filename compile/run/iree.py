@@ -1,4 +1,4 @@
-"""Runs a vmfb. Weights are used where they lie if 64-byte aligned, states live on the device; imports no torch."""
+"""Runs a vmfb without torch: 64-byte aligned weights are used where they lie, states stay on the device."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ class IreeExecutor:
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry: {"logits": [B, V]}; see `program.Executor`.
 
-        Entries give the states back: IREE updates them in place (the views returned are those passed), while its own form for
-        mutated arguments copies each one whole on every step.
+        An entry gives the states back, updated in place: the views returned are those passed.
         """
         rt = self._rt
         args, results = (

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the `tokenizers` package, from a tokenizer.json or from a GGUF file's metadata."""
+"""Text to token ids and back, by the `tokenizers` package, from a tokenizer.json or GGUF metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tokenizer:
     eos: frozenset[int]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text count as such, and the model's own prefix is added."""
+        """Token ids; special tokens written in the text count as such, and the model's prefix is added."""
         return self.backend.encode(text).ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
@@ -40,10 +40,10 @@ class Tokenizer:
 
 @dataclass(slots=True)
 class Stream:
-    """Text as its ids arrive: the pieces of `push`, and at last that of `finish`, make up `decode` of all ids.
+    """Text as its ids arrive: the pieces of `push`, and then that of `finish`, make up `decode` of all ids.
 
-    A character whose bytes are spread over tokens is held back until it is whole. Each piece is what a token adds
-    to the text of the tokens since the last whole character, since a decoder may treat the first token apart.
+    A character whose bytes are spread over tokens is held back until it is whole. Each piece is what ids add
+    to the text of those given out last, since a decoder may treat the first of a text apart.
     """
 
     tokenizer: Tokenizer
@@ -75,7 +75,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU231, BU232, BU922."""
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise fail("BU231", f"no tokenizer at `{path}`", help="give a folder with a tokenizer.json", file=str(path))
+        help = "give a tokenizer.json, or a folder that has one"
+        raise fail("BU231", f"no tokenizer at `{path}`", help=help, file=str(path))
     with path.open("rb") as file:
         is_gguf = file.read(len(MAGIC)) == MAGIC
     if is_gguf:

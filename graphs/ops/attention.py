@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from bringup.graphs.graph import Step
 
-BLOCK = 64  # cache rows a block_table entry stands for
+BLOCK = 64  # cache rows that an entry of block_table stands for
 
 
 @op("q_NHK[N H K] k_SGK[S G K] v_SGK[S G K] -> [N H K]")
@@ -18,24 +18,41 @@ def attention(
 ) -> Tensor:
     """Causal attention of one step's queries over the cache, H query heads to G key heads (Ainslie et al. 2023).
 
-    A key at cache position j is seen by the query at position p when p - window < j <= p. Scores and softmax are
-    float32. One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds the keys read.
+    A key at cache position j is seen by the query at position p when p - window < j <= p. Scores, softmax and the sum
+    over values are float32. One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds
+    the L keys that are read. R = H / G queries share a key head.
     """
     import torch
 
-    N, H, K = q_NHK.shape
     G = k_SGK.shape[1]
-    length = step.block_table.shape[1] * BLOCK
-    k_GLK = k_SGK[:length].transpose(0, 1)
-    v_GLK = v_SGK[:length].transpose(0, 1)
-    q_GRK = q_NHK.view(N, G, H // G, K).permute(1, 2, 0, 3).reshape(G, H // G * N, K)
-    scores = torch.matmul(q_GRK * scale, k_GLK.transpose(1, 2)).float().view(H, N, length)
-    keys = torch.arange(length, device=q_NHK.device)[None]
+    L = step.block_table.shape[1] * BLOCK
+    q_NGRK = q_NHK.unflatten(1, (G, -1))
+    keys = torch.arange(L, device=q_NHK.device)[None]
     query = step.positions[:, None]
-    seen = keys <= query
+    seen_NL = keys <= query
     if window is not None:
-        seen = seen & (keys > query - window)
-    scores = scores.masked_fill(~seen, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).to(q_NHK.dtype)
-    mixed = torch.matmul(weights.view(G, H // G * N, length), v_GLK)
-    return mixed.view(H, N, K).transpose(0, 1)
+        seen_NL = seen_NL & (keys > query - window)
+    over = _one_query if q_NHK.shape[0] == 1 else _many_queries
+    return over(q_NGRK, k_SGK[:L], v_SGK[:L], seen_NL, scale).flatten(1, 2).to(q_NHK.dtype)
+
+
+def _one_query(q_NGRK: Tensor, k_LGK: Tensor, v_LGK: Tensor, seen_NL: Tensor, scale: float) -> Tensor:
+    """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
+    import torch
+
+    scores_LGR = (k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale
+    scores_LGR = scores_LGR.masked_fill(~seen_NL[0][:, None, None], float("-inf"))
+    weights_LGR = torch.softmax(scores_LGR, dim=0)
+    return (weights_LGR[..., None] * v_LGK.float()[:, :, None]).sum(0, keepdim=True)
+
+
+def _many_queries(q_NGRK: Tensor, k_LGK: Tensor, v_LGK: Tensor, seen_NL: Tensor, scale: float) -> Tensor:
+    import torch
+
+    N, G, R, K = q_NGRK.shape
+    L = k_LGK.shape[0]
+    rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
+    scores_GRNL = torch.matmul(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
+    weights_GRNL = torch.softmax(scores_GRNL.masked_fill(~seen_NL, float("-inf")), dim=-1)
+    mixed = torch.matmul(weights_GRNL.view(G, R * N, L), v_LGK.permute(1, 0, 2).float())
+    return mixed.view(G, R, N, K).permute(2, 0, 1, 3)

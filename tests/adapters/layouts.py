@@ -12,10 +12,10 @@ import numpy as np
 
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.expr import S, cat, packed, stack
+from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.graphs.module import Param
 from bringup.graphs.signature import Declared, Signature
-from bringup.spec import TensorInfo
 
 
 @dataclass
@@ -28,14 +28,7 @@ class Case:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        return memory_checkpoint(self.tensors)
-
-
-def memory_checkpoint(tensors: dict[str, np.ndarray]) -> Checkpoint:
-    headers = {name: TensorInfo(name, array.dtype.name, array.shape) for name, array in tensors.items()}
-    return Checkpoint(
-        source="test", format="dict", headers=headers, config={}, read=lambda info: tensors[info.name]
-    )
+        return dict_checkpoint(self.tensors, {})
 
 
 def declare(**params: Param) -> Signature:

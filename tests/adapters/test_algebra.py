@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bringup.adapters.expr import Expr, S, cat, packed, stack
 from bringup.adapters.materialise import materialise
 from bringup.adapters.plan import make_plan
+from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.reverse import reverse
 from bringup.adapters.rules import Adapter
 from bringup.adapters.slicing import clip
@@ -20,13 +21,13 @@ from bringup.adapters.values import cast, dequant, fn, quant, scale
 from bringup.diagnostics import BringupError
 from bringup.graphs.axes import AxesError
 from bringup.graphs.module import Param
-from tests.adapters.layouts import declare, memory_checkpoint
+from tests.adapters.layouts import declare
 
 NAMES = string.ascii_lowercase
 
 
 def plan_for(table: Adapter, tensors: dict[str, np.ndarray], **params: Param):
-    checkpoint = memory_checkpoint(tensors)
+    checkpoint = dict_checkpoint(tensors, {})
     plan = make_plan(declare(**params), table, checkpoint.headers)
     return plan, checkpoint
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from bringup.adapters.coverage import read_bits, total_bits
 from bringup.adapters.materialise import materialise
 from bringup.adapters.plan import make_plan
+from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.reverse import reverse
 from bringup.adapters.slicing import slice_plan
-from tests.adapters.layouts import LAYOUTS, Case, memory_checkpoint
+from tests.adapters.layouts import LAYOUTS, Case
 
 layouts = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 sizes = given(h=st.integers(1, 4), d=st.integers(1, 3).map(lambda n: 2 * n), seed=st.integers(0, 99))
@@ -142,7 +143,7 @@ def test_tied_parameters_do_not_share_memory():
     params = declare(
         wte__weight=Param("vocab m", vocab=2, m=3), head__weight=Param("vocab m", vocab=2, m=3)
     )
-    checkpoint = memory_checkpoint({"wte.weight": array})
+    checkpoint = dict_checkpoint({"wte.weight": array}, {})
     plan = make_plan(params, table, checkpoint.headers)
     made = materialise(plan, checkpoint)
     made["head.weight"][0, 0] = 99

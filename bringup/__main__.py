@@ -1,0 +1,5 @@
+"""`python -m bringup`."""
+
+from bringup.cli.main import main
+
+main()

@@ -1,0 +1,37 @@
+"""How long work tells of its stages. Compile code is handed a Progress and knows no more than this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Stage(Protocol):
+    """One stage under way."""
+
+    def done(self, text: str) -> None:
+        """What came of it, told when the stage ends: `149 parameters`."""
+        ...
+
+    def advance(self, fraction: float) -> None:
+        """How much of it is done, 0 to 1."""
+        ...
+
+
+class Progress(Protocol):
+    """Where stages are told. A name starts with its verb, which comes out as past: `Checking gpt2`."""
+
+    def stage(self, name: str) -> AbstractContextManager[Stage]: ...
+
+
+class Silent:
+    """A progress, and a stage, that say nothing."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        yield self
+
+    def done(self, text: str) -> None: ...
+
+    def advance(self, fraction: float) -> None: ...

@@ -1,0 +1,85 @@
+"""Stages on stderr, as cargo and uv tell them: one line each, past tense, with what came of it and how long it took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from bringup.progress import Stage
+from bringup.render.terminal import Paint, is_live
+from bringup.render.words import seconds
+
+VERB = 12  # columns of the right-aligned verb
+_BAR = 24
+_REDRAW = 0.1  # seconds between two pictures of a bar
+_IRREGULAR = {"Building": "Built", "Making": "Made", "Reading": "Read", "Running": "Ran", "Writing": "Wrote"}
+
+
+class StageLines:
+    """A Progress for people. What is under way shows only where somebody watches."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.paint = Paint.of(self.stream)
+        self.live = is_live(self.stream)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        """Runs one stage; a stage that fails is left as it stood."""
+        verb, _, rest = name.partition(" ")
+        under_way = _Line(self, verb, rest)
+        start = time.perf_counter()
+        under_way.draw("")
+        try:
+            yield under_way
+        except BaseException:
+            self.stream.write("\n" if self.live else "")
+            raise
+        took = f" in {seconds(time.perf_counter() - start)}"
+        text = under_way.result or rest
+        self.say(_past(verb), text + took)
+
+    def say(self, verb: str, text: str) -> None:
+        """One finished line."""
+        self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'green')} {text}\n")
+        self.stream.flush()
+
+    def draw(self, verb: str, text: str) -> None:
+        """A line that the next one replaces."""
+        if self.live:
+            self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'cyan')} {text}")
+            self.stream.flush()
+
+    def _clear(self) -> str:
+        return "\r\x1b[2K" if self.live else ""
+
+
+class _Line:
+    """The stage under way."""
+
+    def __init__(self, lines: StageLines, verb: str, rest: str) -> None:
+        self.lines = lines
+        self.verb = verb
+        self.rest = rest
+        self.result = ""
+        self.drawn = 0.0
+
+    def done(self, text: str) -> None:
+        self.result = text
+
+    def advance(self, fraction: float) -> None:
+        now = time.monotonic()
+        if now - self.drawn >= _REDRAW:
+            self.drawn = now
+            filled = round(_BAR * min(max(fraction, 0.0), 1.0))
+            self.draw(f" [{'=' * filled}{' ' * (_BAR - filled)}] {fraction:4.0%}")
+
+    def draw(self, bar: str) -> None:
+        self.lines.draw(self.verb, self.rest + bar)
+
+
+def _past(verb: str) -> str:
+    return _IRREGULAR.get(verb) or (f"{verb[:-3]}ed" if verb.endswith("ing") else verb)

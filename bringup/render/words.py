@@ -1,0 +1,33 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def seconds(value: float) -> str:
+    """`0.01 s`, `12.3 s`, `2 min 5 s`."""
+    if value < 60:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def size(nbytes: float) -> str:
+    """`474.7 MiB`."""
+    unit = 0
+    while nbytes >= 1024 and unit < len(_UNITS) - 1:
+        nbytes, unit = nbytes / 1024, unit + 1
+    return f"{nbytes:.1f} {_UNITS[unit]}" if unit else f"{nbytes:.0f} bytes"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 error`, `3 errors`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Columns, left-aligned, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (zip(row, widths, strict=True) for row in rows)
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded)

@@ -1,0 +1,101 @@
+"""The result of a compile: a folder with a manifest, programs, weights and tokenizer.
+
+It is written beside its place and put there in one step, so that a bundle of that name is always whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from bringup.diagnostics import fail
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+TOKENIZER = "tokenizer"
+_TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
+
+
+@contextmanager
+def writing(out: Path, *, force: bool) -> Iterator[Path]:
+    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
+
+    Raises BU601 when `out` exists and `force` is not set, BU602 when it exists and is no bundle.
+    """
+    if out.exists() or out.is_symlink():
+        if not (out / MANIFEST).is_file():
+            raise fail("BU602", f"`{out}` exists and is not a bundle", help="choose another name with -o")
+        if not force:
+            raise fail("BU601", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise fail("BU901", f"cannot write beside `{out}`: {error.strerror}") from error
+    try:
+        yield folder
+        folder.chmod(0o755)
+        _put(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # after an exchange, this is what stood there before
+
+
+def _put(folder: Path, out: Path) -> None:
+    """Moves a finished folder to its name; exchanges the two in one step where something stands there."""
+    if not out.exists():
+        folder.rename(out)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of <linux/fs.h>
+    done = getattr(libc, "renameat2", lambda *_: -1)(
+        at_cwd, os.fsencode(folder), at_cwd, os.fsencode(out), exchange
+    )
+    if done != 0:  # a file system without exchange: a moment without the bundle, never half of one
+        old = folder.with_name(f"{folder.name}.old")
+        out.rename(old)
+        folder.rename(out)
+        shutil.rmtree(old)
+
+
+def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Writes the manifest, with the tools' versions and the SHA-256 of every file."""
+    files = {str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    whole = {"schema": SCHEMA, **manifest, "tools": dict(_versions()), "files": files}
+    (folder / MANIFEST).write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
+
+
+def read_manifest(bundle: Path) -> dict[str, Any]:
+    """The manifest of a bundle. Raises BU603 when there is none that this version can read."""
+    try:
+        manifest = json.loads((bundle / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one") from error
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise fail("BU603", f"`{bundle}` has a manifest of another schema than {SCHEMA}", help="compile it again")
+    missing = [name for name in manifest["files"] if not (bundle / name).is_file()]
+    if missing:
+        raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help="compile it again")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for tool in _TOOLS:
+        try:
+            yield tool, version(tool)
+        except PackageNotFoundError:
+            continue

@@ -1,0 +1,158 @@
+"""A bundle that runs: prompts in, tokens out. Imports no torch unless the bundle's target is torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bringup.adapters.arrays import mapped
+from bringup.adapters.readers.safetensors import read_header
+from bringup.compile.bundle import TOKENIZER, WEIGHTS, read_manifest
+from bringup.compile.program import Executor, Interface, make_step
+from bringup.compile.run.sample import next_token
+from bringup.diagnostics import fail
+
+if TYPE_CHECKING:
+    from bringup.compile.run.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Stats:
+    """Seconds and counts of the latest `generate`, and of loading."""
+
+    load_seconds: float = 0.0
+    prefill_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+
+class Session:
+    """One sequence at a time on one executor."""
+
+    def __init__(self, manifest: dict[str, Any], executor: Executor, interface: Interface, folder: Path) -> None:
+        self.manifest = manifest
+        self.executor = executor
+        self.interface = interface
+        self.folder = folder
+        self.stats = Stats()
+        self.max_seq_len: int = manifest["max_seq_len"]
+        self._length = 0
+
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer. Raises BU604 when it has none."""
+        from bringup.compile.run.tokenizer import load_tokenizer
+
+        if not (self.folder / TOKENIZER).is_dir():
+            raise fail("BU604", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
+        return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json")
+
+    def reset(self) -> None:
+        """Forgets the sequence."""
+        self.executor.reset()
+        self._length = 0
+
+    def prefill(self, tokens: list[int]) -> np.ndarray:
+        """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V]."""
+        self._check(tokens)
+        sizes = sorted(entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1)
+        rows: list[np.ndarray] = []
+        at = 0
+        while at < len(tokens):
+            rest = len(tokens) - at
+            size = next((size for size in sizes if size >= rest), sizes[-1])
+            chunk = tokens[at : at + size]
+            rows.append(self._run(f"prefill_{size}", chunk, size)[: len(chunk)])
+            at += len(chunk)
+        return np.concatenate(rows) if self.interface.all_logits else rows[-1]
+
+    def decode(self, token: int) -> np.ndarray:
+        """One more token: its logits, float32 [V]."""
+        self._check([token])
+        return self._run("decode", [token], 1)[0]
+
+    def generate(
+        self,
+        tokens: list[int],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        eos: frozenset[int] = frozenset(),
+    ) -> Iterator[int]:
+        """New tokens one by one, from a fresh sequence, until one of `eos`, the number asked for, or the context's end."""
+        self.reset()
+        random = np.random.default_rng(seed)
+        start = time.perf_counter()
+        logits = self.prefill(tokens)[-1]
+        self.stats = Stats(self.stats.load_seconds, len(tokens), time.perf_counter() - start)
+        for index in range(max_new_tokens):
+            token = next_token(logits, temperature, top_p, random)
+            yield token
+            if token in eos or index == max_new_tokens - 1 or self._length == self.max_seq_len:
+                return
+            start = time.perf_counter()
+            logits = self.decode(token)
+            self.stats.decode_seconds += time.perf_counter() - start
+            self.stats.decode_tokens += 1
+
+    def _run(self, entry: str, tokens: list[int], size: int) -> np.ndarray:
+        step = make_step(tokens, self._length, size, self.max_seq_len)
+        logits = self.executor.step(entry, step)["logits"]
+        self._length += len(tokens)
+        return logits.astype(np.float32)
+
+    def _check(self, tokens: list[int]) -> None:
+        vocab: int = self.manifest["vocab_size"]
+        wrong = [token for token in tokens if not 0 <= token < vocab]
+        if wrong or not tokens:
+            said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
+            raise fail("BU605", said)
+        if self._length + len(tokens) > self.max_seq_len:
+            raise fail(
+                "BU606",
+                f"{self._length + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
+                help="compile with a larger --max-seq-len",
+            )
+
+
+def load(bundle: str | Path, executor: str | None = None) -> Session:
+    """Opens a bundle for running. Raises BU603 when it is none; `executor` may name a torch or iree device."""
+    start = time.perf_counter()
+    folder = Path(bundle)
+    manifest = read_manifest(folder)
+    interface = Interface.from_json(manifest["interface"])
+    weights = _weights(folder, manifest)
+    if manifest["target"] == "torch":
+        from bringup.compile.run.torch import TorchExecutor, load_functions
+
+        made: Executor = TorchExecutor(load_functions(folder / "programs", interface), interface, weights)
+    else:
+        from bringup.compile.run.iree import IreeExecutor
+
+        vmfb = (folder / "module.vmfb").read_bytes()
+        made = IreeExecutor(vmfb, interface, weights, device=executor or "local-task")
+    session = Session(manifest, made, interface, folder)
+    session.stats.load_seconds = time.perf_counter() - start
+    return session
+
+
+def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Every weight, mapped where it lies; a tied one is the same memory under two names."""
+    path = folder / WEIGHTS
+    arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
+    return arrays | {name: arrays[first] for name, first in manifest["aliases"].items()}

@@ -1,0 +1,15 @@
+"""What a program is lowered to."""
+
+from __future__ import annotations
+
+from bringup.diagnostics import did_you_mean, fail
+
+# Name → what runs it. `cpu` names the best lowering for the processor that there is; today that is IREE's.
+TARGETS = {"torch": "torch", "cpu": "iree-cpu", "iree-cpu": "iree-cpu"}
+
+
+def resolve(name: str) -> str:
+    """The lowering that a target name stands for. Raises BU006 for an unknown one."""
+    if name not in TARGETS:
+        raise fail("BU006", f"there is no target `{name}`", help=did_you_mean(name, TARGETS) or f"one of {', '.join(TARGETS)}")
+    return TARGETS[name]
