@@ -68,8 +68,8 @@ def mapped(path: Path, info: TensorInfo) -> np.ndarray:
     """A tensor of a file as a private view: writable, read only where touched, and the file never changes.
 
     Each call gives the file's own values, in memory that no earlier call gave. A tensor that begins on an odd
-    byte gives a view that is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]; 4-bit elements,
-    which numpy keeps in a byte each, are unpacked, low half first. Raises BU207.
+    byte gives a view that is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]. 4-bit
+    elements, which numpy keeps in a byte each, are unpacked, low half first. Raises BU207.
     """
     import numpy as np
 

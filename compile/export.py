@@ -14,7 +14,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from bringup.compile.program import BLOCK, Call, Entry, Function, Interface, Program, Step, TensorSpec
+from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec
+from bringup.graphs.graph import Step
+from bringup.graphs.ops.attention import BLOCK
 
 DECODE = "decode"
 
@@ -205,5 +207,6 @@ def export_program(
         weights=weights,
         states=state_specs,
         max_blocks=exporter.max_blocks,
+        all_logits=options.all_logits,
     )
     return Program(interface=interface, exported=exporter.exported)

@@ -22,7 +22,7 @@ from bringup.compile.weights_file import write_weights
 from bringup.diagnostics import Diagnostic, Report, Severity, fail
 from bringup.graphs.graph import Graph
 from bringup.graphs.module import Const
-from bringup.progress import SILENT, Progress
+from bringup.progress import Progress, Silent
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def build(
     force: bool = False,
     emit: str = "bundle",
     dump_dir: str | Path | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> Path:
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
@@ -63,7 +63,7 @@ def build(
     """
     if isinstance(job, Graph):
         job = job_of(job, weights or {})
-    lowering, out = resolve(target), Path(out)
+    lowering, out, progress = resolve(target), Path(out), progress or Silent()
     context = _context(job, max_seq_len)
     with progress.stage("Checking") as stage:
         report = check(job)
@@ -88,11 +88,11 @@ def build(
 def export(graph: Graph, context: int, *, all_logits: bool = False) -> Program:
     """The graph's program for a context of `context` tokens: prefill in buckets, and decode."""
     from bringup.compile.export import ExportOptions, export_program
-    from bringup.compile.program import SLACK
+    from bringup.compile.steps import slots_for
     from bringup.graphs.module import State
     from bringup.graphs.torch_module import to_torch
 
-    module = to_torch(graph, graph.dtype, positions=context, slots=context + SLACK)
+    module = to_torch(graph, graph.dtype, positions=context, slots=slots_for(context))
     states = [name for name, _ in graph.leaves(State)]
     options = ExportOptions(max_seq=context, all_logits=all_logits)
     return export_program(module, kinds=graph.kinds(), states=states, options=options)

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from torch.export import ExportedProgram
-
-BLOCK = 64
-"""Tokens in a cache block; a step sees `block_table.shape[1] * BLOCK` keys."""
-
-
-class Step(NamedTuple):
-    """The calling convention of every entry: int64 arrays or tensors, N = B * T tokens, sequence-major.
-
-    tokens [N], positions [N], slots [N] (cache row each token is written to), block_table [B, P], lengths [B]
-    (keys of each sequence after this step; rows past them are padding).
-    """
-
-    tokens: Any
-    positions: Any
-    slots: Any
-    block_table: Any
-    lengths: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +65,7 @@ class Interface:
     weights: tuple[TensorSpec, ...]
     states: tuple[TensorSpec, ...]
     max_blocks: int
+    all_logits: bool
 
     def function(self, name: str) -> Function:
         return next(f for f in self.functions if f.name == name)
@@ -96,15 +80,11 @@ class Interface:
                 Function(name=f["name"], weights=tuple(f["weights"]), states=tuple(f["states"]))
                 for f in data["functions"]
             ),
-            entries=tuple(
-                Entry(
-                    **{**e, "calls": tuple(Call(**{**c, "inputs": tuple(c["inputs"])}) for c in e["calls"])}
-                )
-                for e in data["entries"]
-            ),
+            entries=tuple(_entry(e) for e in data["entries"]),
             weights=_specs(data["weights"]),
             states=_specs(data["states"]),
             max_blocks=data["max_blocks"],
+            all_logits=data["all_logits"],
         )
 
 
@@ -135,3 +115,15 @@ def bound(call: Call, names: Sequence[str]) -> list[str]:
 
 def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=i["name"], shape=tuple(i["shape"]), dtype=i["dtype"]) for i in items)
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    calls = (
+        Call(function=c["function"], prefix=c["prefix"], inputs=tuple(c["inputs"])) for c in item["calls"]
+    )
+    return Entry(
+        name=item["name"],
+        num_tokens=item["num_tokens"],
+        num_sequences=item["num_sequences"],
+        calls=tuple(calls),
+    )

@@ -13,8 +13,9 @@ import numpy as np
 from bringup.adapters.arrays import mapped
 from bringup.adapters.readers.safetensors import read_header
 from bringup.compile.bundle import TOKENIZER, WEIGHTS, read_manifest
-from bringup.compile.program import Executor, Interface, make_step
+from bringup.compile.program import Executor, Interface
 from bringup.compile.run.sample import next_token
+from bringup.compile.steps import make_step
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ class Graph(Module):
     """A causal language model: `prologue`, then `layers` one after the other, then `epilogue`.
 
     `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
-    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x[R, m])` gives logits[R, vocab].
+    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab].
     """
 
     family: ClassVar[str]
@@ -64,7 +64,7 @@ class Graph(Module):
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
-    def epilogue(self, x: Tensor) -> Tensor:
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
         raise NotImplementedError
 
     def signature(self) -> Signature:

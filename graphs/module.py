@@ -7,9 +7,9 @@ needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bringup.graphs.axes import Axes, AxesError, leaf_names, parse, shape_of
+from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, parse, shape_of
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
@@ -20,14 +20,18 @@ else:
     _Leaf = _Callable = object
 
 
+NO_SIZES: Sizes = {}
+
+
 class Leaf(_Leaf):
-    """A declared tensor. `sizes` fill the named axes; an axis without a size is an AxesError.
+    """A declared tensor. Sizes fill the named axes, as a mapping or by keyword; one left without is an AxesError.
 
     `dtype` None means the model's dtype. `site` is the line that declared it, for diagnostics.
     """
 
-    def __init__(self, axes: str, *, dtype: str | None = None, **sizes: int) -> None:
+    def __init__(self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, **more: int) -> None:
         assert dtype is None or dtype in DTYPES, dtype
+        sizes = {**sizes, **more}
         self.axes: Axes = tuple(axis.sized(sizes) for axis in parse(axes))
         self.declared_dtype = dtype
         self.site = Site.outside("graphs/module.py", "graphs/layers/")
@@ -43,8 +47,10 @@ class Param(Leaf):
     [in, out] and stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits.
     """
 
-    def __init__(self, axes: str, *, dtype: str | None = None, pack: str = "", **sizes: int) -> None:
-        super().__init__(axes, dtype=dtype, **sizes)
+    def __init__(
+        self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, pack: str = "", **more: int
+    ) -> None:
+        super().__init__(axes, {**sizes, **more}, dtype=dtype)
         self.pack = pack
         missing = [name for name in leaf_names(self.axes) if not _size(self.axes, name)]
         if missing:
@@ -54,7 +60,8 @@ class Param(Leaf):
 class State(Leaf):
     """What a step keeps for the next (K/V caches): updated in place. The axis `slot` is sized at export."""
 
-    def shape(self, slots: int) -> Shape:
+    def sized(self, slots: int) -> Shape:
+        """The shape for a cache of so many rows."""
         return shape_of(tuple(axis.sized({"slot": slots}) for axis in self.axes))
 
 
@@ -65,7 +72,7 @@ class Const(Leaf):
     """
 
     def __init__(self, axes: str, table: Callable[[int], np.ndarray], **sizes: int) -> None:
-        super().__init__(axes, dtype="float32", **sizes)
+        super().__init__(axes, sizes, dtype="float32")
         self.table = table
 
 
@@ -90,7 +97,8 @@ class Module(_Callable):
             if isinstance(value, Leaf | Module):
                 yield name, value
             elif isinstance(value, list):
-                yield from ((f"{name}.{i}", item) for i, item in enumerate(value) if isinstance(item, Module))
+                items = cast(list[object], value)
+                yield from ((f"{name}.{i}", item) for i, item in enumerate(items) if isinstance(item, Module))
 
     def leaves(self, kind: type[Kind], prefix: str = "") -> Iterator[tuple[str, Kind]]:
         """Every leaf of a kind below this module, by full name, in order of declaration."""
@@ -102,9 +110,9 @@ class Module(_Callable):
 
     def likeness(self) -> tuple[Any, ...]:
         """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
-        own = {k: v for k, v in vars(self).items() if not isinstance(v, Leaf | Module | list)}
+        own: dict[str, Any] = {k: v for k, v in vars(self).items() if not isinstance(v, Leaf | Module | list)}
         parts = tuple(
             (name, v.likeness() if isinstance(v, Module) else (type(v), v.axes, v.declared_dtype))
             for name, v in self.children()
         )
-        return (type(self), tuple(sorted(own.items(), key=lambda item: item[0])), parts)
+        return (type(self), sorted(own.items()), parts)

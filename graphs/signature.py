@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bringup.diagnostics import fail
-from bringup.graphs.axes import Axes, AxesError, parse, shape_of, show, sized, sizes_of
+from bringup.graphs.axes import Axes, parse, shape_of, show, sized, sizes_of
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:
@@ -89,12 +89,9 @@ class Signature(Mapping[str, Declared]):
         return cls(params)
 
 
-def _declared(name: str, row: dict[str, object]) -> Declared:
-    match row:
-        case {"axes": str(axes), "sizes": dict(sizes), "dtype": str(dtype), "pack": pack} if dtype in DTYPES:
-            shaped = sized(axes, sizes)
-            if 0 in shape_of(shaped):
-                raise AxesError(f"`{name}` has an axis without a size")
-            return Declared(name, shaped, dtype, tuple(pack) if isinstance(pack, list) else None)
-        case _:
-            raise ValueError(f"cannot read the entry of `{name}`")
+def _declared(name: str, row: dict[str, Any]) -> Declared:
+    axes, dtype = sized(row["axes"], row["sizes"]), row["dtype"]
+    if 0 in shape_of(axes) or dtype not in DTYPES:
+        raise ValueError(f"`{name}` has an axis without a size, or dtype `{dtype}`")
+    pack = row["pack"]
+    return Declared(name, axes, dtype, (str(pack[0]), int(pack[1])) if pack else None)

@@ -22,7 +22,8 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
     import torch
     from torch import nn
 
-    made: Any = _torch_class(type(module)).__new__(_torch_class(type(module)))
+    kind: Any = _torch_class(type(module))
+    made: Any = kind.__new__(kind)
     nn.Module.__init__(made)
 
     def empty(leaf: Param | State, shape: tuple[int, ...]) -> torch.Tensor:
@@ -36,7 +37,7 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
             case Param():
                 made.register_parameter(name, nn.Parameter(empty(value, shape_of(value.axes)), requires_grad=False))
             case State():
-                made.register_buffer(name, empty(value, value.shape(slots)), persistent=False)
+                made.register_buffer(name, empty(value, value.sized(slots)), persistent=False)
             case Const():
                 made.register_buffer(name, torch.from_numpy(value.table(positions)), persistent=False)
             case Module():

@@ -1,8 +1,8 @@
 """A folder of safetensors files as one set of tensors.
 
-With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in; others
-(`consolidated.safetensors`, the same weights once more) are not read. Without one, `model.safetensors` is read
-alone, as transformers does; failing that, every `*.safetensors` file.
+With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in;
+other files (such as `consolidated.safetensors`, the same weights again) are not read. Without one,
+`model.safetensors` is read alone, as transformers does; failing that, every `*.safetensors` file.
 """
 
 from __future__ import annotations

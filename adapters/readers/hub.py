@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub: `hf://org/name[@revision]`, from the local cache first, then from the hub.
 
-Cache layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. huggingface_hub is imported when a
-model has to be fetched.
+Cache layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. huggingface_hub is imported
+when a model has to be fetched.
 """
 
 from __future__ import annotations

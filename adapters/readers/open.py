@@ -24,6 +24,7 @@ ELSEWHERE = {
     ".bin": "a torch file", ".pt": "a torch file", ".pth": "a torch file",
     ".h5": "a Keras file", ".msgpack": "a flax file", ".onnx": "an ONNX graph", ".npz": "a numpy archive",
 }  # fmt: skip
+MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
 def open_checkpoint(src: str) -> Checkpoint:
@@ -51,7 +52,7 @@ def open_checkpoint(src: str) -> Checkpoint:
 
 
 def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
-    """The reader that another package registers for `SCHEME:…`, as entry point SCHEME of `bringup.readers`."""
+    """The reader of `SCHEME:…` that another package registers: entry point SCHEME of `bringup.readers`."""
     scheme, colon, _ = src.partition(":")
     if not colon:
         return None
@@ -137,16 +138,20 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 
 def _unknown(src: str, path: Path) -> BringupError:
-    """BU201 for a path that is not there, BU205 for what looks like none."""
+    """BU201 for a path that is not there, BU205 for what looks like none; help names what was likely meant."""
     kinds = "a source is a folder, a file, hf://ORG/NAME or pypi:PACKAGE"
+    scheme, colon, rest = src.partition(":")
     if src == "dummy":
         return fail("BU205", "`dummy` weights need a model to take names and shapes from", help=kinds)
-    if "://" in src or src.partition(":")[0] in ("hf", "pypi"):
-        guess = did_you_mean(src.partition(":")[0] + ":", ("hf:", "pypi:"))
-        web = "; fetch the files first" if src.startswith(("http:", "https:")) else ""
-        return fail("BU205", f"`{src}` is no source that bringup knows{web}", help=guess or kinds)
+    if scheme in ("http", "https"):
+        help = "fetch the files first, and name their folder"
+        return fail("BU205", f"`{src}` is on the web, which bringup does not read", help=help)
+    meant = MEANT.get(scheme.lower()) if colon else None
+    if meant or "://" in src:
+        help = f"did you mean `{meant}{rest.lstrip('/')}`?" if meant else kinds
+        return fail("BU205", f"`{src}` is no source that bringup knows", help=help)
     near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     guess = did_you_mean(path.name, near)
-    if not guess and len(path.parts) == 2 and not path.is_absolute() and not near:
+    if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
     return fail("BU201", f"no such file or folder: `{src}`", help=guess or kinds, file=src)

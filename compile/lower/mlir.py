@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bringup.compile.program import Call, Entry, Function, Interface, Program, Step, TensorSpec, bound
+from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
+from bringup.graphs.graph import Step
 
 if TYPE_CHECKING:
     from torch._ops import OperatorBase

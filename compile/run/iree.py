@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bringup.compile.program import Interface, Step, TensorSpec
+from bringup.compile.program import Interface, TensorSpec
 from bringup.compile.run.weights import check_weights, dtype_of
+from bringup.graphs.graph import Step
 
 if TYPE_CHECKING:
     from iree.runtime import HalBufferView, HalElementType

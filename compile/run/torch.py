@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bringup.compile.program import Interface, Step, bound
+from bringup.compile.program import Interface, bound
 from bringup.compile.run.weights import check_weights, dtype_of
+from bringup.graphs.graph import Step
 
 if TYPE_CHECKING:
     from torch import Tensor

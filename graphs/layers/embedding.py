@@ -13,7 +13,7 @@ class Embedding(Module):
 
     def __init__(self, axes: str, **sizes: int) -> None:
         super().__init__()
-        self.weight = Param(axes, **sizes)
+        self.weight = Param(axes, sizes)
 
     def forward(self, rows_N: Tensor) -> Tensor:
         return self.weight[rows_N]

@@ -20,8 +20,8 @@ class Linear(Module):
         super().__init__()
         out, _ = parse(axes)
         names = {node.name for node in out.walk()}
-        self.weight = Param(axes, **sizes)
-        self.bias = Param(show((out,)), **{k: v for k, v in sizes.items() if k in names}) if bias else None
+        self.weight = Param(axes, sizes)
+        self.bias = Param(show((out,)), {k: v for k, v in sizes.items() if k in names}) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)

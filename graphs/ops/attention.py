@@ -26,8 +26,8 @@ def attention(
 
     G = k_SGK.shape[1]
     L = step.block_table.shape[1] * BLOCK
-    q_NGRK = q_NHK.unflatten(1, (G, -1))
-    keys = torch.arange(L, device=q_NHK.device)[None]
+    q_NGRK = q_NHK.reshape(q_NHK.shape[0], G, -1, q_NHK.shape[2])
+    keys = torch.arange(L)[None]
     query = step.positions[:, None]
     seen_NL = keys <= query
     if window is not None:

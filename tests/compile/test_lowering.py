@@ -17,9 +17,11 @@ import torch
 from bringup.compile.export import ExportOptions, export_program
 from bringup.compile.lower.iree import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.lower.mlir import to_mlir
-from bringup.compile.program import BLOCK, Executor, Interface, Program, Step
+from bringup.compile.program import Executor, Interface, Program
 from bringup.compile.run.iree import IreeExecutor
 from bringup.compile.run.torch import TorchExecutor, load_functions, save_functions, to_numpy
+from bringup.graphs.graph import Step
+from bringup.graphs.ops.attention import BLOCK
 from tests.compile.toy import ToyGPT, ToyLlama, seeded
 
 MAX_SEQ, BUCKET = 256, 64

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bringup.compile.program import BLOCK, Step
+from bringup.graphs.graph import Step
+from bringup.graphs.ops.attention import BLOCK
 
 
 def attend(

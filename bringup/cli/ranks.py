@@ -1,0 +1,46 @@
+"""What each rank of a tensor-parallel group would hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bringup.adapters.plan import Plan
+from bringup.adapters.slicing import slice_plan
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.render.words import plural, size
+
+AXES = ("h", "g", "f", "vocab", "e")
+"""Axes that tensor parallelism divides: query heads, key heads, feed-forward, vocabulary, experts."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """Bytes of each rank; or, when an axis does not divide, why."""
+
+    nbytes: list[int] = field(default_factory=list[int])
+    refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
+
+    def told(self) -> str:
+        """`rank 0: 237.4 MiB`, equal ranks together."""
+        if len(set(self.nbytes)) == 1:
+            return f"{plural(len(self.nbytes), 'rank')}: {size(self.nbytes[0])} each"
+        return "\n".join(f"rank {rank}: {size(nbytes)}" for rank, nbytes in enumerate(self.nbytes))
+
+
+def divide(plan: Plan, ranks: int) -> Shares:
+    """Slices the plan for every rank. Each axis that refuses is told once."""
+    shares = Shares()
+    for axis in AXES:
+        try:
+            slice_plan(plan, (axis,), 0, ranks)
+        except BringupError as error:
+            shares.refusals += error.findings
+    if not shares.refusals:
+        shares.nbytes = [_nbytes(slice_plan(plan, AXES, rank, ranks)) for rank in range(ranks)]
+    return shares
+
+
+def _nbytes(plan: Plan) -> int:
+    """Tied parameters are held once."""
+    later = plan.aliases()
+    return sum(entry.declared.nbytes for name, entry in plan.entries.items() if name not in later)

@@ -1,0 +1,58 @@
+"""Token ids on the command line: as they are typed, and as they come out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bringup.compile.run.tokenizer import Tokenizer
+
+
+class _Tokens(click.ParamType[list[int]]):
+    name = "ids"
+
+    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        words = value.replace(",", " ").split()
+        wrong = [word for word in words if not word.isdecimal()]
+        if wrong or not words:
+            self.fail(f"`{wrong[0] if wrong else value}` is not a token id; write 1,2,3", param, ctx)
+        return [int(word) for word in words]
+
+
+TOKENS = _Tokens()
+
+
+class Writer:
+    """Writes tokens to stdout as they come: as text, or as ids where there is no tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None, *, quiet: bool) -> None:
+        self.stream = tokenizer.stream() if tokenizer else None
+        self.quiet = quiet
+        self.tokens: list[int] = []
+        self.text: str | None = "" if tokenizer else None
+
+    def push(self, token: int) -> None:
+        """Takes in the next token."""
+        self.tokens.append(token)
+        if self.stream:
+            self._write(self.stream.push(token))
+        elif not self.quiet:
+            print(token, end=" ", flush=True)
+
+    def finish(self) -> None:
+        """Writes what was held back, and ends the line."""
+        if self.stream:
+            self._write(self.stream.finish())
+        if not self.quiet:
+            print()
+
+    def _write(self, text: str) -> None:
+        self.text = (self.text or "") + text
+        if not self.quiet:
+            sys.stdout.write(text)
+            sys.stdout.flush()
