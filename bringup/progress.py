@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Silent:
     """A progress, and a stage, that say nothing."""
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Generator[Stage]:
         yield self
 
     def done(self, text: str) -> None: ...

@@ -32,6 +32,8 @@ class Job:
     adapter: Adapter
     checkpoint: Checkpoint
     plan: Plan
+    config: Mapping[str, Any]  # the words of config.json that the graph was made from
+    model: str | None = None  # the name the user gave
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
 
@@ -67,7 +69,16 @@ def open_job(
     if opened is None:
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
     plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
-    return Job(family=family, graph=graph, adapter=made, checkpoint=opened, plan=plan, notice=notice)
+    return Job(
+        family=family,
+        graph=graph,
+        adapter=made,
+        checkpoint=opened,
+        plan=plan,
+        config=raw,
+        model=model,
+        notice=notice,
+    )
 
 
 def _open(
@@ -127,4 +138,4 @@ def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
     adapter = as_declared(graph.signature())
     plan = make_plan(graph.signature(), adapter, checkpoint.headers)
     family = Family(name=graph.family, graph=type(graph), config=type(graph.config), adapter=adapter)
-    return Job(family=family, graph=graph, adapter=adapter, checkpoint=checkpoint, plan=plan)
+    return Job(family=family, graph=graph, adapter=adapter, checkpoint=checkpoint, plan=plan, config={})

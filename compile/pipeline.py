@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PHASES = ("program", "mlir", "vmfb", "bundle")
 DEFAULT_CONTEXT = 2048
+BUCKETS = (64, 128, 256, 512)  # prefill lengths; a prompt is padded to the next, a longer one runs in chunks
 
 
 def check(job: Job) -> Report:
@@ -49,6 +50,7 @@ def build(
     weights: Mapping[str, np.ndarray] | None = None,
     target: str = "cpu",
     max_seq_len: int | None = None,
+    buckets: Sequence[int] = BUCKETS,
     all_logits: bool = False,
     force: bool = False,
     emit: str = "bundle",
@@ -58,7 +60,7 @@ def build(
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
-    anything is exported, all at once. `all_logits` keeps the logits of every prompt token (for scoring), not only of
+    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not only of
     the last. `dump_dir` receives each phase as text. Raises BringupError; nothing half-written stays behind.
     """
     if isinstance(job, Graph):
@@ -70,7 +72,7 @@ def build(
         report.raise_if_errors()
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
     with progress.stage("Exporting") as stage:
-        program = export(job.graph, context, all_logits=all_logits)
+        program = export(job.graph, context, buckets, all_logits=all_logits)
         stage.done(f"{len(program.interface.entries)} entry points, {len(program.interface.functions)} functions")
     if emit != "bundle":
         return _emit(program, emit, out, dump_dir, progress)
@@ -85,8 +87,13 @@ def build(
     return out
 
 
-def export(graph: Graph, context: int, *, all_logits: bool = False) -> Program:
-    """The graph's program for a context of `context` tokens: prefill in buckets, and decode."""
+def export(
+    graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False
+) -> Program:
+    """The graph's program for a context of `context` tokens: prefill of each bucket's length, and decode.
+
+    Of the buckets that hold the whole context, only the smallest is kept.
+    """
     from bringup.compile.export import ExportOptions, export_program
     from bringup.compile.steps import slots_for
     from bringup.graphs.module import State
@@ -94,7 +101,9 @@ def export(graph: Graph, context: int, *, all_logits: bool = False) -> Program:
 
     module = to_torch(graph, graph.dtype, positions=context, slots=slots_for(context))
     states = [name for name, _ in graph.leaves(State)]
-    options = ExportOptions(max_seq=context, all_logits=all_logits)
+    whole = min((size for size in buckets if size >= context), default=max(buckets))
+    useful = [size for size in sorted(buckets) if size <= whole]
+    options = ExportOptions(buckets=useful, max_seq=context, all_logits=all_logits)
     return export_program(module, kinds=graph.kinds(), states=states, options=options)
 
 
@@ -213,12 +222,13 @@ def _manifest(job: Job, target: str, lowering: str, context: int, program: Progr
         "target": lowering,
         "asked_target": target,
         "model": job.graph.family,
+        "asked_model": job.model,
         "dtype": job.graph.dtype,
         "max_seq_len": context,
         "vocab_size": job.graph.config.vocab_size,
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
         "provenance": dict(job.checkpoint.provenance),
-        "config": dict(job.checkpoint.config),
+        "config": dict(job.config),
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
         "interface": program.interface.to_json(),

@@ -141,7 +141,8 @@ class GPT2(Graph):
 
 def _published(n_layer: int, n_head: int, n_embd: int) -> dict[str, Any]:
     sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd, "n_positions": 1024, "vocab_size": 50257}
-    return {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"} | sizes
+    names = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
+    return names | {"activation_function": "gelu_new"} | sizes
 
 
 # The four published sizes: layers, heads, hidden (table 2 of the paper; openai-community/gpt2* on the Hub).

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoint import Checkpoint
+from bringup.diagnostics import fail
 from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ def _values(info: TensorInfo, seed: int) -> np.ndarray:
     digest = hashlib.sha256(info.name.encode()).digest()
     rng = np.random.default_rng([seed, *np.frombuffer(digest, np.uint32)])
     if dtype.block:
-        from gguf import GGMLQuantizationType, quantize
-
-        values = rng.standard_normal(info.shape, np.float32) * np.float32(STD)
-        return quantize(values, GGMLQuantizationType[info.dtype.upper()]).reshape(-1)
+        return _blocks(info, rng.standard_normal(info.shape, np.float32) * np.float32(STD))
     out = aligned(info.shape, info.dtype)
     if info.dtype == "float8_e8m0fnu":
         out[...] = np.exp2(rng.integers(-8, -3, info.shape)).astype(np.float32)
@@ -63,3 +61,14 @@ def _values(info: TensorInfo, seed: int) -> np.ndarray:
         low = -(1 << min(dtype.bits, 8) - 1) if dtype.kind == "int" else 0
         out[...] = rng.integers(low, low + (1 << min(dtype.bits, 8)), info.shape, np.int16)
     return out
+
+
+def _blocks(info: TensorInfo, values: np.ndarray) -> np.ndarray:
+    from gguf import GGMLQuantizationType, quantize
+
+    try:
+        return quantize(values, GGMLQuantizationType[info.dtype.upper()]).reshape(-1)
+    except NotImplementedError:
+        help = "take dummy weights from a layout in q8_0 or in floats"
+        message = f"no dummy values for `{info.name}`: gguf reads {info.dtype} and cannot write it"
+        raise fail("BU223", message, help=help, sources=(info.name,)) from None

@@ -138,7 +138,7 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 
 def _unknown(src: str, path: Path) -> BringupError:
-    """BU201 for a path that is not there, BU205 for what looks like none; help names what was likely meant."""
+    """BU201 for a path that is not there, BU205 for what looks like none; help says what was meant."""
     kinds = "a source is a folder, a file, hf://ORG/NAME or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":

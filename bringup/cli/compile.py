@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -16,17 +17,18 @@ if TYPE_CHECKING:
 
 PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+FOLDER = click.Path(path_type=Path)
 
 
 @click.command("compile")
 @job_options
 @click.option("--target", default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context; the model's own if left out.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: MODEL.bundle.")
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
+@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--emit", type=click.Choice(PHASES), default="bundle", show_default=True, help="Stop at a phase.")
-@click.option("--dump-dir", type=click.Path(path_type=Path), metavar="DIR", help="Keep the text of every phase.")
+@click.option("--emit", type=click.Choice(PHASES), default="bundle", help="Stop at a phase.")
+@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Keep the text of every phase.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 def command(
     target: str, max_seq_len: int | None, out: Path | None, force: bool, emit: str, dump_dir: Path | None,
@@ -48,17 +50,20 @@ def command(
         from bringup.compile.pipeline import build
         from bringup.render.progress import StageLines
 
+        out = out or Path(f"{_name(named)}.{emit}")
         built = build(
-            job, target=target, out=out or Path(f"{_name(named)}.bundle"), max_seq_len=max_seq_len, force=force,
-            emit=emit, dump_dir=dump_dir, progress=StageLines(),
+            job, target=target, out=out, max_seq_len=max_seq_len, force=force, emit=emit, dump_dir=dump_dir,
+            progress=StageLines(),
         )  # fmt: skip
         print(_next(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
 
 
 def _name(named: Named) -> str:
-    """The model's name; else that of the checkpoint."""
-    chosen = named["model"] or named["checkpoint"] or ""
-    return Path(chosen.rpartition(":")[2].partition("@")[0]).stem or "model"
+    """The model's name; else that of the checkpoint: `hf://org/name@main` → `name`."""
+    source = named["checkpoint"] or ""
+    scheme, colon, rest = source.partition(":")
+    path = Path(named["model"] or (re.split("@|==", rest)[0] if colon else scheme)).resolve()
+    return path.stem if path.suffix in (".py", ".safetensors", ".gguf") else path.name
 
 
 def _next(job: Job, bundle: Path) -> str:

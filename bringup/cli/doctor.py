@@ -19,11 +19,10 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 @click.command("doctor")
 def command() -> None:
     """Show versions, caches and settings. Imports none of the packages that it names."""
-    print(table([("bringup", __version__), ("python", f"{platform.python_version()} on {platform.platform()}")]))
-    print()
-    print(table([(package.name, _version(package.name) or f"missing; {package.install}") for package in PACKAGES]))
-    print()
-    print(table(list(_surroundings())))
+    python = f"{platform.python_version()} on {platform.platform()}"
+    installed = [(p.name, _version(p.name) or f"missing; {p.install}") for p in PACKAGES]
+    parts = ([("bringup", __version__), ("python", python)], installed, _surroundings())
+    print("\n\n".join(table(list(part)) for part in parts))
 
 
 def _version(name: str) -> str:

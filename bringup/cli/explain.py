@@ -17,7 +17,7 @@ from bringup.render.words import table
 @click.argument("subject", metavar="CODE|PARAMETER|TENSOR")
 @job_options
 def command(subject: str, **named: Unpack[Named]) -> None:
-    """Explain a code (BU102), or how a PARAMETER of MODEL is made, or what becomes of a checkpoint's TENSOR."""
+    """Explain a code (BU102), how a PARAMETER of MODEL is made, or what becomes of a checkpoint's TENSOR."""
     text = page(subject)
     if text:
         print(text, end="")
@@ -26,7 +26,7 @@ def command(subject: str, **named: Unpack[Named]) -> None:
         codes = titles()
         hint = did_you_mean(subject.upper(), codes) or did_you_mean(subject.lower(), codes.values())
         other = f"for a parameter or a tensor, name the model too: bringup explain {subject} MODEL"
-        raise fail("BU006", f"there is no code `{subject}`", help=hint or other)
+        raise fail("BU010", f"there is no code `{subject}`", help=hint or other)
     from bringup.compile.explain import explain
 
     told = explain(open_named(named), subject)

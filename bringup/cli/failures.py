@@ -19,7 +19,7 @@ PIPE_CLOSED, BUG = 141, 101
 def told(error: Exception, *, verbose: bool) -> int:
     """1 when the model is wrong, 2 the command, 3 the machine, 101 bringup."""
     if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # python flushes it once more as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at exit
         return PIPE_CLOSED
     if verbose:
         traceback.print_exception(error)

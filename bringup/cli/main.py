@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -33,7 +33,7 @@ class Bringup(click.Group):
             raise click.UsageError(f"there is no command `{args[0]}`; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
         """Runs the command and exits; click's own runner for tests comes in here too."""
         sys.exit(self._exit_code(list(sys.argv[1:] if args is None else args)))
 

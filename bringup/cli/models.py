@@ -11,6 +11,8 @@ from bringup.render.words import table
 @click.command("models")
 def command() -> None:
     """List the models that have a name, and the architectures that --checkpoint may hold."""
-    print(table([("model", "checkpoint"), *((name, f"hf://{preset[2]}") for name, preset in PRESETS.items())]))
+    named = [(name, f"hf://{repository}") for name, (_, _, repository) in PRESETS.items()]
+    served = [(family.name, ", ".join(family.architectures)) for family in families()]
+    print(table([("model", "checkpoint"), *named]))
     print()
-    print(table([("family", "architectures"), *((f.name, ", ".join(f.architectures)) for f in families())]))
+    print(table([("family", "architectures"), *served]))

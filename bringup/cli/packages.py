@@ -37,4 +37,7 @@ PACKAGES = (
 
 def needed(module: str) -> Package | None:
     """The package that a module, or the package above it, comes from."""
-    return next((p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or module == p.module.partition(".")[0]), None)
+    above = [
+        p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or p.module.startswith(f"{module}.")
+    ]
+    return above[0] if module and above else None

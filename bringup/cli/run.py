@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from bringup.cli.tokens import TOKENS, Writer
+from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
+
+SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")
 
 
 @click.command("run")
@@ -17,7 +19,7 @@ from bringup.cli.tokens import TOKENS, Writer
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids instead of a prompt: 1,2,3.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, metavar="P")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
 @click.option("--executor", metavar="NAME", help="What runs it, where the target leaves a choice.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of streamed text.")
@@ -34,23 +36,20 @@ def command(
     lines = StageLines()
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
-    dummy = session.manifest["weights"] == "dummy"
-    if dummy:
+    weights = session.manifest["weights"]
+    if weights == "dummy":
         print("note: the weights are seeded dummies; what they say means nothing", file=sys.stderr)
-    tokenizer = session.tokenizer() if prompt is not None or session.has_tokenizer else None
-    ids = tokens if tokenizer is None or tokens is not None else tokenizer.encode(prompt or "")
+    tokenizer = tokenizer_of(session, required=prompt is not None)
+    ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
     writer = Writer(tokenizer, quiet=as_json)
     for token in session.generate(
-        ids or [], max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed,
+        ids, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed,
         eos=tokenizer.eos if tokenizer else frozenset(),
     ):  # fmt: skip
         writer.push(token)
     writer.finish()
-    stats = session.stats
-    speeds = {name: getattr(stats, name) for name in ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")}
+    speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}
     if as_json:
-        found = {"tokens": writer.tokens, "text": writer.text} | speeds
-        print(json.dumps(found | {"weights": session.manifest["weights"]}))
-    prefill, decode = stats.prefill_tokens_per_s, stats.decode_tokens_per_s
-    told = f"{len(writer.tokens)} tokens; prefill {prefill:,.1f} tokens/s, decode {decode:,.1f} tokens/s"
-    lines.say("Generated", told)
+        print(json.dumps({"tokens": writer.tokens, "text": writer.text, **speeds, "weights": weights}))
+    prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
+    lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")

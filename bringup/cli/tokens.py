@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bringup.diagnostics import BringupError
+
 if TYPE_CHECKING:
     from bringup.compile.run.tokenizer import Tokenizer
+    from bringup.compile.session import Session
 
 
 class _Tokens(click.ParamType[list[int]]):
     name = "ids"
 
-    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+    def convert(
+        self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
         if isinstance(value, list):
             return value
         words = value.replace(",", " ").split()
@@ -25,6 +30,16 @@ class _Tokens(click.ParamType[list[int]]):
 
 
 TOKENS = _Tokens()
+
+
+def tokenizer_of(session: Session, *, required: bool) -> Tokenizer | None:
+    """The bundle's tokenizer; None when it has none that can be loaded and none is required."""
+    try:
+        return session.tokenizer()
+    except BringupError:
+        if required:
+            raise
+        return None
 
 
 class Writer:

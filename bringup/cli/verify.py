@@ -18,7 +18,7 @@ from bringup.render.words import table
 @click.option("--against", type=click.Choice(["transformers"]), default="transformers", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def command(model: str, checkpoint: str | None, against: str, as_json: bool) -> int:
-    """Compare the logits of MODEL, or of a BUNDLE, with the reference, and name the first layer that departs."""
+    """Compare the logits of MODEL, or of a BUNDLE, with the reference; name the first layer that departs."""
     from bringup.compile.verify import verify
 
     parity = verify(model, checkpoint)

@@ -14,20 +14,21 @@ STYLE = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan
 
 def full(finding: Diagnostic, paint: Paint) -> str:
     """Several lines, without a newline at the end."""
-    sites = [(finding.where, "^", "the rule"), (finding.declared, "-", "the parameter")]
-    shown = [(site, mark, label) for site, mark, label in sites if site]
+    style = STYLE[finding.severity]
+    sites = [(finding.where, "^ the rule", style), (finding.declared, "- the parameter", "blue")]
+    shown = [(site, label, color) for site, label, color in sites if site]
     margin = max((len(str(site.line)) for site, _, _ in shown), default=1)
-    head = paint(f"{finding.severity}[{finding.code}]", STYLE[finding.severity])
+    head = paint(f"{finding.severity}[{finding.code}]", style)
     lines = [f"{head}: {paint(finding.message, 'bold')}"]
-    for site, mark, label in shown:
-        lines += _snippet(site, mark, label, margin, paint, STYLE[finding.severity] if mark == "^" else "blue")
+    for site, label, color in shown:
+        lines += _snippet(site, label, color, margin, paint)
     for name, text in _facts(finding):
         lines.append(f"{' ' * margin} {paint('=', 'blue')} {paint(name, 'bold')}: {text}")
     return "\n".join(lines)
 
 
-def _snippet(site: Site, mark: str, label: str, margin: int, paint: Paint, style: str) -> Iterator[str]:
-    """Where a site is, and its line of source where that can be read."""
+def _snippet(site: Site, label: str, color: str, margin: int, paint: Paint) -> Iterator[str]:
+    """Where a site is, and its line of source, underlined with the label's first character."""
     source = linecache.getline(site.file, site.line).rstrip()
     yield f"{' ' * margin}{paint('-->', 'blue')} {site}"
     if not source:
@@ -36,7 +37,7 @@ def _snippet(site: Site, mark: str, label: str, margin: int, paint: Paint, style
     indent = " " * (len(source) - len(text))
     yield f"{' ' * margin} {bar}"
     yield f"{paint(str(site.line).rjust(margin), 'blue')} {bar} {source}"
-    yield f"{' ' * margin} {bar} {indent}{paint(mark * len(text) + ' ' + label, style)}"
+    yield f"{' ' * margin} {bar} {indent}{paint(label[0] * (len(text) - 1) + label, color)}"
 
 
 def _facts(finding: Diagnostic) -> Iterator[tuple[str, str]]:

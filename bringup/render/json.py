@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from bringup.diagnostics import Report
 from bringup.render.report import ordered
 
 
-def as_json(report: Report, **more: Any) -> str:
+def as_json(report: Report, **more: object) -> str:
     """`more` are keys beside those that every report has."""
-    found = {
+    found: dict[str, object] = {
         "ok": report.ok,
         "model": report.model,
         "findings": [finding.as_json() for finding in ordered(report.findings)],

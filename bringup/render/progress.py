@@ -1,10 +1,10 @@
-"""Stages on stderr, as cargo and uv tell them: one line each, past tense, with what came of it and how long it took."""
+"""Stages on stderr, as cargo and uv tell them: past tense, what came of it, how long it took."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -27,7 +27,7 @@ class StageLines:
         self.live = is_live(self.stream)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Generator[Stage]:
         """Runs one stage; a stage that fails is left as it stood."""
         verb, _, rest = name.partition(" ")
         under_way = _Line(self, verb, rest)

@@ -29,6 +29,12 @@ def findings_text(findings: Iterable[Diagnostic], paint: Paint, style: str = "fu
     return "".join(f"{full(finding, paint)}\n\n" for finding in listed)
 
 
+def report_text(report: Report, paint: Paint, style: str) -> str:
+    """Every finding, then the summary."""
+    more = "" if report.ok or style == "concise" else f"; {pointer(report.errors)}"
+    return findings_text(report.findings, paint, style) + summary(report, paint) + more
+
+
 def summary(report: Report, paint: Paint) -> str:
     """`gpt2: 149 parameters, 160 tensors, 148 read, 12 dropped — fits`, or `gpt2: 3 errors`."""
     label = f"{report.model}: " if report.model else ""

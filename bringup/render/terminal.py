@@ -1,11 +1,11 @@
-"""What a terminal can show: colour where it is wanted, and lines that are written over where somebody watches."""
+"""What a terminal can show: colour where it is wanted, lines written over where somebody watches."""
 
 from __future__ import annotations
 
 import os
 from typing import TextIO
 
-_STYLES = {"bold": "1", "dim": "2", "red": "1;31", "green": "1;32", "yellow": "1;33", "blue": "1;34", "cyan": "1;36"}
+_STYLES = {"bold": "1", "red": "1;31", "green": "1;32", "yellow": "1;33", "blue": "1;34", "cyan": "1;36"}
 
 
 def is_live(stream: TextIO) -> bool:

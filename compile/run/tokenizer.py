@@ -81,8 +81,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         is_gguf = file.read(len(MAGIC)) == MAGIC
     if is_gguf:
         meta = metadata(path)
-        return Tokenizer(_build(json.dumps(tokenizer_json(meta)), path), eos_ids(meta))
-    backend = _build(path.read_text("utf-8"), path)
+        return Tokenizer(_build(json.dumps(tokenizer_json(meta)).encode(), path), eos_ids(meta))
+    backend = _build(path.read_bytes(), path)
     return Tokenizer(backend, _eos_beside(path.parent, backend))
 
 
@@ -94,14 +94,14 @@ def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "generation_config.json").write_text(text + "\n", "utf-8")
 
 
-def _build(text: str, path: Path) -> tokenizers.Tokenizer:
+def _build(text: bytes, path: Path) -> tokenizers.Tokenizer:
     try:
         import tokenizers
     except ImportError:
         help = "run: pip install 'bringup[compile]'"
         raise fail("BU922", "the package `tokenizers` is not installed", help=help) from None
     try:
-        backend = tokenizers.Tokenizer.from_str(text)
+        backend = tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # what its Rust code raises for a bad file is a plain Exception
         raise _unreadable(path, str(error)) from None
     backend.no_truncation()  # settings of training that some published files keep

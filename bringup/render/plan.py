@@ -1,0 +1,33 @@
+"""A plan as text: one line a parameter, layers that are alike together."""
+
+from __future__ import annotations
+
+from bringup.adapters.plan import Entry, Plan
+from bringup.compile.copies import how
+from bringup.graphs.axes import show
+from bringup.grouping import digits, grouped
+from bringup.render.words import table
+
+
+def plan_text(plan: Plan) -> str:
+    """What makes each parameter, what is dropped and why, and what is wrong."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in plan.entries.items():
+        alike.setdefault((digits(name)[0], *_facts(entry)), []).append(name)
+    rows: list[tuple[str, ...]] = [
+        (text, *facts[1:], "<-", ", ".join(grouped(i.name for n in names for i in plan.entries[n].tensors)))
+        for facts, names in alike.items()
+        for text in [", ".join(grouped(names))]
+    ]
+    lines = [table(rows)] if rows else []
+    dropped: dict[str, list[str]] = {}
+    for name, drop in plan.dropped.items():
+        dropped.setdefault(drop.why, []).append(name)
+    lines += [f"dropped: {', '.join(grouped(names))} ({why})" for why, names in dropped.items()]
+    lines += [f"{p.code}: {p.parameter} {p.message}".rstrip() for p in plan.problems]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _facts(entry: Entry) -> tuple[str, ...]:
+    shape, dtype = entry.declared.storage
+    return show(entry.declared.axes), str(list(shape)), dtype, how(entry)

@@ -1,0 +1,139 @@
+"""Proof by numbers: a bundle's logits against transformers', and, where they part, the first module that does."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bringup.adapters.materialise import materialise
+from bringup.compile.bundle import MANIFEST, read_manifest
+from bringup.compile.job import Job, open_job
+from bringup.compile.parity import TOLERANCE, Parity, compare
+from bringup.compile.pipeline import build
+from bringup.compile.reference import Reference, record
+from bringup.compile.session import Session, load
+from bringup.compile.steps import make_step, slots_for
+from bringup.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from bringup.progress import Progress
+
+
+def verify(
+    model: str,
+    checkpoint: str | None = None,
+    *,
+    target: str = "torch",
+    dtype: str = "auto",
+    prompt_tokens: list[int] | int = 48,
+    decode_steps: int = 16,
+    progress: Progress | None = None,
+) -> Parity:
+    """Compares a bundle, or a model compiled for the occasion, with transformers on the same checkpoint.
+
+    `prompt_tokens` are the prompt's ids, or how many seeded random ones. A bundle gets the result as parity.json.
+    """
+    folder = Path(model)
+    if (folder / MANIFEST).is_file():
+        manifest = read_manifest(folder)
+        source = checkpoint or manifest["provenance"]["source"]
+        job = open_job(_family(manifest), source, dtype=manifest["dtype"])
+        parity = parity_of(load(folder), job, prompt_tokens, decode_steps)
+        (folder / "parity.json").write_text(json.dumps(parity.as_json(), indent=2) + "\n", "utf-8")
+        return parity
+    job = open_job(model, checkpoint, dtype=dtype)
+    with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
+        length = (prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)) + decode_steps
+        context = min(job.graph.config.max_positions, max(length, 64))
+        out = build(
+            job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress
+        )
+        return parity_of(load(out), job, prompt_tokens, decode_steps)
+
+
+def _family(manifest: dict[str, Any]) -> str | None:
+    """A published model's name where the bundle was made from one; else its config names the architecture."""
+    return manifest["asked_model"] or manifest["model"]
+
+
+def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode_steps: int) -> Parity:
+    """Prefill and decode logits of a session against transformers'."""
+    if isinstance(prompt_tokens, int):
+        random = np.random.default_rng(0)
+        prompt_tokens = random.integers(0, job.graph.config.vocab_size, prompt_tokens).tolist()
+    more = np.random.default_rng(1).integers(0, job.graph.config.vocab_size, decode_steps).tolist()
+    reference = Reference(job.checkpoint, job.config, job.graph.dtype)
+    wanted = reference.logits([*prompt_tokens, *more])
+    session.reset()
+    prefill = session.prefill(prompt_tokens)
+    decoded = np.stack([session.decode(token) for token in more]) if more else prefill[:0]
+    parity = Parity(
+        model=job.graph.family,
+        target=session.manifest["target"],
+        dtype=job.graph.dtype,
+        reference=reference.name,
+        tolerance=TOLERANCE[job.graph.dtype],
+    )
+    end = len(prompt_tokens)
+    parity.differences.append(compare("prefill", prefill, wanted[end - len(prefill) : end]))
+    if more:
+        parity.differences.append(compare("decode", decoded, wanted[end:]))
+    if not parity.ok:
+        parity.findings.append(_departure(job, reference, prompt_tokens, parity))
+    return parity
+
+
+def _departure(job: Job, reference: Reference, tokens: list[int], parity: Parity) -> Diagnostic:
+    """The first module, in the order of computing, whose output is not the reference's."""
+    theirs, ours = reference.activations(tokens), activations(job, tokens)
+    shared = [name for name in ours if name in theirs and theirs[name].shape == ours[name].shape]
+    for name in shared:
+        difference = compare(name, ours[name].reshape(len(tokens), -1), theirs[name].reshape(len(tokens), -1))
+        if not difference.relative <= parity.tolerance:
+            return Diagnostic(
+                code="BU701",
+                message=f"the first module that departs from {parity.reference} is `{name}`: "
+                f"{difference.relative:.1e} of max |reference|, tolerance {parity.tolerance:g}",
+                help="look at its forward and at the rules of its parameters: `bringup explain PARAMETER`",
+                parameter=name,
+                sources=tuple(n for n in job.plan.entries if n.startswith(f"{name}.")),
+            )
+    return Diagnostic(
+        code="BU702",
+        message=f"all {len(shared)} modules agree with {parity.reference} when run by torch, "
+        f"the compiled program for `{parity.target}` does not",
+        help="the lowering is at fault; `--target torch` is right",
+    )
+
+
+def activations(job: Job, tokens: list[int]) -> dict[str, np.ndarray]:
+    """The output of every module of our graph, run by torch on the job's weights."""
+    import torch
+
+    from bringup.compile.run.torch import to_tensor
+    from bringup.graphs.graph import Step
+    from bringup.graphs.torch_module import to_torch
+
+    length = len(tokens)
+    module: Any = to_torch(job.graph, job.graph.dtype, positions=length, slots=slots_for(length))
+    for name, array in materialise(job.plan, job.checkpoint).items():
+        owner, _, leaf = name.rpartition(".")
+        module.get_submodule(owner)._parameters[leaf] = torch.nn.Parameter(to_tensor(array), requires_grad=False)
+    for owner in module.modules():
+        for name, buffer in list(owner._buffers.items()):
+            if buffer.is_meta:
+                owner._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+    step = Step(*(torch.from_numpy(field) for field in make_step(tokens, 0, length, length).values()))
+
+    def run() -> None:
+        x, *shared = module.prologue(step)
+        for layer in module.layers:
+            x = layer(x, *shared, step)
+        module.epilogue(x)
+
+    with torch.no_grad():
+        return record(module, run)
