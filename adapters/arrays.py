@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
-HUGE_PAGE = 2 << 20
-HUGE_FROM = 4 << 20  # fresh 4 KiB pages fill at 1.2 GB/s, huge ones at up to 8.8; it matters from here on
 # Without it Linux refuses a private mapping larger than memory and swap; Python 3.11 has no name for it.
 NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -48,19 +46,16 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def aligned(shape: Shape, dtype: str) -> np.ndarray:
-    """A writable array on a 64-byte boundary, in huge pages where it is large. Its values are undefined."""
+    """A writable array on a 64-byte boundary. Its values are undefined.
+
+    numpy itself asks for huge pages from 4 MiB on (NUMPY_MADVISE_HUGEPAGE), which fill three times as fast.
+    """
     import numpy as np
 
     element = numpy_dtype(dtype)
     nbytes = math.prod(shape) * element.itemsize
-    if nbytes < HUGE_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-    else:
-        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        raw = np.frombuffer(memory, np.uint8)
-        start = -raw.ctypes.data % HUGE_PAGE
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(element).reshape(shape)
 
 

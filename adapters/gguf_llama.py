@@ -27,4 +27,5 @@ def dialect() -> Adapter:
     gguf["layers.{L}.self_attn.v_proj.weight"] = S("blk.{L}.attn_v.weight")
     gguf["layers.{L}.self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
     gguf["layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    gguf.drop("rope_freqs.weight", why="factors of llama3 rope: checked when the config is read from the metadata")
     return gguf

@@ -114,6 +114,8 @@ def units(array: np.ndarray, view: str) -> np.ndarray:
     if DTYPES[view].bits >= 8:
         return flat if flat.dtype == numpy_dtype(view) else flat.view(numpy_dtype(view))
     packed = flat.view(np.uint8)
+    if flat.dtype == numpy_dtype(view):  # numpy keeps a 4-bit element in a byte of its own
+        return packed & 15
     return np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)
 
 

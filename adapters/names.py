@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
-    from bringup.adapters.expr import Expr, Scope
+    from bringup.adapters.expr import Expr
     from bringup.adapters.region import Region
     from bringup.adapters.rules import Adapter
+    from bringup.adapters.scope import Scope
 
 
 class Names:

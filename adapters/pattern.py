@@ -1,4 +1,5 @@
-"""Name patterns: `{L}` is a number, `{m:a|b}` one of the alternatives, `{x}` any one segment, `**` anything."""
+"""Name patterns: `{L}` is a number, `{m:a|b}` one of the alternatives, `{x}` any one segment, `{x:**}` and `**` any
+segments."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             out += ".*"
         elif name in seen:
             out += f"(?P={name})"
+        elif choices == "**":
+            out += f"(?P<{name}>.+)"
         elif choices is not None:
             out += f"(?P<{name}>{'|'.join(re.escape(choice) for choice in choices.split('|'))})"
         else:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bringup.adapters.computed import Computed
-from bringup.adapters.expr import Expr, Scope, Source
+from bringup.adapters.expr import Expr, Source
 from bringup.adapters.names import Names, Translated
 from bringup.adapters.pattern import match
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Adapter, Drop, Rule, Tied
-from bringup.graphs.axes import Axes, Axis, AxesError, show, sizes_of
+from bringup.adapters.scope import Scope
+from bringup.graphs.axes import Axes, AxesError, Axis, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
 

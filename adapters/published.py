@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bringup.adapters.expr import S, Scope, Source
+from bringup.adapters.expr import S, Source
 from bringup.adapters.names import Names
 from bringup.adapters.rules import Adapter, Tied
+from bringup.adapters.scope import Scope
 from bringup.diagnostics import fail
 from bringup.graphs.axes import Axis, shape_of, show, sizes_of
 from bringup.graphs.signature import Signature

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bringup.adapters.nest import Nest, project, row_major
-from bringup.graphs.axes import Axes, Axis, AxesError, permutation, shape_of, show
+from bringup.graphs.axes import Axes, AxesError, Axis, permutation, shape_of, show
 from bringup.spec import DTYPES, Shape
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.computed import Computed
-from bringup.adapters.expr import Expr, Scope
+from bringup.adapters.expr import Expr
 from bringup.adapters.region import Region
-from bringup.graphs.axes import Axes, Axis, AxesError, show, sized
+from bringup.adapters.scope import Scope
+from bringup.graphs.axes import Axes, AxesError, Axis, show, sized
 
 if TYPE_CHECKING:
     import numpy as np

@@ -33,7 +33,7 @@ def _plain(kind: str, **bits: int) -> dict[str, Dtype]:
 
 def _blocks(**layout: tuple[int, int, int]) -> dict[str, Dtype]:
     """From {name: (bits of a quant, elements of a block, bytes of a block)}."""
-    return {name: Dtype(name, bits, "block", (count, nbytes)) for name, (bits, count, nbytes) in layout.items()}
+    return {name: Dtype(name, bits, "block", (n, nbytes)) for name, (bits, n, nbytes) in layout.items()}
 
 
 # Names are numpy's and ml_dtypes'. Block types follow ggml-common.h of llama.cpp: an fp16 scale (and an fp16
@@ -45,8 +45,8 @@ DTYPES: dict[str, Dtype] = {
     **_plain("uint", uint64=64, uint32=32, uint16=16, uint8=8, uint4=4),
     **_plain("bool", bool=8),
     **_blocks(q8_0=(8, 32, 34), q4_0=(4, 32, 18), q4_1=(4, 32, 20), q5_0=(5, 32, 22), q5_1=(5, 32, 24)),
-    **_blocks(q2_k=(2, 256, 84), q3_k=(3, 256, 110), q4_k=(4, 256, 144), q5_k=(5, 256, 176), q6_k=(6, 256, 210)),
-    **_blocks(iq4_nl=(4, 32, 18), iq4_xs=(4, 256, 136), mxfp4=(4, 32, 17)),
+    **_blocks(q2_k=(2, 256, 84), q3_k=(3, 256, 110), q4_k=(4, 256, 144), q5_k=(5, 256, 176)),
+    **_blocks(q6_k=(6, 256, 210), iq4_nl=(4, 32, 18), iq4_xs=(4, 256, 136), mxfp4=(4, 32, 17)),
 }
 
 

@@ -19,7 +19,7 @@ UNWANTED = ["*/*"]  # the same weights for other programs: original/, onnx/, …
 
 
 def fetch_model(source: str) -> tuple[Path, str]:
-    """A folder with the model's files, and the commit they are of. Raises BU203, BU204, BU205, BU922."""
+    """A folder with the model's files, and the commit they are of. Raises BU911, BU912, BU205, BU922."""
     match = SOURCE.fullmatch(source)
     if not match or ".." in source:
         help = "write hf://ORG/NAME or hf://ORG/NAME@REVISION"
@@ -66,7 +66,7 @@ def _download(name: str, revision: str) -> Path:
         if said is None:
             raise _unreachable(name, revision, _first_line(_causes(error)[-1])) from None
         raise fail(
-            "BU204",
+            "BU912",
             f"the Hugging Face hub refuses `{name}` at `{revision}`: {_first_line(said)}",
             help="check the name and the revision; for a gated or private model run: hf auth login",
         ) from None
@@ -88,7 +88,7 @@ def _first_line(error: BaseException) -> str:
 def _unreachable(name: str, revision: str, why: str) -> BringupError:
     at = "" if revision == "main" else f" --revision {revision}"
     return fail(
-        "BU203",
+        "BU911",
         f"`{name}` is not in `{_model_cache(name)}`, and the Hugging Face hub cannot be reached: {why}",
         help=f"on a machine with a network run: hf download {name}{at}, and copy that folder here",
     )

@@ -38,7 +38,7 @@ TEXTS = [
     "e\u0301 combining",
 ]
 # transformers 5.23 splits text for `pre` = smollm as for GPT-2, so that a digit takes the space before it;
-# the published tokenizer (HuggingFaceTB/SmolLM2-135M tokenizer.json), like llama.cpp, sets digits apart first.
+# the published tokenizer (HuggingFaceTB/SmolLM2-135M), like llama.cpp, sets digits apart first.
 SPACED_DIGITS = {TEXTS[5], TEXTS[6]}
 LLAMA3 = (  # as in meta-llama/Meta-Llama-3-8B tokenizer.json
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

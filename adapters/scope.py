@@ -1,0 +1,46 @@
+"""The surroundings in which an expression is evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bringup.adapters.computed import Computed
+from bringup.adapters.names import Names
+from bringup.adapters.nest import Nest
+from bringup.adapters.region import Region
+from bringup.graphs.axes import Axes, AxesError, shape_of
+from bringup.spec import TensorInfo
+
+
+@dataclass(slots=True)
+class Scope:
+    """What an expression is evaluated in: sizes of its target's axes, the checkpoint's names, pattern variables.
+
+    `defaults` are the axes of a source that is the whole rule and says none itself.
+    `sources` collects what nests index: tensors in order of appearance, and value nodes. `misfits` collects tensors
+    whose shape is not what the declaration asks for, so that all of them are reported at once.
+    """
+
+    sizes: Mapping[str, int]
+    defaults: Axes
+    names: Names
+    bindings: Mapping[str, str]
+    blocks: Mapping[str, int] = field(default_factory=dict[str, int])
+    sources: list[TensorInfo | Computed] = field(default_factory=list["TensorInfo | Computed"])
+    misfits: list[tuple[TensorInfo, Axes]] = field(default_factory=list[tuple[TensorInfo, Axes]])
+
+    def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
+        """A source as a region: one nest, everything in place."""
+        self.sources.append(source)
+        count = math.prod(shape_of(axes))
+        loops = ((count, 1, 1),) if count > 1 else ()
+        return Region(axes, source.dtype, (Nest(len(self.sources) - 1, source.dtype, 0, loops, 0),))
+
+    def number(self, axis: str, value: int) -> int:
+        """A size or position along an axis, in blocks when the axis is counted in blocks."""
+        block = self.blocks.get(axis, 1)
+        if value % block:
+            raise AxesError(f"{value} along `{axis}` cuts a {block}-wide quantisation block")
+        return value // block

@@ -1,0 +1,87 @@
+"""The fused layout of a Llama plan: equal to concatenation, sliceable, invertible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bringup.adapters.layout import fused, lay_out
+from bringup.adapters.llama import adapter
+from bringup.adapters.materialise import materialise
+from bringup.adapters.plan import Plan, make_plan
+from bringup.adapters.published import published
+from bringup.adapters.readers.dummy import dummy_checkpoint
+from bringup.adapters.reverse import reverse
+from bringup.adapters.slicing import slice_plan
+from bringup.graphs.llama import Llama, LlamaConfig
+
+RAW = {
+    "vocab_size": 11,
+    "hidden_size": 12,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def plan_and_checkpoint():
+    config = LlamaConfig.from_hf(RAW)
+    signature, table = Llama(config).signature(), adapter(config)
+    checkpoint = dummy_checkpoint(published(signature, table), RAW)
+    return make_plan(signature, table, checkpoint.headers), checkpoint
+
+
+def joined(arrays: dict[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
+    at = f"model.layers.{layer}."
+    return {
+        f"{at}self_attn.qkv_proj.weight": np.concatenate(
+            [arrays[f"{at}self_attn.{x}_proj.weight"] for x in "qkv"]
+        ),
+        f"{at}self_attn.qkv_proj.bias": np.concatenate([arrays[f"{at}self_attn.{x}_proj.bias"] for x in "qkv"]),
+        f"{at}mlp.gate_up_proj.weight": np.concatenate(
+            [arrays[f"{at}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+        ),
+    }
+
+
+def test_fused_is_the_concatenation(plan_and_checkpoint):
+    plan, checkpoint = plan_and_checkpoint
+    logical = materialise(plan, checkpoint)
+    physical = materialise(lay_out(plan, fused()), checkpoint)
+    wanted = joined(logical, 0) | joined(logical, 1)
+    assert all(np.array_equal(physical[name], array) for name, array in wanted.items())
+    assert not any("q_proj" in name or "up_proj" in name and "gate_up" not in name for name in physical)
+    assert np.array_equal(physical["model.norm.weight"], logical["model.norm.weight"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_slice_of_fused_is_fused_of_slices(plan_and_checkpoint, rank):
+    plan, checkpoint = plan_and_checkpoint
+    axes = ("h", "g", "f", "vocab")
+
+    def arrays(made: Plan) -> dict[str, np.ndarray]:
+        return materialise(made, checkpoint)
+
+    with pytest.raises(Exception, match="vocab"):  # 11 rows do not divide
+        slice_plan(plan, axes, rank, 2)
+    one = arrays(slice_plan(lay_out(plan, fused()), axes[:3], rank, 2))
+    other = arrays(lay_out(slice_plan(plan, axes[:3], rank, 2), fused()))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    parts = arrays(slice_plan(plan, axes[:3], rank, 2))
+    assert np.array_equal(
+        one["model.layers.1.self_attn.qkv_proj.weight"],
+        np.concatenate([parts[f"model.layers.1.self_attn.{x}_proj.weight"] for x in "qkv"]),
+    )
+
+
+def test_reverse_of_fused_is_the_checkpoint(plan_and_checkpoint):
+    plan, checkpoint = plan_and_checkpoint
+    physical = lay_out(plan, fused())
+    back = reverse(physical, materialise(physical, checkpoint))
+    assert back.keys() == checkpoint.headers.keys()
+    assert all(np.array_equal(back[n], checkpoint.read(info)) for n, info in checkpoint.headers.items())

@@ -1,0 +1,99 @@
+"""Signatures: names as torch gives them, round trips, and graphs that are not ours."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from bringup.adapters.expr import S
+from bringup.adapters.plan import make_plan
+from bringup.adapters.rules import Adapter
+from bringup.diagnostics import BringupError
+from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
+from bringup.graphs.llama import Llama, LlamaConfig
+from bringup.graphs.module import Const, State
+from bringup.graphs.signature import Signature
+from bringup.graphs.torch_module import to_torch
+from bringup.spec import TensorInfo
+
+# layers, parameters: huggingface.co/openai-community/gpt2*, `lm_head` counted with its tied `wte` once
+PUBLISHED = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_gpt2_has_the_published_number_of_parameters(name):
+    signature = GPT2(GPT2Config.from_hf(SIZES[name])).signature()
+    count = sum(declared.nbytes // 4 for declared in signature.values() if declared.name != "lm_head.weight")
+    assert count == PUBLISHED[name]
+
+
+def test_names_and_shapes_are_those_of_the_torch_module():
+    graph = GPT2(GPT2Config.from_hf(SIZES["gpt2"]), "bfloat16")
+    module = to_torch(graph, graph.dtype, positions=64, slots=128)
+    made = {name: (tuple(p.shape), p.dtype) for name, p in module.named_parameters()}
+    assert made == {name: (d.storage[0], torch.bfloat16) for name, d in graph.signature().items()}
+    assert {name for name, _ in module.named_buffers()} == {name for name, _ in graph.leaves(State)}
+
+
+def test_tables_are_buffers_with_their_values():
+    config = LlamaConfig.from_hf(
+        {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    )
+    graph = Llama(config)
+    module = to_torch(graph, "float32", positions=5, slots=64)
+    tables = dict(graph.leaves(Const))
+    assert tables.keys() == {"model.rotary.cos", "model.rotary.sin"}
+    assert dict(module.named_buffers())["model.rotary.sin"].shape == (5, 2)
+    assert not any("rotary" in name for name in graph.signature())
+
+
+def test_json_round_trip(tmp_path):
+    signature = GPT2(GPT2Config.from_hf(SIZES["gpt2"])).signature()
+    path = tmp_path / "signature.json"
+    path.write_text(signature.to_json())
+    again = Signature.from_json(path)
+    assert [(d.name, d.axes, d.dtype) for d in again.values()] == [
+        (d.name, d.axes, d.dtype) for d in signature.values()
+    ]
+
+
+def test_broken_json_is_told(tmp_path):
+    path = tmp_path / "signature.json"
+    path.write_text('{"w": {"axes": "a b", "sizes": {"a": 2}, "dtype": "float32", "pack": null}}')
+    with pytest.raises(BringupError, match="BU123"):
+        Signature.from_json(path)
+
+
+def test_from_torch_checks_a_foreign_module():
+    with torch.device("meta"):
+        module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 5))
+    signature = Signature.from_torch(module)
+    assert signature["0.weight"].storage == ((5, 3), "float32")
+    table = Adapter("foreign")
+    table["{n}.{p:weight|bias}"] = S("layer{n}.{p}")
+    shapes = {"layer0.weight": (5, 3), "layer0.bias": (5,), "layer1.weight": (5, 5), "layer1.bias": (5,)}
+    headers = {name: TensorInfo(name, "float32", shape) for name, shape in shapes.items()}
+    plan = make_plan(signature, table, headers)
+    assert [(p.code, p.parameter) for p in plan.problems] == [("BU106", "1.weight")]  # square: say its axes
+
+
+def test_equal_layers_are_of_one_kind():
+    raw = SIZES["gpt2"]
+    assert GPT2(GPT2Config.from_hf(raw)).kinds() == [0] * 12
+    scaled = GPT2(GPT2Config.from_hf(raw | {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3}))
+    assert scaled.kinds() == [0, 1, 2]
+    windows = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    shape = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = LlamaConfig.from_hf(shape | {"num_hidden_layers": 4} | windows)
+    assert Llama(config).kinds() == [0, 1, 0, 1]
+
+
+def test_a_large_signature_takes_milliseconds():
+    shape = {"vocab_size": 128256, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126}
+    heads = {"num_attention_heads": 128, "num_key_value_heads": 8}
+    start = time.perf_counter()
+    signature = Llama(LlamaConfig.from_hf(shape | heads)).signature()
+    assert len(signature) == 1137
+    assert time.perf_counter() - start < 1.0  # about 30 ms; a second would mean work per element
