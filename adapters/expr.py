@@ -18,6 +18,9 @@ from bringup.graphs.axes import Axes, AxesError, Axis, parse, shape_of, show, si
 from bringup.spec import DTYPES, Shape
 
 
+NO_BLOCKS: Mapping[str, int] = {}
+
+
 class Expr:
     """Base of all nodes; the methods build new ones."""
 
@@ -238,7 +241,7 @@ class Packed(Unary):
     blocks: Mapping[str, Mapping[str, int]]
 
     def region(self, scope: Scope) -> Region:
-        blocks = next((self.blocks[value] for value in scope.bindings.values() if value in self.blocks), {})
+        blocks = next((self.blocks[value] for value in scope.bindings.values() if value in self.blocks), NO_BLOCKS)
         return self.of.region(replace(scope, blocks=blocks))
 
 

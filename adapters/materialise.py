@@ -33,9 +33,12 @@ def materialise(
     `copy` gives each its own memory, so that nothing refers to the checkpoint's files.
     """
     names = list(plan.entries if only is None else only)
+
+    def make(name: str) -> np.ndarray:
+        return fill(plan.entries[name], checkpoint.read, copy=copy)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        arrays = pool.map(lambda name: fill(plan.entries[name], checkpoint.read, copy=copy), names)
-        return dict(zip(names, arrays, strict=True))
+        return dict(zip(names, pool.map(make, names), strict=True))
 
 
 def untouched(entry: Entry) -> TensorInfo | None:

@@ -36,7 +36,8 @@ class Nest:
 
 def row_major(sizes: Sequence[int]) -> tuple[int, ...]:
     """Strides, in elements, of a dense array."""
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(sizes):
         strides.append(step)
         step *= size

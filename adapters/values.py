@@ -109,7 +109,9 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         padded[tuple(slice(0, size) for size in array.shape)] = array
         blocks = padded.reshape([size for pair in grid for size in pair])
         inner = tuple(range(1, 2 * len(grid), 2))
-        scales = np.abs(blocks).max(axis=inner) / float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+        largest = np.maximum.reduce(np.abs(blocks), axis=inner)
+        finfo: Any = ml_dtypes.finfo(numpy_dtype(dtype))
+        scales = largest / float(finfo.max)
         scales = np.where(scales == 0, 1, scales).astype(np.float32)
         by = np.expand_dims(scales, inner)
         payload = (blocks / by).reshape(padded.shape)[tuple(slice(0, size) for size in array.shape)]
@@ -120,8 +122,17 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         return tuple(Axis(a.name, -(-a.size // n)) for a, n in zip(axes, block, strict=True)), "float32"
 
     name = f"quantise by blocks of {list(block)}"
-    payload = ValueNode(name, (x,), lambda r: (r[0].axes, dtype), lambda array: wide(array)[0], exact=False)
-    return payload, ValueNode(f"{name}: scales", (x,), scale_axes, lambda array: wide(array)[1], exact=False)
+
+    def payload(array: np.ndarray) -> np.ndarray:
+        return wide(array)[0]
+
+    def scales(array: np.ndarray) -> np.ndarray:
+        return wide(array)[1]
+
+    return (
+        ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), payload, exact=False),
+        ValueNode(f"{name}: scales", (x,), scale_axes, scales, exact=False),
+    )
 
 
 def fn(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from bringup.spec import Site
 
@@ -40,6 +40,14 @@ class Diagnostic:
         rule = {"file": self.where.file, "line": self.where.line} if self.where else None
         keep = ("code", "severity", "parameter", "expected", "actual", "message", "help")
         return {key: getattr(self, key) for key in keep} | {"sources": list(self.sources), "rule": rule}
+
+
+class Sites(TypedDict, total=False):
+    """Where a diagnostic points: the rule's line, the parameter's, the checkpoint's file."""
+
+    where: Site | None
+    declared: Site | None
+    file: str
 
 
 @dataclass(slots=True)

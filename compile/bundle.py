@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +27,7 @@ _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-run
 
 
 @contextmanager
-def writing(out: Path, *, force: bool) -> Iterator[Path]:
+def writing(out: Path, *, force: bool) -> Generator[Path, None, None]:
     """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
 
     Raises BU601 when `out` exists and `force` is not set, BU602 when it exists and is no bundle.
@@ -57,10 +57,9 @@ def _put(folder: Path, out: Path) -> None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of <linux/fs.h>
-    done = getattr(libc, "renameat2", lambda *_: -1)(
-        at_cwd, os.fsencode(folder), at_cwd, os.fsencode(out), exchange
-    )
-    if done != 0:  # a file system without exchange: a moment without the bundle, never half of one
+    paths = at_cwd, os.fsencode(folder), at_cwd, os.fsencode(out)
+    done = hasattr(libc, "renameat2") and libc.renameat2(*paths, exchange) == 0
+    if not done:  # a file system without exchange: a moment without the bundle, never half of one
         old = folder.with_name(f"{folder.name}.old")
         out.rename(old)
         folder.rename(out)
@@ -77,10 +76,10 @@ def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
 def read_manifest(bundle: Path) -> dict[str, Any]:
     """The manifest of a bundle. Raises BU603 when there is none that this version can read."""
     try:
-        manifest = json.loads((bundle / MANIFEST).read_text("utf-8"))
+        manifest: dict[str, Any] = json.loads((bundle / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one") from error
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+    if manifest.get("schema") != SCHEMA:
         raise fail("BU603", f"`{bundle}` has a manifest of another schema than {SCHEMA}", help="compile it again")
     missing = [name for name in manifest["files"] if not (bundle / name).is_file()]
     if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from bringup.adapters.coverage import read_bits, total_bits
 from bringup.adapters.plan import Plan, Problem
 from bringup.compile.missing import missing_and_unread
-from bringup.diagnostics import Diagnostic, Report, Severity
+from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.graphs.axes import Axes, shape_of, show
 from bringup.grouping import grouped
 
@@ -134,14 +134,14 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     )
 
 
-def _sites(plan: Plan, problem: Problem) -> dict[str, object]:
+def _sites(plan: Plan, problem: Problem) -> Sites:
     declared = plan.signature.get(problem.parameter)
     info = plan.headers.get(problem.sources[0]) if problem.sources else None
-    return {
-        "where": problem.rule and problem.rule.site,
-        "declared": declared and declared.site,
-        "file": str(info.file) if info and info.file else "",
-    }
+    return Sites(
+        where=problem.rule and problem.rule.site,
+        declared=declared and declared.site,
+        file=str(info.file) if info and info.file else "",
+    )
 
 
 def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:

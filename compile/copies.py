@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from bringup.adapters.computed import Computed
@@ -19,8 +18,8 @@ def how(entry: Entry) -> str:
     if len(nests) != 1:
         return f"{len(nests)} copies"
     nest, source = nests[0], entry.sources[nests[0].source]
-    part = "" if nest.count == math.prod(source.shape) else "a part, "
-    return part + _order(nest)
+    whole = DTYPES[source.dtype].nbytes(source.shape) * 8 == nest.count * DTYPES[nest.view].bits
+    return ("" if whole else "a part, ") + _order(nest)
 
 
 def _order(nest: Nest) -> str:

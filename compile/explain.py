@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.coverage import read_bits, total_bits
-from bringup.adapters.expr import Expr, Scope, Source
+from bringup.adapters.expr import Expr, Mv, Scope, Source
 from bringup.adapters.names import Names
 from bringup.adapters.pattern import match
 from bringup.adapters.plan import Entry
@@ -16,7 +16,7 @@ from bringup.adapters.rules import Adapter, Tied
 from bringup.compile.copies import copies, dtypes, how
 from bringup.compile.job import Job
 from bringup.diagnostics import did_you_mean, fail
-from bringup.graphs.axes import Axes, show, sizes_of
+from bringup.graphs.axes import show, sizes_of
 from bringup.spec import Site, TensorInfo
 
 MOST = 6  # lines of a kind before the rest is counted
@@ -49,7 +49,10 @@ def _parameter(job: Job, name: str) -> Explanation:
         return Explanation(f"parameter {name}", [*rows, *_problems(job, name)])
     rows += [("rule", entry.rule.pattern), *_line("", entry.rule.site)]
     rows += _limited("reads", [_header(info) for info in dict.fromkeys(entry.tensors)])
-    rows += _limited("axes", _axes(job, entry))
+    leaves = _leaves(job, entry)
+    for site in dict.fromkeys(leaf.dialect for leaf in leaves):
+        rows += _line("dialect", site)
+    rows += _limited("axes", _axes(job, entry, leaves))
     rows += [("computed", _computed(source)) for source in entry.sources if isinstance(source, Computed)]
     rows += _limited("copies", list(copies(entry)))
     rows += [("dtype", text) for text in dtypes(entry)]
@@ -109,42 +112,56 @@ def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:
         yield "not made", f"{problem.code}: {', '.join(fact for fact in facts if fact)}"
 
 
-def _axes(job: Job, entry: Entry) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A source where a rule writes it: in which expression, and by what name the checkpoint has it."""
+
+    source: Source
+    owner: Expr
+    name: str
+    dialect: Site | None = None
+
+
+def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
     """How each source's axes, as the rules state them, become the declared ones."""
-    names = Names(job.plan.headers, "" if job.family.dialect(job.checkpoint.format) else job.adapter.prefix)
-    wanted = show(entry.declared.axes)
+    names, wanted = _names(job), show(entry.declared.axes)
     told: list[str] = []
-    for source, axes in _stated(job, entry, names):
-        stored = show(axes) or "not stated"
-        told.append(f"{source}: {stored} → {wanted}" + (" (the same)" if stored == wanted else ""))
+    for leaf in leaves:
+        stored = _stored(job, entry, leaf, names)
+        same = " (the same)" if stored == wanted else ""
+        told.append(f"{names[leaf.name].name}: {stored or 'not stated'} → {wanted}{same}")
     return list(dict.fromkeys(told))
 
 
-def _stated(job: Job, entry: Entry, names: Names) -> Iterator[tuple[str, Axes]]:
+def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
+    """The axes of a source as it is stored: its own, the adapter's default, or those that `mv` gives it."""
+    if isinstance(leaf.owner, Mv) and leaf.owner.of is leaf.source and not leaf.source.axes:
+        return show(leaf.owner.before)
+    defaults = job.adapter.default_axes(entry.declared.axes) if isinstance(leaf.owner, Source) else ()
+    scope = Scope(sizes_of(entry.declared.axes), defaults, names, {})
+    return show(leaf.source.stored(scope, names[leaf.name].shape))
+
+
+def _names(job: Job) -> Names:
+    return Names(job.plan.headers, "" if job.family.dialect(job.checkpoint.format) else job.adapter.prefix)
+
+
+def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
+    """Every source of an entry; where the checkpoint has a dialect, the sources that its rules name."""
     bindings = match(entry.rule.pattern, entry.declared.name) or {}
-    expr = _chosen(entry, names, bindings)
-    for leaf, owner, name in _leaves(job, expr, bindings):
-        if name in names:
-            defaults = job.adapter.default_axes(entry.declared.axes) if isinstance(owner, Source) else ()
-            scope = Scope(sizes_of(entry.declared.axes), defaults, names, bindings)
-            yield names[name].name, leaf.stored(scope, names[name].shape)
-
-
-def _chosen(entry: Entry, names: Names, bindings: dict[str, str]) -> Expr:
-    """The expression that made an entry: of a tie, the one whose tensors were read."""
-    if not isinstance(entry.rule.expr, Tied):
-        return entry.rule.expr
-    read = {info.name for info in entry.tensors}
-    own = {names[name].name for _, name in entry.rule.expr.own.leaves(bindings) if name in names}
-    return entry.rule.expr.own if own & read else entry.rule.expr.other
-
-
-def _leaves(job: Job, expr: Expr, bindings: dict[str, str]) -> Iterator[tuple[Source, Expr, str]]:
-    """Every source tensor with the expression it stands in; of another format, those of its dialect."""
     dialect: Adapter | None = job.family.dialect(job.checkpoint.format)
-    for leaf, name in expr.leaves(bindings):
-        if dialect is None:
-            yield leaf, expr, name
-            continue
-        for rule, bound in dialect.matching(name):
-            yield from ((inner, rule.made, raw) for inner, raw in rule.made.leaves(bound))
+    exprs = (
+        [entry.rule.expr.own, entry.rule.expr.other]
+        if isinstance(entry.rule.expr, Tied)
+        else [entry.rule.made]
+    )
+    names, read = _names(job), {info.name for info in entry.tensors}
+    found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
+    if dialect:
+        found = [
+            _Leaf(inner, rule.made, raw, rule.site)
+            for leaf in found
+            for rule, bound in dialect.matching(leaf.name)
+            for inner, raw in rule.made.leaves(bound)
+        ]
+    return [leaf for leaf in found if leaf.name in names and names[leaf.name].name in read]

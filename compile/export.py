@@ -1,9 +1,11 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """nn.Module -> Program: each stage is traced once per bucket and once per distinct kind of layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,28 +141,21 @@ class _Exporter:
 
     def entry(self, name: str, num_tokens: int, kinds: Sequence[int]) -> Entry:
         paths = {id(module): path for path, module in self.module.named_modules()}
-        values = self.trace(
-            f"{name}.prologue", self.module, "", lambda m, step: m.prologue(step), (), num_tokens
-        )
+        values = self.trace(f"{name}.prologue", self.module, "", _prologue, (), num_tokens)
         calls = [Call(function=f"{name}.prologue", prefix="", inputs=())]
         shared, x = tuple(range(1, len(values))), 0
+        layers: Any = self.module.layers
         seen: set[int] = set()
-        for index, (layer, kind) in enumerate(zip(self.module.layers, kinds, strict=True)):
+        for index, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
             prefix, function = f"{paths[id(layer)]}.", f"{name}.layer{kind}"
             if kind not in seen:
-                self.trace(function, layer, prefix, lambda m, *args: m(*args), values, num_tokens)
+                self.trace(function, layer, prefix, _layer, values, num_tokens)
                 seen.add(kind)
             calls.append(Call(function=function, prefix=prefix, inputs=(x, *shared)))
             x = len(values) + index
         last_only = num_tokens > 1 and not self.options.all_logits
-        self.trace(
-            f"{name}.epilogue",
-            self.module,
-            "",
-            _last_rows if last_only else _all_rows,
-            values[:1],
-            num_tokens,
-        )
+        rows = _last_rows if last_only else _all_rows
+        self.trace(f"{name}.epilogue", self.module, "", rows, values[:1], num_tokens)
         calls.append(Call(function=f"{name}.epilogue", prefix="", inputs=(x,)))
         return Entry(name=name, num_tokens=num_tokens, num_sequences=1, calls=tuple(calls))
 
@@ -175,7 +170,15 @@ class _Exporter:
         )
 
 
-def _last_rows(module: nn.Module, x_ND: Tensor, step: Step) -> Tensor:
+def _prologue(module: Any, step: Step) -> tuple[Tensor, ...]:  # noqa: ANN401  torch types attributes as tensors
+    return module.prologue(step)
+
+
+def _layer(layer: Any, *values: Tensor | Step) -> Tensor:  # noqa: ANN401
+    return layer(*values)
+
+
+def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:  # noqa: ANN401
     """Logits [B, V] of each sequence's last token: row lengths[b] - 1 - positions[b * T] of its T rows."""
     num_sequences = step.lengths.shape[0]
     per_sequence = x_ND.shape[0] // num_sequences
@@ -184,7 +187,7 @@ def _last_rows(module: nn.Module, x_ND: Tensor, step: Step) -> Tensor:
     return module.epilogue(x_ND.index_select(0, rows))
 
 
-def _all_rows(module: nn.Module, x_ND: Tensor, step: Step) -> Tensor:
+def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:  # noqa: ANN401
     return module.epilogue(x_ND)
 
 

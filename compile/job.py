@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from bringup.adapters.plan import FLOATS, Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint
+from bringup.adapters.readers.files import read_config
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.diagnostics import BringupError, fail
@@ -104,12 +104,9 @@ def _open(
 
 def _read_config(path: str) -> dict[str, Any]:
     try:
-        raw = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise fail("BU127", f"cannot read the config `{path}`: {error}") from error
-    if not isinstance(raw, dict):
-        raise fail("BU127", f"the config `{path}` is not a JSON object")
-    return raw
+        return read_config(Path(path))
+    except OSError as error:
+        raise fail("BU127", f"cannot read the config `{path}`: {error.strerror}") from error
 
 
 def _adapter_file(path: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bringup.adapters.plan import Plan, Problem
-from bringup.diagnostics import Diagnostic
+from bringup.diagnostics import Diagnostic, Sites
 from bringup.grouping import digits, grouped, roots
 
 
@@ -88,9 +88,9 @@ def _parameters(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str
     return ", ".join(grouped(roots(made, plan.signature)))
 
 
-def _sites(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str]]) -> dict[str, object]:
+def _sites(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str]]) -> Sites:
     problem = asked[next(iter(names.values()))[0]]
-    return {"where": problem.rule and problem.rule.site, "declared": plan.signature[problem.parameter].site}
+    return Sites(where=problem.rule and problem.rule.site, declared=plan.signature[problem.parameter].site)
 
 
 def _flat(names: dict[str, list[str]]) -> tuple[str, ...]:

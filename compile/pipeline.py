@@ -66,7 +66,7 @@ def build(
     if isinstance(job, Graph):
         job = job_of(job, weights or {})
     lowering, out, progress = resolve(target), Path(out), progress or Silent()
-    context = _context(job, max_seq_len)
+    context = context_of(job, max_seq_len)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
@@ -107,7 +107,8 @@ def export(
     return export_program(module, kinds=graph.kinds(), states=states, options=options)
 
 
-def _context(job: Job, asked: int | None) -> int:
+def context_of(job: Job, asked: int | None) -> int:
+    """How many tokens a program is made for. Raises BU007 when the model has fewer positions than asked."""
     largest = job.graph.config.max_positions
     if asked is not None and not 1 <= asked <= largest:
         raise fail("BU007", f"--max-seq-len {asked} is not between 1 and the model's {largest}")

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """transformers as the independent reference: the same checkpoint, its own loader, its own code."""
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Reference:
         import torch
 
         ids = torch.tensor([tokens])
-        made = self.model.generate(
+        model: Any = self.model
+        made = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,

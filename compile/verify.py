@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Proof by numbers: a bundle's logits against transformers', and, where they part, the first module that does."""
 
 from __future__ import annotations
@@ -62,14 +63,13 @@ def _family(manifest: dict[str, Any]) -> str | None:
 
 def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode_steps: int) -> Parity:
     """Prefill and decode logits of a session against transformers'."""
-    if isinstance(prompt_tokens, int):
-        random = np.random.default_rng(0)
-        prompt_tokens = random.integers(0, job.graph.config.vocab_size, prompt_tokens).tolist()
-    more = np.random.default_rng(1).integers(0, job.graph.config.vocab_size, decode_steps).tolist()
+    vocab = job.graph.config.vocab_size
+    prompt = _random(0, vocab, prompt_tokens) if isinstance(prompt_tokens, int) else prompt_tokens
+    more = _random(1, vocab, decode_steps)
     reference = Reference(job.checkpoint, job.config, job.graph.dtype)
-    wanted = reference.logits([*prompt_tokens, *more])
+    wanted = reference.logits([*prompt, *more])
     session.reset()
-    prefill = session.prefill(prompt_tokens)
+    prefill = session.prefill(prompt)
     decoded = np.stack([session.decode(token) for token in more]) if more else prefill[:0]
     parity = Parity(
         model=job.graph.family,
@@ -78,13 +78,17 @@ def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode
         reference=reference.name,
         tolerance=TOLERANCE[job.graph.dtype],
     )
-    end = len(prompt_tokens)
+    end = len(prompt)
     parity.differences.append(compare("prefill", prefill, wanted[end - len(prefill) : end]))
     if more:
         parity.differences.append(compare("decode", decoded, wanted[end:]))
     if not parity.ok:
-        parity.findings.append(_departure(job, reference, prompt_tokens, parity))
+        parity.findings.append(_departure(job, reference, prompt, parity))
     return parity
+
+
+def _random(seed: int, vocab: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, count).tolist()
 
 
 def _departure(job: Job, reference: Reference, tokens: list[int], parity: Parity) -> Diagnostic:

@@ -61,5 +61,5 @@ def write_weights(
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for info in ordered:
-            file.write(memoryview(make(info.name).reshape(-1).view("uint8")))
+            file.write(make(info.name).reshape(-1).view("uint8").data)
             advance((file.tell() - len(header) - 8) / max(end, 1))

@@ -78,7 +78,8 @@ def parse(text: str) -> Axes:
 
 
 def _tokens(text: str) -> list[str]:
-    tokens, at = [], 0
+    tokens: list[str] = []
+    at = 0
     text = text.rstrip()
     while at < len(text):
         found = _TOKEN.match(text, at)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
 
-T = TypeVar("T")
+T = TypeVar("T", int, float, str, bool)
 
 # Training, generation and bookkeeping: none of these changes a logit at inference.
 NEUTRAL = frozenset(
@@ -45,20 +45,30 @@ class Fields:
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of a key, or `default` when it is absent or null. A missing or mistyped value is a finding."""
         self.read.add(key)
-        value = self.raw.get(key)
+        value: Any = self.raw.get(key)
         if value is None and default is not None:
             return default
         if kind is float and type(value) is int:
             value = float(value)
-        if value is None or not isinstance(value, kind) or (kind is int and type(value) is bool):
-            said = "is missing" if value is None else f"is {value!r}"
-            self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
-            return cast(T, {int: 1, float: 1.0, str: "", bool: False}.get(kind, value))
-        return value
+        if isinstance(value, kind) and (kind is not int or type(value) is int):
+            return value
+        said = "is missing" if value is None else f"is {value!r}"
+        self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
+        return kind(1)  # stands in, so that the other keys are read as well
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """The value of a key that may be absent or null."""
-        return None if self.raw.get(key) is None and not self.read.add(key) else self.take(key, kind)
+        self.read.add(key)
+        return None if self.raw.get(key) is None else self.take(key, kind)
+
+    def words(self, key: str) -> list[str] | None:
+        """A list of strings that may be absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in cast(list[Any], value))):
+            return cast("list[str] | None", value)
+        self.error("BU121", f"config key `{key}` is {value!r}; {self.family} needs a list of strings", key)
+        return None
 
     def only(self, key: str, *allowed: Any) -> None:
         """A key for which the graph implements only some values; the first is what an absent key means."""
@@ -75,8 +85,8 @@ class Fields:
     def done(self) -> list[Diagnostic]:
         """Ends the reading. Raises BringupError with every finding; gives the notes when there is no error."""
         for key in self.raw.keys() - self.read - NEUTRAL - self.allowed.keys():
-            value, empty = self.raw[key], (None, False, 0, 0.0, [], {}, "")
-            severity = Severity.NOTE if value in empty else Severity.ERROR
+            value: Any = self.raw[key]
+            severity = Severity.ERROR if value else Severity.NOTE  # null, false, zero and empty switch nothing on
             message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
             hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
             self.findings.append(

@@ -75,7 +75,7 @@ class LlamaConfig:
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
     layers, window = fields.take("num_hidden_layers", int), fields.maybe("sliding_window", int)
-    types: list[Any] | None = fields.maybe("layer_types", list)
+    types = fields.words("layer_types")
     if types is None:
         return (window,) * layers
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """A graph as a torch module: same class bodies, same names, tensors on the meta device."""
 
 from __future__ import annotations

@@ -67,5 +67,5 @@ def _name(named: Named) -> str:
 
 
 def _next(job: Job, bundle: Path) -> str:
-    prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 464,3290"
+    prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
     return f"run it: bringup run {bundle} {prompt}"

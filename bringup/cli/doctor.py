@@ -22,7 +22,7 @@ def command() -> None:
     python = f"{platform.python_version()} on {platform.platform()}"
     installed = [(p.name, _version(p.name) or f"missing; {p.install}") for p in PACKAGES]
     parts = ([("bringup", __version__), ("python", python)], installed, _surroundings())
-    print("\n\n".join(table(list(part)) for part in parts))
+    print("\n\n".join(table(part) for part in parts))
 
 
 def _version(name: str) -> str:

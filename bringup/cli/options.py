@@ -77,7 +77,8 @@ def open_named(named: Named) -> Job:
 
 
 def _is_source(text: str) -> bool:
-    return ":" in text or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
+    is_link = text.startswith(("hf:", "pypi:", "https:", "http:"))
+    return is_link or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
 
 
 def _revised(model: str | None, source: str | None, revision: str | None) -> str | None:

@@ -46,7 +46,7 @@ class Writer:
     """Writes tokens to stdout as they come: as text, or as ids where there is no tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None, *, quiet: bool) -> None:
-        self.stream = tokenizer.stream() if tokenizer else None
+        self.stream = tokenizer.stream(skip_special=True) if tokenizer else None
         self.quiet = quiet
         self.tokens: list[int] = []
         self.text: str | None = "" if tokenizer else None

@@ -20,13 +20,15 @@ from bringup.render.words import table
 def command(model: str, checkpoint: str | None, against: str, as_json: bool) -> int:
     """Compare the logits of MODEL, or of a BUNDLE, with the reference; name the first layer that departs."""
     from bringup.compile.verify import verify
+    from bringup.render.progress import StageLines
 
-    parity = verify(model, checkpoint)
+    parity = verify(model, checkpoint, progress=StageLines())
     if as_json:
         print(json.dumps(parity.as_json(), indent=2))
     else:
         paint = Paint.of(sys.stdout)
         print(table(parity.rows))
-        print(findings_text(parity.findings, paint), end="")
-        print(f"{model}: {paint('agrees', 'green') if parity.ok else paint('differs', 'red')} ({against})")
+        sys.stdout.write(findings_text(parity.findings, paint))
+        said = paint("agrees", "green") if parity.ok else paint("departs", "red")
+        print(f"{model}: {said} ({against}, tolerance {parity.tolerance:g})")
     return 0 if parity.ok else 1

@@ -10,8 +10,8 @@ FOLDER = Path(__file__).parent
 
 def titles() -> Mapping[str, str]:
     """Every code with its name: `BU102` → `shape-mismatch`."""
-    lines = (path.open(encoding="utf-8").readline() for path in sorted(FOLDER.glob("BU*.md")))
-    return {code: name for _, code, name in (line.split() for line in lines)}
+    heads = (path.read_text("utf-8").partition("\n")[0] for path in sorted(FOLDER.glob("BU*.md")))
+    return {code: name for _, code, name in (head.split() for head in heads)}
 
 
 def page(subject: str) -> str | None:

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """MLIR text -> vmfb bytes, by iree-compile."""
 
 from __future__ import annotations

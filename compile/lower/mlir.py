@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false, reportIndexIssue=false
 """Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry.
 
 Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values
@@ -120,13 +122,9 @@ class _EntryText:
 
     def step(self) -> list[tuple[str, str]]:
         n, b = self.entry.num_tokens, self.entry.num_sequences
-        shapes = Step(
-            f"[{n}]", f"[{n}]", f"[{n}]", f"[{b},{'?' if self.interface.max_blocks > 1 else 1}]", f"[{b}]"
-        )
-        return [
-            (f"%{name}", f"!torch.vtensor<{shape},si64>")
-            for name, shape in zip(Step._fields, shapes, strict=True)
-        ]
+        blocks = "?" if self.interface.max_blocks > 1 else 1
+        shapes = {"block_table": f"{b},{blocks}", "lengths": b}
+        return [(f"%{name}", f"!torch.vtensor<[{shapes.get(name, n)}],si64>") for name in Step._fields]
 
     def emit(self, result: str, text: str) -> None:
         self.lines.append(f"    {result} = {text}")

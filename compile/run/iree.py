@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 """Runs a vmfb without torch: 64-byte aligned weights are used where they lie, states stay on the device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Runs a Program by torch: the reference that every other target is compared with."""
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from pathlib import Path
 Shapes = dict[str, tuple[int, ...]]
 
 
-def gpt2_config(layers: int = 12, hidden: int = 768, vocab: int = 50257, positions: int = 1024) -> dict[str, object]:
+def gpt2_config(
+    layers: int = 12, hidden: int = 768, vocab: int = 50257, positions: int = 1024
+) -> dict[str, object]:
     """openai-community/gpt2's config.json, at the sizes asked for."""
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -55,6 +57,37 @@ def write_checkpoint(folder: Path, shapes: Shapes, config: dict[str, object]) ->
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     return folder
+
+
+def write_gguf(path: Path) -> Path:
+    """A llama of one layer, written by llama.cpp's own library; its embedding is in q8_0, its head tied."""
+    import numpy as np
+    from gguf import GGMLQuantizationType, GGUFWriter, quantize
+
+    m, f, heads, groups, vocab = 64, 96, 4, 2, 96
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_context_length(32)
+    writer.add_embedding_length(m)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(f)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(groups)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(vocab)
+    kind = GGMLQuantizationType.Q8_0
+    writer.add_tensor("token_embd.weight", quantize(np.zeros((vocab, m), np.float32), kind), raw_dtype=kind)
+    rows = {"attn_q": (m, m), "attn_k": (m // 2, m), "attn_v": (m // 2, m), "attn_output": (m, m)}
+    rows |= {"ffn_gate": (f, m), "ffn_up": (f, m), "ffn_down": (m, f), "attn_norm": (m,), "ffn_norm": (m,)}
+    for name, shape in {
+        "output_norm": (m,),
+        **{f"blk.0.{name}": shape for name, shape in rows.items()},
+    }.items():
+        writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def _product(sizes: Iterable[int]) -> int:

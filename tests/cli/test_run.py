@@ -1,0 +1,180 @@
+"""`bringup run`, `compile` and `verify`: what they ask of the library, and what they print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bringup.diagnostics import Diagnostic, fail
+from tests.cli.conftest import Bringup
+
+SPEEDS = {"prefill_tokens_per_s": 800.0, "decode_tokens_per_s": 31.64, "load_seconds": 0.12}
+
+
+class FakeStream:
+    """Holds every second piece back."""
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def push(self, token: int) -> str:
+        self.held += f" {token}"
+        return self.finish() if token % 2 else ""
+
+    def finish(self) -> str:
+        held, self.held = self.held, ""
+        return held
+
+
+class FakeTokenizer:
+    eos = frozenset({7})
+
+    def encode(self, text: str) -> list[int]:
+        return [len(text)]
+
+    def stream(self, *, skip_special: bool) -> FakeStream:
+        assert skip_special
+        return FakeStream()
+
+
+class FakeSession:
+    def __init__(self, weights: str, tokenizer: FakeTokenizer | None) -> None:
+        self.manifest = {"weights": weights}
+        self.stats = SimpleNamespace(**SPEEDS)
+        self.found = tokenizer
+        self.asked: dict[str, Any] = {}
+
+    def tokenizer(self) -> FakeTokenizer:
+        if self.found is None:
+            raise fail("BU604", "the bundle has no tokenizer")
+        return self.found
+
+    def generate(self, tokens: list[int], **settings: Any) -> Iterator[int]:
+        self.asked = {"tokens": tokens, **settings}
+        yield from (1, 2, 3, 4)
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    made = FakeSession("checkpoint", FakeTokenizer())
+    monkeypatch.setattr("bringup.compile.session.load", lambda bundle, executor: made)
+    return made
+
+
+def test_text_goes_to_stdout_and_the_rest_to_stderr(bringup: Bringup, session: FakeSession) -> None:
+    result = bringup("run", "gpt2.bundle", "--prompt", "Hello", "--seed", "3", "--temperature", "0.5")
+    assert (result.exit_code, result.stdout) == (0, " 1 2 3 4\n")
+    assert "Loaded gpt2.bundle in " in result.stderr
+    assert "Generated 4 tokens; prefill 800.0 tokens/s, decode 31.6 tokens/s\n" in result.stderr
+    settings = {"max_new_tokens": 64, "temperature": 0.5, "top_p": 1.0, "seed": 3, "eos": frozenset({7})}
+    assert session.asked == {"tokens": [5], **settings}
+
+
+def test_json(bringup: Bringup, session: FakeSession) -> None:
+    found = json.loads(bringup("run", "b", "--tokens", "1, 2,3", "--json").stdout)
+    assert found == {"tokens": [1, 2, 3, 4], "text": " 1 2 3 4", **SPEEDS, "weights": "checkpoint"}
+    assert session.asked["tokens"] == [1, 2, 3]
+
+
+def test_dummy_weights_are_told(bringup: Bringup, session: FakeSession) -> None:
+    session.manifest["weights"] = "dummy"
+    result = bringup("run", "b", "--tokens", "1", "--json")
+    assert json.loads(result.stdout)["weights"] == "dummy"
+    assert "note: the weights are seeded dummies" in result.stderr
+
+
+def test_without_a_tokenizer_ids_come_out(bringup: Bringup, session: FakeSession) -> None:
+    session.found = None
+    assert bringup("run", "b", "--tokens", "1").stdout.split() == ["1", "2", "3", "4"]
+    assert json.loads(bringup("run", "b", "--tokens", "1", "--json").stdout)["text"] is None
+    assert "BU604" in bringup("run", "b", "--prompt", "x").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--prompt", "x", "--tokens", "1"], ["--tokens", "1,b"], ["--tokens", ""]]
+)
+def test_run_wants_one_prompt(bringup: Bringup, words: list[str]) -> None:
+    assert bringup("run", "b", *words).exit_code == 2
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `build` was called with."""
+    seen: dict[str, Any] = {}
+
+    def build(job: Any, *, progress: Any, **settings: Any) -> Path:
+        with progress.stage("Checking") as stage:
+            stage.done("41 parameters")
+        seen.update(settings, job=job)
+        return settings["out"]
+
+    monkeypatch.setattr("bringup.compile.pipeline.build", build)
+    return seen
+
+
+def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
+    result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--max-seq-len", "64", "--target", "torch")
+    assert (result.exit_code, result.stdout) == (0, "")
+    first, second, last = result.stderr.splitlines()
+    assert first == "note: seeded dummy weights, as asked"
+    assert second.startswith("     Checked 41 parameters in ")
+    assert last == "run it: bringup run gpt2.bundle --tokens 1,2,3"
+    assert asked.pop("job").checkpoint.is_dummy
+    out = Path("gpt2.bundle")
+    settings = {"target": "torch", "max_seq_len": 64, "force": False, "emit": "bundle", "dump_dir": None}
+    assert asked == {"out": out, **settings}
+
+
+def test_the_bundle_is_named_after_the_checkpoint(
+    bringup: Bringup, asked: dict[str, Any], small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small.rename(small.with_name("Llama-3.2-1B"))
+    monkeypatch.chdir(folder)
+    for source, name in ((folder, "Llama-3.2-1B"), (".", "Llama-3.2-1B"), ("model.safetensors", "model")):
+        assert bringup("compile", "--checkpoint", source, "--emit", "mlir").exit_code == 0
+        assert asked["out"] == Path(f"{name}.mlir")
+
+
+def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, Any], small: Path) -> None:
+    graph = bringup("compile", "--checkpoint", small, "--emit", "graph")
+    assert len(json.loads(graph.stdout)) == 41
+    plan = bringup("compile", "--checkpoint", small, "--emit", "plan").stdout.splitlines()
+    assert len(plan) == 18
+    row = "transformer.h.{0..2}.attn.c_attn.weight out:(t h d) in:m [384, 128] float32 transposed <- "
+    assert f"{row}h.{{0..2}}.attn.c_attn.weight" in [" ".join(line.split()) for line in plan]
+    assert plan[-1] == "dropped: h.{0..2}.attn.bias (causal-mask buffers)"
+    assert not asked
+
+
+def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dry_run(job: Any, target: str, max_seq_len: int) -> SimpleNamespace:
+        return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len))])
+
+    monkeypatch.setattr("bringup.compile.pipeline.dry_run", dry_run, raising=False)
+    result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run")
+    assert result.stdout == "target   cpu\ncontext  1024\n"
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> None:
+    departs = Diagnostic(code="BU701", message="the first module that departs is `h.0`")
+    parity = SimpleNamespace(
+        ok=ok,
+        rows=[("prefill", "1e-6 over 48 rows")],
+        findings=[] if ok else [departs],
+        tolerance=2e-4,
+        as_json=lambda: {"ok": ok},
+    )
+    monkeypatch.setattr("bringup.compile.verify.verify", lambda model, checkpoint, progress: parity)
+    result = bringup("verify", "gpt2")
+    assert result.exit_code == (0 if ok else 1)
+    assert result.stdout.startswith("prefill  1e-6 over 48 rows\n")
+    assert ("error[BU701]" in result.stdout) is not ok
+    last = f"gpt2: {'agrees' if ok else 'departs'} (transformers, tolerance 0.0002)\n"
+    assert result.stdout.endswith(last)
+    assert json.loads(bringup("verify", "gpt2", "--json").stdout) == {"ok": ok}

@@ -1,0 +1,160 @@
+"""Checkpoints written by transformers, and how far bringup's logits are from those of transformers' own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from transformers.pytorch_utils import Conv1D
+
+from bringup.compile.job import Job
+from bringup.compile.pipeline import build
+from bringup.compile.session import Session, load
+
+transformers.utils.logging.disable_progress_bar()
+
+PROMPT, STEPS = 512, 64
+# Largest |difference| over largest |reference|. float32: sums in another order. bfloat16: 8 bits, rounded at other places.
+TOLERANCE = {"float32": 2e-4, "bfloat16": 2e-2}
+EXEMPT = {"float32": 0.01, "bfloat16": 0.25}  # share of rows too close to call, above which argmax proves too little
+# Deviation of a random matrix's sums. At 1.4 attention is uneven and logits are of order 1; there, transformers' own
+# bfloat16 is 5e-2 from its float32, so that checkpoints to be compared at bfloat16 are calmer.
+GAIN = {"float32": 1.4, "bfloat16": 0.6}
+# Root mean square of bfloat16 logits less float32 ones of the same weights: ours over transformers'.
+NO_WORSE = 1.1
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Logits [R, V] against the reference's. Rows whose top-1 margin is under twice their difference are exempt."""
+
+    worst: float
+    rows: int
+    wrong: int
+    exempt: int
+
+    def __str__(self) -> str:
+        return f"{self.worst:.1e} of max |reference|, {self.rows} rows: top token wrong {self.wrong}, exempt {self.exempt}"
+
+
+def distance(ours: np.ndarray, reference: np.ndarray) -> Distance:
+    assert ours.shape == reference.shape
+    assert np.isfinite(ours).all()
+    gap = np.abs(ours - reference).max(-1)
+    top_two = np.sort(reference)[:, -2:]
+    exempt = top_two[:, 1] - top_two[:, 0] <= 2 * gap
+    wrong = ~exempt & (ours.argmax(-1) != reference.argmax(-1))
+    return Distance(float(gap.max() / np.abs(reference).max()), len(ours), int(wrong.sum()), int(exempt.sum()))
+
+
+def assert_near(ours: np.ndarray, reference: np.ndarray, dtype: str) -> Distance:
+    found = distance(ours, reference)
+    print(found)
+    assert found.worst <= TOLERANCE[dtype]
+    assert found.wrong == 0
+    assert found.exempt <= EXEMPT[dtype] * found.rows
+    return found
+
+
+def random_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, count).tolist()
+
+
+def save_checkpoint(config: transformers.PreTrainedConfig, folder: Path, dtype: str = "float32") -> Path:
+    """A seeded random model as `save_pretrained` writes it; each of its tensors matters to the logits."""
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    random = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            _fill(parameter.data, name, 0 if isinstance(module, Conv1D) else -1, GAIN[dtype], random)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    return folder
+
+
+def _fill(values: torch.Tensor, name: str, axis_in: int, gain: float, random: torch.Generator) -> None:
+    if name == "bias":
+        values.normal_(0, 0.3, generator=random)
+    elif values.ndim == 1:  # a norm's gain
+        values.uniform_(0.5, 1.5, generator=random)
+    else:
+        values.normal_(0, gain * values.shape[axis_in] ** -0.5, generator=random)
+
+
+def load_reference(folder: Path, dtype: str = "auto") -> torch.nn.Module:
+    """transformers' model of a checkpoint, as a rule in the dtype in which it is stored; no tensor may be made up."""
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["mismatched_keys"]
+    return model.eval()
+
+
+def logits_of(model: torch.nn.Module, tokens: list[int]) -> np.ndarray:
+    """Float32 [T, V] of one forward over all tokens, with no cache."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+@cache
+def reference(folder: Path) -> tuple[list[int], np.ndarray]:
+    """The tokens of prompt and decode steps, and transformers' logits of them."""
+    model = load_reference(folder)
+    tokens = random_tokens(PROMPT + STEPS, model.config.vocab_size)
+    logits = logits_of(model, tokens)
+    assert 0.3 < logits.std() < 5
+    return tokens, logits
+
+
+def run(session: Session, tokens: list[int], prompt: int) -> np.ndarray:
+    """Logits of a prompt and of the tokens after it, fed one by one: [R, V]; R counts one prompt row or all."""
+    session.reset()
+    return np.concatenate([session.prefill(tokens[:prompt]), *_decoded(session, tokens[prompt:])])
+
+
+def _decoded(session: Session, tokens: list[int]) -> Iterator[np.ndarray]:
+    for token in tokens:
+        yield session.decode(token)[None]
+
+
+def assert_parity(job: Job, tokens: list[int], wanted: np.ndarray, target: str, out: Path) -> Distance:
+    """Every row of a prefill and every decode step, compiled for a target, against transformers' logits."""
+    bundle = build(
+        job, out=out, target=target, max_seq_len=len(tokens), buckets=(PROMPT,), all_logits=True, force=True
+    )
+    return assert_near(run(load(bundle), tokens, PROMPT), wanted, job.graph.dtype)
+
+
+def assert_chunks_and_padding(job: Job, folder: Path, out: Path) -> None:
+    """A prompt of 700 in chunks of 512 and 188 (padded to 256, past the context's end), and one of 9 (padded)."""
+    context = 720
+    bundle = build(job, out=out, target="cpu", max_seq_len=context, buckets=(256, 512))
+    session = load(bundle)
+    tokens = random_tokens(context, job.graph.config.vocab_size, seed=1)
+    wanted = logits_of(load_reference(folder), tokens)
+    for prompt, end in ((700, context), (9, 40), (257, 290)):
+        assert_near(run(session, tokens[:end], prompt), wanted[prompt - 1 : end], job.graph.dtype)
+
+
+def assert_every_tensor_matters(folder: Path) -> None:
+    """Each tensor moved to what it would be if overlooked moves transformers' own logits ten tolerances or more."""
+    model = load_reference(folder)
+    tokens = random_tokens(128, model.config.vocab_size)
+    before = logits_of(model, tokens)
+    for name, parameter in model.named_parameters():
+        kept = parameter.data.clone()
+        parameter.data = _overlooked(kept, name)
+        moved = distance(logits_of(model, tokens), before).worst
+        parameter.data = kept
+        assert moved > 10 * TOLERANCE["float32"], f"{name} moves the logits by {moved:.1e} only"
+
+
+def _overlooked(values: torch.Tensor, name: str) -> torch.Tensor:
+    if name.endswith("bias"):
+        return torch.zeros_like(values)
+    return torch.ones_like(values) if values.ndim == 1 else values.roll(1, 0)
