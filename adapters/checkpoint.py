@@ -19,7 +19,8 @@ class Checkpoint:
 
     `read(info)` gives an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
     mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
-    never changes. Each call gives memory that no earlier call gave. `config` holds config.json's words, also when they come from GGUF metadata.
+    never changes. Each call gives memory that no earlier call gave. `config` holds config.json's words, also when they
+    come from GGUF metadata.
     """
 
     source: str

@@ -17,7 +17,6 @@ from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, parse, shape_of, show, sized
 from bringup.spec import DTYPES, Shape
 
-
 NO_BLOCKS: Mapping[str, int] = {}
 
 

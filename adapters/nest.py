@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 Loop = tuple[int, int, int]  # extent, source stride, result stride
 
@@ -149,9 +150,9 @@ def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 def boxes(nests: Sequence[Nest], size: int) -> list[tuple[tuple[int, int], ...]] | None:
     """The source side of nests as boxes on one common grid of a source of `size` elements; None if there is none."""
     strides = sorted({src for nest in nests for _, src, _ in nest.loops} | {1, size})
-    if any(high % low for low, high in zip(strides, strides[1:], strict=False)):
+    if any(high % low for low, high in pairwise(strides)):
         return None
-    sizes = [high // low for low, high in zip(strides, strides[1:], strict=False)][::-1]
+    sizes = [high // low for low, high in pairwise(strides)][::-1]
     found: list[tuple[tuple[int, int], ...]] = []
     for nest in nests:
         for grid in _grids(nest.swapped(), sizes):

@@ -91,7 +91,8 @@ def _packed(flat: np.ndarray, info: TensorInfo) -> np.ndarray:
 
 def _invert(entry: Entry, index: int, values: np.ndarray, made: dict[str, np.ndarray]) -> None:
     source = entry.sources[index]
-    assert isinstance(source, Computed) and source.inverse is not None
+    assert isinstance(source, Computed)
+    assert source.inverse is not None
     for region, array in zip(source.inputs, source.inverse(values.reshape(source.shape)), strict=True):
         for nest in region.nests:
             info = entry.sources[nest.source]

@@ -66,7 +66,8 @@ def scale(x: Expr, factor: float) -> Expr:
         return ((array.astype("float32") / factor).astype(array.dtype),)
 
     exact = factor > 0 and math.frexp(factor)[0] == 0.5
-    return ValueNode(f"scale by {factor:g}", (x,), lambda r: (r[0].axes, r[0].dtype), run, exact, undo if exact else None)
+    name, inverse = f"scale by {factor:g}", undo if exact else None
+    return ValueNode(name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse)
 
 
 def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32") -> Expr:
@@ -96,7 +97,7 @@ def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "f
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
-    """Two outputs: the payload in `dtype` and one float32 scale a block, the block's largest magnitude / the dtype's."""
+    """Two outputs: the payload in `dtype`, and one float32 scale a block: its largest magnitude over the dtype's."""
 
     def wide(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         import ml_dtypes

@@ -170,15 +170,15 @@ class _Exporter:
         )
 
 
-def _prologue(module: Any, step: Step) -> tuple[Tensor, ...]:  # noqa: ANN401  torch types attributes as tensors
+def _prologue(module: Any, step: Step) -> tuple[Tensor, ...]:
     return module.prologue(step)
 
 
-def _layer(layer: Any, *values: Tensor | Step) -> Tensor:  # noqa: ANN401
+def _layer(layer: Any, *values: Tensor | Step) -> Tensor:
     return layer(*values)
 
 
-def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:  # noqa: ANN401
+def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
     """Logits [B, V] of each sequence's last token: row lengths[b] - 1 - positions[b * T] of its T rows."""
     num_sequences = step.lengths.shape[0]
     per_sequence = x_ND.shape[0] // num_sequences
@@ -187,7 +187,7 @@ def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:  # noqa: ANN401
     return module.epilogue(x_ND.index_select(0, rows))
 
 
-def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:  # noqa: ANN401
+def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
     return module.epilogue(x_ND)
 
 

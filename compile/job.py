@@ -54,7 +54,7 @@ def open_job(
     checkpoint's own float type. Raises BU0xx to BU2xx errors.
     """
     family, preset, repository = by_name(model) if model else (None, None, None)
-    opened, notice = _open(checkpoint, preset, repository, model)
+    opened, notice = _open(checkpoint, repository, model)
     raw = _read_config(config) if config else (opened.config if opened else None) or preset
     if raw is None:
         raise fail(
@@ -82,7 +82,7 @@ def open_job(
 
 
 def _open(
-    checkpoint: str | Checkpoint | None, preset: Mapping[str, Any] | None, repository: str | None, model: str | None
+    checkpoint: str | Checkpoint | None, repository: str | None, model: str | None
 ) -> tuple[Checkpoint | None, str]:
     """The checkpoint, or None for dummy weights; and what to tell the user."""
     if isinstance(checkpoint, Checkpoint):
@@ -92,7 +92,8 @@ def _open(
     if checkpoint:
         return open_checkpoint(checkpoint), ""
     if repository is None:
-        raise fail("BU005", f"`{model or 'no model'}` has no published checkpoint", help="give one with --checkpoint SRC")
+        said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
+        raise fail("BU005", said, help="give a checkpoint with --checkpoint SRC")
     try:
         return open_checkpoint(f"hf://{repository}"), ""
     except BringupError as error:
@@ -130,7 +131,7 @@ def _dtype(asked: str, checkpoint: Checkpoint | None) -> str:
 
 
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
-    """A job for a graph and its weights by exact name: each array has the parameter's declared axes and stored shape."""
+    """A job for a graph and its weights by exact name; each array has the parameter's declared axes."""
     checkpoint = dict_checkpoint(weights, {})
     adapter = as_declared(graph.signature())
     plan = make_plan(graph.signature(), adapter, checkpoint.headers)

@@ -60,8 +60,8 @@ def build(
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
-    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not only of
-    the last. `dump_dir` receives each phase as text. Raises BringupError; nothing half-written stays behind.
+    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
+    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
     """
     if isinstance(job, Graph):
         job = job_of(job, weights or {})

@@ -1,8 +1,8 @@
 """Named axes: the part of a tensor's type that a shape cannot express.
 
 Grammar, one item a dimension: ``out in`` · ``out:(h d) in:m`` (a named product) · ``out:(q | k | v) in`` (a sum: its
-parts lie side by side) · ``(t h d) m`` (an unnamed product). The notation is that of einops (https://einops.rocks), with
-names for groups and with sums.
+parts lie side by side) · ``(t h d) m`` (an unnamed product). The notation is that of einops
+(https://einops.rocks), with names for groups and with sums.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -125,10 +126,10 @@ def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
 
 
 def _from_file(path: Path) -> Family:
-    spec = spec_from_file_location(path.stem, path)
+    spec = spec_from_file_location(f"bringup_model_file.{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise fail("BU002", f"there is no model file `{path}`")
-    module = module_from_spec(spec)
+    module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     family = getattr(module, "family", None)
     if not isinstance(family, Family):

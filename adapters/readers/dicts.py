@@ -35,7 +35,7 @@ def dict_checkpoint(
     )
 
 
-def _header(name: str, value: Any) -> TensorInfo:  # noqa: ANN401  an array or a tensor
+def _header(name: str, value: Any) -> TensorInfo:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  users' dicts are not typed
         raise _bad(str(name), "its name is not a string")
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
@@ -50,7 +50,7 @@ def _header(name: str, value: Any) -> TensorInfo:  # noqa: ANN401  an array or a
     return TensorInfo(name, dtype, shape, nbytes=math.prod(shape) * width)
 
 
-def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:  # noqa: ANN401  torch is not imported
+def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:
     """A tensor's bits; numpy has no bfloat16 of its own, so they pass as bytes."""
     from bringup.adapters.arrays import numpy_dtype
 

@@ -37,7 +37,7 @@ class Cursor:
     def __init__(self, path: Path, data: mmap.mmap, position: int = 0) -> None:
         self.path, self.data, self.position = path, data, position
 
-    def number(self, code: str) -> Any:  # noqa: ANN401  int or float, as the code says
+    def number(self, code: str) -> Any:
         """A little-endian number of a struct format character."""
         (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
         return value
@@ -97,7 +97,7 @@ class Metadata(Mapping[str, Any]):
     def __init__(self, path: Path, data: mmap.mmap, values: dict[str, Any]) -> None:
         self.path, self._data, self._values = path, data, values
 
-    def __getitem__(self, key: str) -> Any:  # noqa: ANN401  what the file holds
+    def __getitem__(self, key: str) -> Any:
         value = self._values[key]
         if not isinstance(value, Array):
             return value

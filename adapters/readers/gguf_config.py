@@ -137,7 +137,7 @@ def _rows(tensors: Mapping[str, TensorInfo], name: str) -> int | None:
     return tensors[name].shape[0] if name in tensors and tensors[name].shape else None
 
 
-def _tidy(value: object) -> Any:  # noqa: ANN401  a value of the metadata, whatever it is
+def _tidy(value: object) -> Any:
     """A float32 as the shortest decimal that rounds to it: 1e-05, not 9.999999747378752e-06."""
     if not isinstance(value, float) or not abs(value) < 1e38:
         return value

@@ -113,7 +113,7 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
                 shutil.copyfileobj(stored, part, 1 << 20)
             part.flush()
             Path(part.name).chmod(0o644)
-            os.replace(part.name, target)  # noqa: PTH105  a BaseException must not leave the part
+            os.replace(part.name, target)
         except BaseException:
             Path(part.name).unlink(missing_ok=True)
             raise

@@ -58,7 +58,7 @@ def _check_metadata(path: Path, metadata: object) -> None:
         raise _bad_header(path, "`__metadata__` holds more than strings by name")
 
 
-def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:  # noqa: ANN401  JSON
+def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
     """One header entry, its dtype known and its size right."""
     try:
         written, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]

@@ -19,9 +19,7 @@ FORMATS = ("full", "concise", "json")
 
 @click.command("check")
 @job_options
-@click.option(
-    "--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks."
-)
+@click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks.")
 @click.option("--format", "style", type=click.Choice(FORMATS), default="full", show_default=True)
 def command(style: str, tp: int | None, **named: Unpack[Named]) -> int:
     """Prove that a checkpoint fits MODEL's graph, without reading weights and without torch.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import click
 
+from bringup.cli.bundles import bundle_name, next_step
 from bringup.cli.options import Named, job_options, open_named
 from bringup.render.words import table
-
-if TYPE_CHECKING:
-    from bringup.compile.job import Job
 
 PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -43,29 +40,16 @@ def command(
 
         print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
     elif dry_run:
-        from bringup.compile.pipeline import dry_run as sizes
+        from bringup.compile.sizes import dry_run as sizes
 
-        print(table(sizes(job, target, max_seq_len or job.graph.config.max_positions).rows))
+        print(table(sizes(job, target, max_seq_len).rows))
     else:
         from bringup.compile.pipeline import build
         from bringup.render.progress import StageLines
 
-        out = out or Path(f"{_name(named)}.{emit}")
+        out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
         built = build(
             job, target=target, out=out, max_seq_len=max_seq_len, force=force, emit=emit, dump_dir=dump_dir,
             progress=StageLines(),
         )  # fmt: skip
-        print(_next(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
-
-
-def _name(named: Named) -> str:
-    """The model's name; else that of the checkpoint: `hf://org/name@main` → `name`."""
-    source = named["checkpoint"] or ""
-    scheme, colon, rest = source.partition(":")
-    path = Path(named["model"] or (re.split("@|==", rest)[0] if colon else scheme)).resolve()
-    return path.stem if path.suffix in (".py", ".safetensors", ".gguf") else path.name
-
-
-def _next(job: Job, bundle: Path) -> str:
-    prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
-    return f"run it: bringup run {bundle} {prompt}"
+        print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -37,7 +37,5 @@ PACKAGES = (
 
 def needed(module: str) -> Package | None:
     """The package that a module, or the package above it, comes from."""
-    above = [
-        p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or p.module.startswith(f"{module}.")
-    ]
+    above = [p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or p.module.startswith(f"{module}.")]
     return above[0] if module and above else None

@@ -21,7 +21,7 @@ class Shares:
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
     def told(self) -> str:
-        """`rank 0: 237.4 MiB`, equal ranks together."""
+        """`rank 0: 248.9 MB`, equal ranks together."""
         if len(set(self.nbytes)) == 1:
             return f"{plural(len(self.nbytes), 'rank')}: {size(self.nbytes[0])} each"
         return "\n".join(f"rank {rank}: {size(nbytes)}" for rank, nbytes in enumerate(self.nbytes))

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 class _Tokens(click.ParamType[list[int]]):
     name = "ids"
 
-    def convert(
-        self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
+    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         if isinstance(value, list):
             return value
         words = value.replace(",", " ").split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def seconds(value: float) -> str:
@@ -16,10 +16,10 @@ def seconds(value: float) -> str:
 
 
 def size(nbytes: float) -> str:
-    """`474.7 MiB`."""
+    """`497.8 MB`."""
     unit = 0
-    while nbytes >= 1024 and unit < len(_UNITS) - 1:
-        nbytes, unit = nbytes / 1024, unit + 1
+    while nbytes >= 1000 and unit < len(_UNITS) - 1:
+        nbytes, unit = nbytes / 1000, unit + 1
     return f"{nbytes:.1f} {_UNITS[unit]}" if unit else f"{nbytes:.0f} bytes"
 
 

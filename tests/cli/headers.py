@@ -9,9 +9,7 @@ from pathlib import Path
 Shapes = dict[str, tuple[int, ...]]
 
 
-def gpt2_config(
-    layers: int = 12, hidden: int = 768, vocab: int = 50257, positions: int = 1024
-) -> dict[str, object]:
+def gpt2_config(layers: int = 12, hidden: int = 768, vocab: int = 50257, positions: int = 1024) -> dict[str, object]:
     """openai-community/gpt2's config.json, at the sizes asked for."""
     return {
         "architectures": ["GPT2LMHeadModel"],

@@ -48,15 +48,12 @@ def test_a_parameter(bringup: Bringup, small: Path) -> None:
         "  declared      out:(t h d) in:m  [384, 128]  float32",
         "  reads         h.1.attn.c_attn.weight  [128, 384]  float32  in model.safetensors",
         "  axes          h.1.attn.c_attn.weight: in out → out:(t h d) in:m",
-        "  copies        384 times (source +1, result +128): "
-        "128 elements, 384 apart in the source, transposed",
+        "  copies        384 times (source +1, result +128): 128 elements, 384 apart in the source, transposed",
         "  dtype         float32, as stored",
         "  also read by  nothing else",
     ):
         assert f"{line}\n" in result.output
-    assert re.search(
-        r'  rule +transformer\.h.*\n +adapters/gpt2\.py:\d+  gpt2\["transformer\.h', result.output
-    )
+    assert re.search(r'  rule +transformer\.h.*\n +adapters/gpt2\.py:\d+  gpt2\["transformer\.h', result.output)
 
 
 def test_a_tied_parameter_names_who_shares_its_tensor(bringup: Bringup, small: Path) -> None:
@@ -71,13 +68,9 @@ def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
         return bringup("explain", name, "--checkpoint", folder).output
 
     both = told("wte.weight", small)
-    assert (
-        "  read by   transformer.wte.weight (as it lies)\n            lm_head.weight (as it lies)\n" in both
-    )
+    assert "  read by   transformer.wte.weight (as it lies)\n            lm_head.weight (as it lies)\n" in both
     assert "  coverage  whole\n" in both
-    assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in told(
-        "h.0.attn.bias", small
-    )
+    assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in told("h.0.attn.bias", small)
     assert "  read by  nothing: `bringup check` says BU105\n" in told("extra", broken)
     turned = told("h.0.attn.c_attn.weight", broken)
     assert "which is not made" in turned

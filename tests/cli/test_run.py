@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bringup.cli.bundles import bundle_name
 from bringup.diagnostics import Diagnostic, fail
 from tests.cli.conftest import Bringup
 
@@ -95,9 +96,7 @@ def test_without_a_tokenizer_ids_come_out(bringup: Bringup, session: FakeSession
     assert "BU604" in bringup("run", "b", "--prompt", "x").stderr
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--prompt", "x", "--tokens", "1"], ["--tokens", "1,b"], ["--tokens", ""]]
-)
+@pytest.mark.parametrize("words", [[], ["--prompt", "x", "--tokens", "1"], ["--tokens", "1,b"], ["--tokens", ""]])
 def test_run_wants_one_prompt(bringup: Bringup, words: list[str]) -> None:
     assert bringup("run", "b", *words).exit_code == 2
 
@@ -140,6 +139,20 @@ def test_the_bundle_is_named_after_the_checkpoint(
         assert asked["out"] == Path(f"{name}.mlir")
 
 
+@pytest.mark.parametrize(
+    ("model", "checkpoint", "name"),
+    [
+        ("gpt2", "hf://org/other", "gpt2"),
+        ("./my_model.py", None, "my_model"),
+        (None, "hf://org/SmolLM2-1.7B@main", "SmolLM2-1.7B"),
+        (None, "pypi:some-weights==1.0", "some-weights"),
+        (None, "/x/q8_0.gguf", "q8_0"),
+    ],
+)
+def test_names_of_bundles(model: str | None, checkpoint: str | None, name: str) -> None:
+    assert bundle_name(model, checkpoint) == name
+
+
 def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, Any], small: Path) -> None:
     graph = bringup("compile", "--checkpoint", small, "--emit", "graph")
     assert len(json.loads(graph.stdout)) == 41
@@ -152,12 +165,12 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, An
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dry_run(job: Any, target: str, max_seq_len: int) -> SimpleNamespace:
+    def dry_run(job: Any, target: str, max_seq_len: int | None) -> SimpleNamespace:
         return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len))])
 
-    monkeypatch.setattr("bringup.compile.pipeline.dry_run", dry_run, raising=False)
+    monkeypatch.setattr("bringup.compile.sizes.dry_run", dry_run)
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run")
-    assert result.stdout == "target   cpu\ncontext  1024\n"
+    assert result.stdout == "target   cpu\ncontext  None\n"
 
 
 @pytest.mark.parametrize("ok", [True, False])

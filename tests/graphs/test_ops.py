@@ -15,9 +15,9 @@ from bringup.graphs.ops.norm import layer_norm, rms_norm
 
 
 def test_wrong_shape_is_told_by_argument_and_axis():
-    with pytest.raises(BringupError, match="BU301.*op `linear`: `weight`.*axis `in`"):
+    with pytest.raises(BringupError, match=r"BU301.*op `linear`: `weight`.*axis `in`"):
         linear(torch.zeros(2, 3), torch.zeros(5, 4))
-    with pytest.raises(BringupError, match="BU301.*2 dimensions"):
+    with pytest.raises(BringupError, match=r"BU301.*2 dimensions"):
         linear(torch.zeros(2, 3), torch.zeros(3))
 
 

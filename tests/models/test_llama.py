@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig
 
-from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs.config import NEUTRAL
 from bringup.graphs.llama import LlamaConfig as OurConfig
@@ -60,14 +59,12 @@ def checkpoint(request, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    job = open_job(checkpoint=str(checkpoint))
-    found = parity.assert_parity(job, *parity.reference(checkpoint), target, tmp_path / "bundle")
-    record_property("parity", str(found))
+    record_property("parity", str(parity.assert_parity(checkpoint, target, tmp_path / "bundle")))
 
 
 def test_chunks_and_padding(tmp_path: Path) -> None:
     folder = parity.save_checkpoint(CASES["mistral-window"], tmp_path / "model")
-    parity.assert_chunks_and_padding(open_job(checkpoint=str(folder)), folder, tmp_path / "bundle")
+    parity.assert_chunks_and_padding(folder, tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("name", CASES)

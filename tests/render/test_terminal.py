@@ -77,11 +77,11 @@ def test_silent_is_a_progress() -> None:
 
 def test_numbers() -> None:
     assert [seconds(s) for s in (0.004, 9.994, 12.34, 125)] == ["0.00 s", "9.99 s", "12.3 s", "2 min 5 s"]
-    assert [size(n) for n in (0, 1023, 1024, 497_759_232)] == [
+    assert [size(n) for n in (0, 999, 1000, 497_759_232)] == [
         "0 bytes",
-        "1023 bytes",
-        "1.0 KiB",
-        "474.7 MiB",
+        "999 bytes",
+        "1.0 kB",
+        "497.8 MB",
     ]
     assert [plural(n, "error") for n in (0, 1, 3000)] == ["0 errors", "1 error", "3,000 errors"]
 

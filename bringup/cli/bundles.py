@@ -1,0 +1,24 @@
+"""What a bundle is called, and what to type once it is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+
+def bundle_name(model: str | None, checkpoint: str | None) -> str:
+    """The model's name; else that of the checkpoint: `hf://org/name@main` → `name`."""
+    source = checkpoint or ""
+    scheme, colon, rest = source.partition(":")
+    path = Path(model or (re.split("@|==", rest)[0] if colon else scheme)).resolve()
+    return path.stem if path.suffix in (".py", ".safetensors", ".gguf") else path.name
+
+
+def next_step(job: Job, bundle: Path) -> str:
+    """The command that runs it."""
+    prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
+    return f"run it: bringup run {bundle} {prompt}"
