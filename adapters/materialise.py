@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from bringup.adapters.checkpoint import Checkpoint
@@ -36,6 +35,8 @@ def materialise(
 
     def make(name: str) -> np.ndarray:
         return fill(plan.entries[name], checkpoint.read, copy=copy)
+
+    from concurrent.futures import ThreadPoolExecutor  # 15 ms that a check need not pay
 
     with ThreadPoolExecutor(THREADS) as pool:
         return dict(zip(names, pool.map(make, names), strict=True))

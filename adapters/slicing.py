@@ -45,7 +45,7 @@ def _range(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int,
         raise fail(
             "BU130",
             f"`{name}`: axis `{axis}` of size {size} does not divide among {ranks} ranks",
-            help=f"use a number of ranks that divides {size}",
+            help=f"use a number of ranks that divides {size}, or keep `{axis}` whole, or pad it in the adapter",
         )
     return rank * size // ranks, (rank + 1) * size // ranks
 

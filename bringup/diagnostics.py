@@ -37,7 +37,7 @@ class Diagnostic:
 
     def as_json(self) -> dict[str, Any]:
         """The shape of one entry of `findings` in `check --format json`."""
-        rule = {"file": self.where.file, "line": self.where.line} if self.where else None
+        rule = {"file": self.where.path, "line": self.where.line} if self.where else None
         keep = ("code", "severity", "parameter", "expected", "actual", "message", "help")
         return {key: getattr(self, key) for key in keep} | {"sources": list(self.sources), "rule": rule}
 

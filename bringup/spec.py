@@ -77,7 +77,11 @@ class Site:
             frame = frame.f_back
         return cls(frame.f_code.co_filename, frame.f_lineno)
 
+    @property
+    def path(self) -> str:
+        """The real file (our folders are also reached through links), relative to here where it lies below."""
+        path, here = Path(self.file).resolve(), Path.cwd()
+        return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
     def __str__(self) -> str:
-        path = Path(self.file).resolve()
-        cwd = Path.cwd()
-        return f"{path.relative_to(cwd) if path.is_relative_to(cwd) else path}:{self.line}"
+        return f"{self.path}:{self.line}"

@@ -26,17 +26,18 @@ TOKENIZER = "tokenizer"
 _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
 
 
-@contextmanager
-def writing(out: Path, *, force: bool) -> Generator[Path, None, None]:
-    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
-
-    Raises BU601 when `out` exists and `force` is not set, BU602 when it exists and is no bundle.
-    """
+def refuse(out: Path, *, force: bool) -> None:
+    """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle."""
     if out.exists() or out.is_symlink():
         if not (out / MANIFEST).is_file():
-            raise fail("BU602", f"`{out}` exists and is not a bundle", help="choose another name with -o")
+            raise fail("BU012", f"`{out}` exists and is not a bundle", help="choose another name with -o")
         if not force:
-            raise fail("BU601", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
+            raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
+
+
+@contextmanager
+def writing(out: Path) -> Generator[Path, None, None]:
+    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from bringup.adapters.expr import Source
 from bringup.adapters.plan import Plan, Problem
 from bringup.diagnostics import Diagnostic, Sites
 from bringup.grouping import digits, grouped, roots
 
 
+Group = dict[str, list[str]]  # roots of one pattern, each with the names below it
+Asked = Mapping[str, list[Problem]]  # absent tensor → who asks for it
+
+# How alike two names have to be to be one name misspelt, by what else speaks for it (difflib's ratio; by trial over
+# every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
+ALIKE = {"same matrix": 0.45, "same vector": 0.7, "unknown": 0.75, "other shape": 0.93}
+
+
 def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; whole sub-trees are told by their root."""
-    asked = {name: problem for problem in plan.problems if problem.code == "BU101" for name in problem.sources}
+    asked: dict[str, list[Problem]] = {}
+    for problem in plan.problems:
+        for name in problem.sources if problem.code in ("BU101", "BU109") else ():
+            asked.setdefault(name, []).append(problem)
     unread = [name for name in plan.headers if name not in plan.wanted and name not in plan.dropped]
     prefix = _common_prefix(list(asked), set(unread))
     if prefix:
@@ -20,12 +32,14 @@ def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
         asked = {}
     missing_roots = _by_pattern(roots(asked, plan.wanted))
     unread_roots = _by_pattern(roots(unread, plan.headers.keys() - plan.dropped.keys()))
-    for pattern, names in missing_roots.items():
-        partner = _partner(plan, asked, pattern, names, unread_roots)
-        if partner:
-            yield _renamed(plan, asked, names, unread_roots.pop(partner))
-        else:
-            yield _missing(plan, asked, names)
+    for pattern, other in _pairs(plan, asked, missing_roots, unread_roots):
+        ours, theirs = _same_numbers(missing_roots[pattern], unread_roots.get(other, {}))
+        if ours:
+            yield _renamed(plan, asked, ours, theirs)
+            unread_roots.pop(other)
+            missing_roots[pattern] = {r: names for r, names in missing_roots[pattern].items() if r not in ours}
+    for names in filter(None, missing_roots.values()):
+        yield _missing(plan, asked, names)
     for names in unread_roots.values():
         yield _unread(plan, names)
 
@@ -56,51 +70,87 @@ def _common_prefix(missing: list[str], unread: set[str]) -> str:
     return ""
 
 
-def _partner(
-    plan: Plan,
-    asked: dict[str, Problem],
-    pattern: str,
-    names: dict[str, list[str]],
-    unread: dict[str, dict[str, list[str]]],
-) -> str | None:
-    """The unread group that most looks like a missing one: as many tensors, a like name, like sizes."""
+def _pairs(plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group]) -> Iterator[tuple[str, str]]:
+    """Missing and unread patterns that may be one thing under two names, the most alike first."""
+    if not (missing and unread):
+        return
     from difflib import SequenceMatcher
 
-    def likeness(candidate: str) -> float:
-        theirs = unread[candidate]
-        ours = [name for group in names.values() for name in group]
-        other = [name for group in theirs.values() for name in group]
-        if len(ours) != len(other):
-            return 0.0
-        alike = SequenceMatcher(None, pattern, candidate).ratio()
-        return alike + (0.2 if _sizes(plan, asked[ours[0]]) == sorted(plan.headers[other[0]].shape) else -0.2)
-
-    best = max(unread, key=likeness, default=None)
-    return best if best is not None and likeness(best) > 0.75 else None
-
-
-def _sizes(plan: Plan, problem: Problem) -> list[int]:
-    return sorted(plan.signature[problem.parameter].storage[0])
+    found: list[tuple[float, str, str]] = []
+    for other, theirs in unread.items():
+        matcher = SequenceMatcher(None, b=other, autojunk=False)
+        for pattern, names in missing.items():
+            ours, theirs_fit = _same_numbers(names, theirs)
+            if not ours:
+                continue
+            needed = ALIKE[_evidence(plan, asked, ours, theirs_fit)]
+            matcher.set_seq1(pattern)
+            if matcher.real_quick_ratio() >= needed and (ratio := matcher.ratio()) >= needed:
+                found.append((ratio - needed, pattern, other))
+    yield from ((pattern, other) for _, pattern, other in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _parameters(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str]]) -> str:
-    made = dict.fromkeys(asked[name].parameter for group in names.values() for name in group)
+def _same_numbers(missing: Group, unread: Group) -> tuple[Group, Group]:
+    """The missing roots in the layers that the unread ones are in; nothing when those have other layers or sizes."""
+    ours = {_numbers(root): root for root in missing}
+    theirs = {_numbers(root): root for root in unread}
+    if not theirs or any(n not in ours or len(missing[ours[n]]) != len(unread[root]) for n, root in theirs.items()):
+        return {}, {}
+    return {ours[n]: missing[ours[n]] for n in theirs}, unread
+
+
+def _numbers(root: str) -> tuple[int, ...]:
+    """The numbers that `_pattern` takes out."""
+    return digits(root.rpartition(".")[0] + ".")[1]
+
+
+def _evidence(plan: Plan, asked: Asked, ours: Group, theirs: Group) -> str:
+    """What shapes say of two groups being the same tensors: a key of ALIKE."""
+    sizes = [_sizes(plan, asked[name][0]) for name in _flat(ours)]
+    if None in sizes:
+        return "unknown"
+    found = [sorted(plan.headers[name].shape) for name in _flat(theirs)]
+    if sorted(filter(None, sizes)) != sorted(found):
+        return "other shape"
+    return "same matrix" if len(next(iter(ours.values()))) > 1 or len(found[0]) > 1 else "same vector"
+
+
+def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
+    """The sizes of a tensor that is absent, where the rule is that tensor and nothing else."""
+    simple = problem.rule and isinstance(problem.rule.made, Source)
+    return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
+
+
+def _parameters(plan: Plan, asked: Asked, names: Group) -> str:
+    made = dict.fromkeys(problem.parameter for name in _flat(names) for problem in asked[name])
     return ", ".join(grouped(roots(made, plan.signature)))
 
 
-def _sites(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str]]) -> Sites:
-    problem = asked[next(iter(names.values()))[0]]
+def _sites(plan: Plan, asked: Asked, names: Group) -> Sites:
+    problem = asked[_flat(names)[0]][0]
     return Sites(where=problem.rule and problem.rule.site, declared=plan.signature[problem.parameter].site)
 
 
-def _flat(names: dict[str, list[str]]) -> tuple[str, ...]:
+def _flat(names: Group) -> tuple[str, ...]:
     return tuple(name for group in names.values() for name in group)
 
 
-def _missing(plan: Plan, asked: dict[str, Problem], names: dict[str, list[str]]) -> Diagnostic:
+def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
     told, count = ", ".join(grouped(names)), len(_flat(names))
-    message = f"the checkpoint has no tensor `{told}`" if count == len(names) else (
-        f"the checkpoint has nothing below `{told}` ({count} tensors)"
+    untied = asked[_flat(names)[0]][0]
+    if untied.code == "BU109":
+        return Diagnostic(
+            code="BU109",
+            message=f"`{untied.parameter}` is missing: {untied.message}",
+            help=untied.help,
+            parameter=untied.parameter,
+            sources=_flat(names),
+            **_sites(plan, asked, names),
+        )
+    message = (
+        f"the checkpoint has no tensor `{told}`"
+        if count == len(names)
+        else (f"the checkpoint has nothing below `{told}` ({count} tensors)")
     )
     return Diagnostic(
         code="BU101",
@@ -129,21 +179,29 @@ def _numbering(plan: Plan, root: str) -> str:
     return f"there is a hole in the numbering of `{parent}`: {grouped(f'{parent}.{n}' for n in there)[0]} are there"
 
 
-def _unread(plan: Plan, names: dict[str, list[str]]) -> Diagnostic:
+def _unread(plan: Plan, names: Group) -> Diagnostic:
     told, count = ", ".join(grouped(names)), len(_flat(names))
-    shape = list(plan.headers[_flat(names)[0]].shape)
+    first = plan.headers[_flat(names)[0]]
+    pattern = _drop_pattern(names)
     below = "" if count == len(names) else f" ({count} tensors below it)"
     return Diagnostic(
         code="BU105",
-        message=f"nothing reads the tensor `{told}`{below or f' {shape}'}",
-        help=f'if it is not a weight, say so in the adapter: drop("{next(iter(names))}", why="…")',
+        message=f"nothing reads the tensor `{told}`{below or f' {list(first.shape)}'}",
+        help=f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")',
         sources=_flat(names),
+        file=str(first.file or ""),
     )
 
 
-def _renamed(
-    plan: Plan, asked: dict[str, Problem], wanted: dict[str, list[str]], found: dict[str, list[str]]
-) -> Diagnostic:
+def _drop_pattern(names: Group) -> str:
+    """What to write into a drop: layers as variables, a sub-tree with `**`."""
+    root, below = next(iter(names.items()))
+    pattern, numbers = digits(root) if len(names) > 1 else (root, ())
+    below_it = f"{pattern}.**" if below != [root] else pattern
+    return below_it.format(*("{" + letter + "}" for letter in "LMNOP"[: len(numbers)])) if numbers else below_it
+
+
+def _renamed(plan: Plan, asked: Asked, wanted: Group, found: Group) -> Diagnostic:
     told, other = ", ".join(grouped(wanted)), ", ".join(grouped(found))
     return Diagnostic(
         code="BU101",
@@ -151,17 +209,18 @@ def _renamed(
         help=f"did you mean `{other}`? nothing reads it; correct the name in the rule",
         parameter=_parameters(plan, asked, wanted),
         sources=(*_flat(wanted), *_flat(found)),
+        file=str(plan.headers[_flat(found)[0]].file or ""),
         **_sites(plan, asked, wanted),
     )
 
 
-def _prefixed(plan: Plan, asked: dict[str, Problem], prefix: str) -> Diagnostic:
-    problem = next(iter(asked.values()))
+def _prefixed(plan: Plan, asked: Asked, prefix: str) -> Diagnostic:
+    problem = next(iter(asked.values()))[0]
     return Diagnostic(
         code="BU101",
         message=f"every name of the checkpoint carries the prefix `{prefix}` ({len(asked)} tensors are missing for it)",
         help=f'say so in the adapter: Adapter(…, prefix="{prefix}")',
-        parameter=", ".join(roots(dict.fromkeys(p.parameter for p in asked.values()), plan.signature)),
+        parameter=", ".join(roots(dict.fromkeys(p.parameter for ps in asked.values() for p in ps), plan.signature)),
         sources=tuple(prefix + name for name in asked),
         where=problem.rule and problem.rule.site,
     )

@@ -61,12 +61,15 @@ def build(
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
     anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
-    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
+    logits of every prompt token (for scoring), not only of the last. `dump_dir` receives each phase as text. Raises
+    BringupError; nothing half-written stays behind.
     """
     if isinstance(job, Graph):
         job = job_of(job, weights or {})
     lowering, out, progress = resolve(target), Path(out), progress or Silent()
     context = context_of(job, max_seq_len)
+    if emit == "bundle":
+        bundles.refuse(out, force=force)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
@@ -76,7 +79,7 @@ def build(
         stage.done(f"{len(program.interface.entries)} entry points, {len(program.interface.functions)} functions")
     if emit != "bundle":
         return _emit(program, emit, out, dump_dir, progress)
-    with bundles.writing(out, force=force) as folder:
+    with bundles.writing(out) as folder:
         _lower(program, lowering, folder, dump_dir, progress)
         with progress.stage("Writing") as stage:
             nbytes = _write_weights(job, context, folder / bundles.WEIGHTS, stage.advance)
@@ -124,12 +127,9 @@ def _emit(program: Program, phase: str, out: Path, dump_dir: str | Path | None, 
         return _text(out, text)
     from bringup.compile.lower.mlir import to_mlir
 
-    mlir = to_mlir(program)
-    if phase == "mlir":
-        return _text(out, mlir)
     with progress.stage("Lowering"):
-        _bytes(out, compile_mlir(mlir, dump_dir))
-    return out
+        mlir = to_mlir(program)
+        return _text(out, mlir) if phase == "mlir" else _bytes(out, compile_mlir(mlir, dump_dir))
 
 
 def _lower(program: Program, lowering: str, folder: Path, dump_dir: str | Path | None, progress: Progress) -> None:

@@ -54,11 +54,11 @@ class Session:
         self._length = 0
 
     def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer. Raises BU604 when it has none."""
+        """The bundle's tokenizer. Raises BU014 when it has none."""
         from bringup.compile.run.tokenizer import load_tokenizer
 
         if not (self.folder / TOKENIZER).is_dir():
-            raise fail("BU604", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
+            raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
         return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json")
 
     def reset(self) -> None:
@@ -122,10 +122,10 @@ class Session:
         wrong = [token for token in tokens if not 0 <= token < vocab]
         if wrong or not tokens:
             said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
-            raise fail("BU605", said)
+            raise fail("BU015", said)
         if self._length + len(tokens) > self.max_seq_len:
             raise fail(
-                "BU606",
+                "BU016",
                 f"{self._length + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
                 help="compile with a larger --max-seq-len",
             )

@@ -70,6 +70,15 @@ class Fields:
         self.error("BU121", f"config key `{key}` is {value!r}; {self.family} needs a list of strings", key)
         return None
 
+    def group(self, key: str) -> dict[str, Any]:
+        """The settings under one key; none when it is absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is not None and not isinstance(value, dict):
+            self.error("BU121", f"config key `{key}` is {value!r}; {self.family} needs an object", key)
+            return {}
+        return cast("dict[str, Any]", value or {})
+
     def only(self, key: str, *allowed: Any) -> None:
         """A key for which the graph implements only some values; the first is what an absent key means."""
         self.read.add(key)

@@ -75,6 +75,10 @@ class LlamaConfig:
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
     layers, window = fields.take("num_hidden_layers", int), fields.maybe("sliding_window", int)
+    if fields.raw.get("model_type") == "llama":  # transformers' Llama sees everything, whatever its config says
+        fields.only("sliding_window", None)
+        fields.only("layer_types", None, ["full_attention"] * layers)
+        return (None,) * layers
     types = fields.words("layer_types")
     if types is None:
         return (window,) * layers

@@ -28,9 +28,8 @@ class RopeConfig:
     @classmethod
     def from_hf(cls, fields: Fields) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on)."""
-        older: dict[str, Any] | None = fields.maybe("rope_scaling", dict)
-        newer: dict[str, Any] | None = fields.maybe("rope_parameters", dict)
-        raw = older or newer or {}  # the order of transformers' `convert_rope_params_to_dict`
+        older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
+        raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
         inner = Fields(raw, f"{fields.family} rope")
         theta = inner.take("rope_theta", float, fields.take("rope_theta", float, 10000.0))
         kind = inner.take("rope_type", str, inner.take("type", str, "default"))

@@ -52,7 +52,7 @@ class FakeSession:
 
     def tokenizer(self) -> FakeTokenizer:
         if self.found is None:
-            raise fail("BU604", "the bundle has no tokenizer")
+            raise fail("BU014", "the bundle has no tokenizer")
         return self.found
 
     def generate(self, tokens: list[int], **settings: Any) -> Iterator[int]:
@@ -93,7 +93,7 @@ def test_without_a_tokenizer_ids_come_out(bringup: Bringup, session: FakeSession
     session.found = None
     assert bringup("run", "b", "--tokens", "1").stdout.split() == ["1", "2", "3", "4"]
     assert json.loads(bringup("run", "b", "--tokens", "1", "--json").stdout)["text"] is None
-    assert "BU604" in bringup("run", "b", "--prompt", "x").stderr
+    assert "BU014" in bringup("run", "b", "--prompt", "x").stderr
 
 
 @pytest.mark.parametrize("words", [[], ["--prompt", "x", "--tokens", "1"], ["--tokens", "1,b"], ["--tokens", ""]])
