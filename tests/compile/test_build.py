@@ -1,0 +1,195 @@
+"""From weights to a bundle and back: the dict contract, phases, bundles that are whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+import bringup
+from bringup.adapters.materialise import materialise
+from bringup.compile.bundle import read_manifest
+from bringup.compile.job import Job, open_job
+from bringup.compile.pipeline import build, export, plan_hash
+from bringup.compile.sizes import dry_run
+from bringup.diagnostics import BringupError
+from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
+
+TINY = SIZES["gpt2"] | {"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 21}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Job:
+    config = tmp_path_factory.mktemp("config") / "config.json"
+    config.write_text(json.dumps(TINY))
+    return open_job("gpt2", "dummy", config=str(config))
+
+
+@pytest.fixture(scope="module")
+def bundle(job, tmp_path_factory) -> Path:
+    return build(job, out=tmp_path_factory.mktemp("out") / "tiny.bundle", target="torch")
+
+
+def weights(job: Job) -> dict[str, np.ndarray]:
+    return materialise(job.plan, job.checkpoint)
+
+
+def test_a_graph_and_a_dict_of_its_weights(job, bundle, tmp_path):
+    graph = GPT2(GPT2Config.from_hf(TINY))
+    out = build(graph, weights=weights(job), out=tmp_path / "b", target="torch")
+    tokens = [3, 1, 4]
+    one = bringup.load(bundle).prefill(tokens)
+    assert np.array_equal(bringup.load(out).prefill(tokens), one)
+    assert np.abs(one).max() > 0
+
+
+def test_missing_extra_and_misshaped_weights_are_told_at_once_before_export(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("bringup.compile.pipeline.export", lambda *_, **__: pytest.fail("exported"))
+    given = weights(job)
+    del given["transformer.h.0.ln_1.weight"]
+    given["transformer.h.9.extra"] = np.zeros(3, np.float32)
+    given["transformer.h.1.mlp.c_fc.weight"] = given["transformer.h.1.mlp.c_fc.weight"].T
+    with pytest.raises(BringupError) as caught:
+        build(GPT2(GPT2Config.from_hf(TINY)), weights=given, out=tmp_path / "b", target="torch")
+    found = {(finding.code, finding.sources) for finding in caught.value.findings}
+    assert found == {
+        ("BU101", ("transformer.h.0.ln_1.weight",)),
+        ("BU102", ("transformer.h.1.mlp.c_fc.weight",)),
+        ("BU105", ("transformer.h.9.extra",)),
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bundle_is_described_by_its_manifest(job, bundle):
+    manifest = read_manifest(bundle)
+    assert manifest["weights"] == "dummy"
+    assert manifest["plan"] == plan_hash(job.plan)
+    assert manifest["aliases"] == {"lm_head.weight": "transformer.wte.weight"}
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((bundle / name).read_bytes()).hexdigest() == digest
+
+
+def test_weights_file_is_safetensors_and_aligned(job, bundle):
+    path = bundle / "weights.safetensors"
+    expected = weights(job)
+    with safe_open(path, "np") as file:
+        assert set(file.keys()) == expected.keys() - {"lm_head.weight"}
+        assert all(np.array_equal(file.get_tensor(name), expected[name]) for name in file.keys())  # noqa: SIM118
+    header = int.from_bytes(path.read_bytes()[:8], "little")
+    assert (header + 8) % 64 == 0
+
+
+def test_generate_is_repeatable_and_seeded(bundle):
+    session = bringup.load(bundle)
+    greedy = [list(session.generate([1, 2], max_new_tokens=5)) for _ in range(2)]
+    assert greedy[0] == greedy[1]
+    drawn = [list(session.generate([1, 2], max_new_tokens=20, temperature=5.0, seed=s)) for s in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(list(session.generate([1, 2], max_new_tokens=999))) == 63  # the context's end: 64 positions, one fed last
+
+
+def test_prefill_in_pieces_equals_prefill_at_once(bundle):
+    session = bringup.load(bundle)
+    tokens = [int(t) for t in np.random.default_rng(0).integers(0, 21, 40)]
+    whole = session.prefill(tokens)[-1]
+    session.reset()
+    session.prefill(tokens[:7])
+    for token in tokens[7:30]:
+        session.decode(token)
+    assert np.allclose(session.prefill(tokens[30:])[-1], whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code"), [([], "BU015"), ([21], "BU015"), ([-1], "BU015"), ([0] * 65, "BU016")]
+)
+def test_bad_tokens_are_refused(bundle, tokens, code):
+    with pytest.raises(BringupError, match=code):
+        bringup.load(bundle).prefill(tokens)
+
+
+def test_an_existing_bundle_is_kept_unless_forced(job, tmp_path):
+    out = tmp_path / "b"
+    build(job, out=out, target="torch")
+    before = (out / "manifest.json").stat().st_ino
+    with pytest.raises(BringupError, match="BU011"):
+        build(job, out=out, target="torch")
+    assert (out / "manifest.json").stat().st_ino == before
+    build(job, out=out, target="torch", force=True)
+    assert (out / "manifest.json").stat().st_ino != before
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(job, tmp_path, monkeypatch):
+    out = build(job, out=tmp_path / "b", target="torch")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bringup.compile.pipeline.write_weights", full)
+    with pytest.raises(OSError, match="No space"):
+        build(job, out=out, target="torch", force=True)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert bringup.load(out).prefill([1]).shape == (1, 21)
+
+
+def test_something_else_in_the_way_is_never_replaced(job, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("…")
+    with pytest.raises(BringupError, match="BU012"):
+        build(job, out=tmp_path / "mine", target="torch", force=True)
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_phases(job, tmp_path):
+    program = build(job, out=tmp_path / "program.txt", emit="program", max_seq_len=64).read_text()
+    assert "prefill_64.layer0" in program
+    mlir = build(job, out=tmp_path / "model.mlir", emit="mlir", max_seq_len=64).read_text()
+    assert '#flow.parameter.named<"model"::"transformer.h.1.attn.c_proj.weight">' in mlir
+    assert "dense_resource" not in mlir
+    assert build(job, out=tmp_path / "m.vmfb", emit="vmfb", max_seq_len=64, dump_dir=tmp_path / "dump").stat().st_size
+    assert {path.suffix for path in (tmp_path / "dump" / "iree").iterdir()} == {".mlir"}
+
+
+def test_equal_layers_are_one_function():
+    def functions(layers: int) -> int:
+        graph = GPT2(GPT2Config.from_hf(TINY | {"n_layer": layers}))
+        return len(export(graph, 64).interface.functions)
+
+    assert functions(2) == functions(7) == 6  # prologue, layer, epilogue; prefill and decode
+
+
+def test_dry_run_states_the_sizes_that_come_out(job, bundle):
+    sizes = dry_run(job, "torch", None)
+    header = int.from_bytes((bundle / "weights.safetensors").read_bytes()[:8], "little") + 8
+    assert (bundle / "weights.safetensors").stat().st_size - header == sizes.weights
+    assert sizes.cache_per_token == 2 * 2 * 8 * 4  # k and v, two layers, eight channels, float32
+    assert sizes.parameters == 28
+
+
+def test_unknown_target_phase_and_context_are_told(job, tmp_path):
+    for code, options in (
+        ("BU006", {"target": "cpuu"}),
+        ("BU008", {"emit": "mlr"}),
+        ("BU007", {"max_seq_len": 65}),
+    ):
+        with pytest.raises(BringupError, match=code):
+            build(job, out=tmp_path / "b", **options)
+
+
+def test_running_a_compiled_bundle_needs_no_torch(job, tmp_path):
+    out = build(job, out=tmp_path / "b", target="cpu")
+    code = (
+        "import sys, bringup\n"
+        f"print(list(bringup.load({str(out)!r}).generate([1, 2], max_new_tokens=3)))\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = list(bringup.load(build(job, out=tmp_path / "t", target="torch")).generate([1, 2], max_new_tokens=3))
+    assert json.loads(done.stdout) == expected
