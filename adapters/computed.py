@@ -37,15 +37,21 @@ class Computed:
 
 
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
-    """A GGUF block type read as float32, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py)."""
+    """A GGUF block type read as float32."""
+    shape = tuple(axis.size for axis in axes)
+    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype), exact=False)
 
-    def run(data: np.ndarray) -> np.ndarray:
+
+@dataclass(frozen=True, slots=True)
+class _FromBlocks:
+    """The values of a block type, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py)."""
+
+    dtype: str
+
+    def __call__(self, data: np.ndarray) -> np.ndarray:
         from gguf import GGMLQuantizationType, dequantize
 
-        return dequantize(data, GGMLQuantizationType[dtype.upper()])
-
-    shape = tuple(axis.size for axis in axes)
-    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", run, exact=False)
+        return dequantize(data, GGMLQuantizationType[self.dtype.upper()])
 
 
 def block_bytes(index: int, info: TensorInfo) -> Region:

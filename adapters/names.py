@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Headers by the names that rules use. `prefix` is a first name that the checkpoint may carry or lack."""
+    """Headers by the names that rules use. `prefix` is a first name that the checkpoint may carry or lack.
 
-    def __init__(self, headers: Mapping[str, TensorInfo], prefix: str = "") -> None:
+    `outside` are first names that stand without it even in a checkpoint that carries it: the head's.
+    """
+
+    def __init__(self, headers: Mapping[str, TensorInfo], prefix: str = "", outside: Collection[str] = ()) -> None:
         self.infos = {name.removeprefix(prefix): info for name, info in headers.items()}
         if prefix:  # a name that stands there without the prefix wins over one that has it
             self.infos |= {name: info for name, info in headers.items() if not name.startswith(prefix)}
         self.prefix = prefix
-        self.under = {name.removeprefix(prefix).partition(".")[0] for name in headers if name.startswith(prefix)}
+        self.outside = outside
+        self.carried = any(name.startswith(prefix) for name in headers)
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         """The tensors that a name stands for, in order; where there is none, the name that would be it."""
-        absent = self.prefix + name if name.partition(".")[0] in self.under else name
+        absent = self.prefix + name if self.carried and name.partition(".")[0] not in self.outside else name
         return [self.infos.get(name, absent)]
 
     def made(self, name: str, scope: Scope) -> Region | None:

@@ -12,14 +12,21 @@ from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr, Source
 from bringup.adapters.names import Names, Translated
 from bringup.adapters.pattern import match
+from bringup.adapters.problems import (
+    Problem,
+    axes_problem,
+    dtypes,
+    misfits_beside,
+    odd_ones,
+    shapes,
+    unclaimed,
+)
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Adapter, Drop, Rule, Tied
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
-
-FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +56,6 @@ class Entry:
         return packed.to((*words, Axis("value", n))).bits(self.declared.storage[1], "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One fact that does not fit, before facts are grouped into diagnostics."""
-
-    code: str
-    parameter: str = ""
-    rule: Rule | None = None
-    sources: tuple[str, ...] = ()
-    expected: str = ""
-    actual: str = ""
-    message: str = ""
-    help: str = ""
-    axes: Axes = ()  # BU102: what the tensor should be, in the order in which it is stored
-
-
 @dataclass(slots=True)
 class Plan:
     """Every parameter's entry, the tensors that were dropped, and what does not fit."""
@@ -75,16 +67,17 @@ class Plan:
     wanted: dict[str, str] = field(default_factory=dict[str, str])  # tensor → first parameter that asks for it
     problems: list[Problem] = field(default_factory=list[Problem])
     compare: list[tuple[Entry, Entry]] = field(default_factory=list[tuple[Entry, Entry]])  # tied, yet both present
+    prefix: str = ""  # of the checkpoint's names, which rules leave out
+    cut: dict[str, Drop] = field(default_factory=dict[str, Drop])  # drops of what rules leave of a tensor
 
     def aliases(self) -> dict[str, str]:
         """Parameters that hold the same values as an earlier one, by construction: {later: first}."""
         first: dict[tuple[object, ...], str] = {}
         same: dict[str, str] = {}
         for name, entry in self.entries.items():
-            if all(isinstance(source, TensorInfo) for source in entry.sources):
-                key = (tuple(info.name for info in entry.tensors), entry.region.nests, entry.declared.storage)
-                if first.setdefault(key, name) != name:
-                    same[name] = first[key]
+            key = (entry.sources, entry.region.nests, entry.declared.storage)
+            if first.setdefault(key, name) != name:
+                same[name] = first[key]
         return same
 
 
@@ -95,13 +88,13 @@ def make_plan(
 
     `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
     """
-    plan = Plan(signature, headers)
-    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefix)
+    plan = Plan(signature, headers, prefix=adapter.prefix)
+    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefix, adapter.outside())
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     for declared in signature.values():
         claims = list(adapter.matching(declared.name))
         if len(claims) != 1:
-            plan.problems.append(_claims(declared, claims))
+            plan.problems.append(unclaimed(declared, claims))
             continue
         rule, bindings = claims[0]
         expr = _choose(plan, adapter, declared, rule, bindings, names)
@@ -109,13 +102,6 @@ def make_plan(
             _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
     _drop(plan, adapter, names)
     return plan
-
-
-def _claims(declared: Declared, claims: list[tuple[Rule, dict[str, str]]]) -> Problem:
-    if not claims:
-        return Problem(code="BU103", parameter=declared.name, message="no rule makes this parameter")
-    lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
-    return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
 
 
 def _choose(
@@ -130,10 +116,11 @@ def _choose(
     if not isinstance(rule.expr, Tied):
         return rule.expr
     own, other, when = rule.expr.own, rule.expr.other, rule.expr.when
-    present = all(name in names for _, name in own.leaves(bindings))
+    behind = [found for _, name in own.leaves(bindings) for found in names.behind(name)]
+    sources = tuple(found for found in behind if isinstance(found, str))
+    present = not sources
     if not present and not when:
-        sources = tuple(str(absent) for _, name in own.leaves(bindings) for absent in names.behind(name))
-        plan.wanted |= dict.fromkeys(sources, declared.name)
+        plan.wanted |= {f if isinstance(f, str) else f.name: declared.name for f in behind}
         plan.problems.append(
             Problem(
                 code="BU109",
@@ -146,9 +133,13 @@ def _choose(
         )
         return None
     if present and when and all(name in names for _, name in other.leaves(bindings)):
-        made = [_evaluate(adapter, declared, expr, bindings, names) for expr in (own, other)]
-        if not any(scope.misfits for _, scope in made):
-            mine, theirs = (Entry(declared, rule, tuple(scope.sources), region) for region, scope in made)
+        scopes = [_scope(adapter, declared, expr, bindings, names) for expr in (own, other)]
+        regions = [_evaluate(declared, expr, scope) for expr, scope in zip((own, other), scopes, strict=True)]
+        if not any(scope.misfits for scope in scopes):
+            mine, theirs = (
+                Entry(declared, rule, tuple(scope.sources), region)
+                for region, scope in zip(regions, scopes, strict=True)
+            )
             plan.compare.append((mine, theirs))
     return own if present else other
 
@@ -163,13 +154,15 @@ def _plan_one(
     names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
 ) -> None:
-    behind = [found for _, name in expr.leaves(bindings) for found in names.behind(name)]
-    infos = [found for found in behind if isinstance(found, TensorInfo)]
-    absent = tuple(dict.fromkeys(found for found in behind if isinstance(found, str)))
+    leaves = [(leaf, names.behind(name)) for leaf, name in expr.leaves(bindings)]
+    infos = [found for _, behind in leaves for found in behind if isinstance(found, TensorInfo)]
+    absent = tuple(dict.fromkeys(found for _, behind in leaves for found in behind if isinstance(found, str)))
     for name in (*absent, *(info.name for info in infos)):
         plan.wanted.setdefault(name, declared.name)
+    scope = _scope(adapter, declared, expr, bindings, names)
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
+        plan.problems += shapes(declared, rule, misfits_beside(leaves, scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *((info.shape, info.dtype) for info in infos))
@@ -180,45 +173,32 @@ def _plan_one(
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
         return
     try:
-        region, scope = _evaluate(adapter, declared, expr, bindings, names)
+        region = _evaluate(declared, expr, scope)
     except AxesError as error:
-        actual = ", ".join(str(list(info.shape)) for info in infos[:3])
-        plan.problems.append(
-            Problem(
-                code="BU106",
-                parameter=declared.name,
-                rule=rule,
-                sources=tuple(info.name for info in infos),
-                expected=show(declared.axes),
-                actual=actual,
-                message=str(error),
-            )
-        )
+        plan.problems += odd_ones(declared, rule, leaves) or [axes_problem(declared, rule, infos, error)]
         return
-    if not _fits(plan, declared, rule, region, scope):
-        return
-    sources = tuple(scope.sources)
-    proved[facts] = region, sources
-    plan.entries[declared.name] = Entry(declared, rule, sources, region)
+    found = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
+    plan.problems += found
+    if not found:
+        sources = tuple(scope.sources)
+        proved[facts] = region, sources
+        plan.entries[declared.name] = Entry(declared, rule, sources, region)
 
 
-def _evaluate(
-    adapter: Adapter,
-    declared: Declared,
-    expr: Expr,
-    bindings: Mapping[str, str],
-    names: Names,
-) -> tuple[Region, Scope]:
-    """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
+def _scope(adapter: Adapter, declared: Declared, expr: Expr, bindings: Mapping[str, str], names: Names) -> Scope:
     defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
-    scope = Scope(sizes_of(declared.axes), defaults, names, bindings)
+    return Scope(sizes_of(declared.axes), defaults, names, bindings)
+
+
+def _evaluate(declared: Declared, expr: Expr, scope: Scope) -> Region:
+    """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
     region = expr.region(scope)
     if scope.misfits:
-        return region, scope
+        return region
     unnamed = [axis for axis in region.axes if not axis.name and not axis.parts]
     if unnamed:
         region = _by_position(region, declared.axes)
-    return region.to(declared.axes), scope
+    return region.to(declared.axes)
 
 
 def _by_position(region: Region, declared: Axes) -> Region:
@@ -233,44 +213,16 @@ def _by_position(region: Region, declared: Axes) -> Region:
     return replace(region, axes=tuple(replace(a, size=s) for a, s in zip(declared, region.shape, strict=True)))
 
 
-def _fits(plan: Plan, declared: Declared, rule: Rule, region: Region, scope: Scope) -> bool:
-    """Whether source shapes and dtypes are what the declaration asks for; notes what is not."""
-    for info, wanted in scope.misfits:
-        plan.problems.append(
-            Problem(
-                code="BU102",
-                parameter=declared.name,
-                rule=rule,
-                sources=(info.name,),
-                axes=wanted,
-                actual=str(list(info.shape)),
-            )
-        )
-    views = {nest.view for nest in region.nests}
-    stored = declared.dtype
-    wrong = [view for view in views if view != stored and not {view, stored} <= FLOATS]
-    if wrong and not scope.misfits:
-        plan.problems.append(
-            Problem(
-                code="BU108",
-                parameter=declared.name,
-                rule=rule,
-                sources=tuple(s.name for s in scope.sources),
-                expected=stored,
-                actual=wrong[0],
-            )
-        )
-    return not wrong and not scope.misfits
-
-
 def _drop(plan: Plan, adapter: Adapter, names: Names) -> None:
     """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect."""
-    rest = [(name, info) for name, info in names.items() if info.name not in plan.wanted]
     for drop in adapter.drops:
         counts: dict[tuple[str, ...], int] = {}
-        for name, info in rest:
+        for name, info in names.items():
             bindings = match(drop.pattern, name)
             if bindings is None or (drop.when and not drop.when(bindings)):
+                continue
+            if info.name in plan.wanted:
+                plan.cut.setdefault(info.name, drop)
                 continue
             plan.dropped.setdefault(info.name, drop)
             key = tuple(value for value in bindings.values())

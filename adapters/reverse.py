@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.materialise import copy_nest, units
-from bringup.adapters.plan import FLOATS, Entry, Plan
+from bringup.adapters.plan import Entry, Plan
+from bringup.adapters.problems import FLOATS
 from bringup.diagnostics import fail
 from bringup.spec import DTYPES, TensorInfo
 

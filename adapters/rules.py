@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bringup.adapters.expr import Expr
+from bringup.adapters.expr import Expr, Source
 from bringup.adapters.pattern import match
 from bringup.graphs.axes import Axes, parse
 from bringup.spec import Site
@@ -82,6 +82,11 @@ class Adapter:
             bindings = match(rule.pattern, name)
             if bindings is not None:
                 yield rule, bindings
+
+    def outside(self) -> set[str]:
+        """First names of tensors that are never below the prefix: those of parameters that are not."""
+        made = [rule.made for rule in self.rules if not rule.pattern.startswith(self.prefix)]
+        return {expr.name.partition(".")[0] for expr in made if isinstance(expr, Source)}
 
     def default_axes(self, declared: Axes) -> Axes:
         """How a source without axes is taken to be stored, with the sizes of the declaration; () where nothing says."""

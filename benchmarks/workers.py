@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -113,15 +114,14 @@ CONTENDERS = {"bringup": Bringup, "transformers": Transformers, "torch.compile":
 
 
 def _import(name: str) -> None:
-    """The packages, apart from loading the model."""
+    """The packages, apart from loading the model; transformers imports a model's code only when asked for it."""
     if name == "bringup":
-        import iree.runtime
-
-        import bringup.compile.session  # noqa: F401
+        import_module("bringup.compile.session")
         return
     import torch
     import transformers
 
+    import_module("transformers.models.gpt2.modeling_gpt2")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.utils.logging.disable_progress_bar()
 

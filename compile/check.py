@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Iterator
 
 from bringup.adapters.coverage import read_bits, total_bits
-from bringup.adapters.plan import Plan, Problem
+from bringup.adapters.expr import Expr, Mv
+from bringup.adapters.plan import Entry, Plan
+from bringup.adapters.problems import Problem
 from bringup.compile.missing import missing_and_unread
-from bringup.diagnostics import Diagnostic, Report, Severity, Sites
-from bringup.graphs.axes import Axes, shape_of, show
+from bringup.compile.shapes import file_of, first_sites, shape_mistakes, sites, told_names
+from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
 
 
@@ -18,13 +20,15 @@ def check(plan: Plan, model: str = "") -> Report:
     No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap.
     """
     report = Report(model)
-    problems = [problem for problem in plan.problems if problem.code != "BU101"]
+    problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     report.findings += missing_and_unread(plan)
-    for facts in _alike([p for p in problems if p.code == "BU102"], _shape_mistake).values():
-        report.findings.append(_shape(plan, facts))
-    others = [p for p in problems if p.code != "BU102"]
-    by_fact = _alike(others, lambda p: (p.code, p.rule and p.rule.site, p.expected, p.actual, p.message))
-    report.findings += (_other(plan, facts) for facts in by_fact.values())
+    site = first_sites(problems)
+    report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site)
+    alike: dict[object, list[Problem]] = {}
+    for p in problems:
+        if p.code != "BU102":
+            alike.setdefault((p.code, site(p), p.expected, p.actual, p.message), []).append(p)
+    report.findings += (_other(plan, facts) for facts in alike.values())
     bits = read_bits(plan)
     report.findings += _partly_read(plan, bits)
     report.findings += _odd_squares(plan)
@@ -37,75 +41,16 @@ def check(plan: Plan, model: str = "") -> Report:
     return report
 
 
-def _alike(problems: Iterable[Problem], key: Callable[[Problem], Hashable]) -> dict[Hashable, list[Problem]]:
-    groups: dict[Hashable, list[Problem]] = {}
-    for problem in problems:
-        groups.setdefault(key(problem), []).append(problem)
-    return groups
-
-
-def _names(problems: list[Problem]) -> tuple[str, tuple[str, ...]]:
-    """The parameters in few words, and the tensors concerned."""
-    sources = dict.fromkeys(name for problem in problems for name in problem.sources)
-    return ", ".join(grouped(dict.fromkeys(p.parameter for p in problems if p.parameter))), tuple(sources)
-
-
-def _shape_mistake(problem: Problem) -> Hashable:
-    """What makes two wrong shapes one mistake: the same axis with the same two sizes; else the same rule and shapes."""
-    axis = _differing(problem.axes, problem.actual)
-    return axis or (problem.rule and problem.rule.site, show(problem.axes), shape_of(problem.axes), problem.actual)
-
-
-def _differing(axes: Axes, actual: str) -> tuple[str, int, int] | None:
-    shape = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
-    if len(shape) != len(axes):
-        return None
-    off = [(str(axis), axis.size, size) for axis, size in zip(axes, shape, strict=True) if axis.size != size]
-    return off[0] if len(off) == 1 else None
-
-
-def _shape(plan: Plan, facts: list[Problem]) -> Diagnostic:
-    first = facts[0]
-    parameter, sources = _names(facts)
-    wanted, actual = list(shape_of(first.axes)), first.actual
-    axis = _differing(first.axes, actual)
-    told = ", ".join(grouped(sources))
-    if axis:
-        message = f"axis `{axis[0]}` of `{told}` is {axis[2]} in the checkpoint, {axis[1]} in the graph"
-        help = f"the config gives `{axis[0]}` its size; correct it, or the checkpoint belongs to another config"
-        if axis[0] == "vocab" and axis[2] > axis[1]:
-            help = f"the vocabulary is padded: set vocab_size to {axis[2]}, or cut the rows in the adapter: " + (
-                f'S(…).split("vocab", {axis[1]}, {axis[2] - axis[1]})[0]'
-            )
-    else:
-        message = f"`{told}` is {actual}, the rule says {wanted}, axes `{show(first.axes)}`"
-        help = "the config or the rule's axes are not those of this checkpoint"
-        if actual == str(wanted[::-1]):
-            names = [axis.name or str(axis) for axis in first.axes]
-            help = f'it is stored the other way round: write S(…, "{" ".join(names[::-1])}"); the transpose follows'
-    return Diagnostic(
-        code="BU102",
-        message=message,
-        help=help,
-        parameter=parameter,
-        sources=sources,
-        expected=str(wanted),
-        actual=actual,
-        **_sites(plan, first),
-    )
-
-
 _WORDS: dict[str, tuple[str, str]] = {
     "BU103": ("no rule of the adapter makes `{parameter}`", "add a rule for it to the adapter"),
     "BU106": (
         "`{parameter}`: {message}",
-        "say how the tensor is stored, in the order of its dimensions: S(name, \"in out\")",
+        'say how the tensor is stored, in the order of its dimensions: S(name, "in out")',
     ),
     "BU108": (
         "`{parameter}` is declared {expected}, the checkpoint stores {actual}",
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
-    "BU109": ("`{parameter}` is missing: {message}", "{help}"),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
 }
@@ -113,7 +58,7 @@ _WORDS: dict[str, tuple[str, str]] = {
 
 def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     first = facts[0]
-    parameter, sources = _names(facts)
+    parameter, sources = told_names(facts)
     message, help = _WORDS[first.code]
     words = {
         "parameter": parameter,
@@ -130,17 +75,7 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
         sources=sources,
         expected=first.expected,
         actual=first.actual,
-        **_sites(plan, first),
-    )
-
-
-def _sites(plan: Plan, problem: Problem) -> Sites:
-    declared = plan.signature.get(problem.parameter)
-    info = plan.headers.get(problem.sources[0]) if problem.sources else None
-    return Sites(
-        where=problem.rule and problem.rule.site,
-        declared=declared and declared.site,
-        file=str(info.file) if info and info.file else "",
+        **sites(plan, first),
     )
 
 
@@ -149,41 +84,62 @@ def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:
     parts: dict[tuple[int, int], list[str]] = {}
     for name, read in bits.items():
         total = total_bits(plan.headers[name])
-        if read < total:
+        if read < total and name not in plan.cut:
             parts.setdefault((read, total), []).append(name)
     for (read, total), names in parts.items():
         yield Diagnostic(
             code="BU113",
             message=f"only {read / total:.1%} of `{', '.join(grouped(names))}` is read by any rule",
-            help="cover the rest with a rule, or say that it is left out on purpose with a drop",
+            help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
             sources=tuple(names),
+            file=file_of(plan, tuple(names)),
         )
 
 
 def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
-    """Square matrices read the other way round than all their rectangular neighbours: the shape cannot tell."""
+    """Square tensors read the other way round than all the rectangular ones beside them: no shape can tell."""
     turned: dict[str, set[bool]] = {}
     for name, entry in plan.entries.items():
         shape = entry.region.shape
         if len(shape) == 2 and shape[0] != shape[1]:
-            turned.setdefault(_layer(name), set()).add(_is_turned(plan, name))
+            turned.setdefault(_layer(name), set()).add(_is_turned(entry))
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
-        shape, siblings = entry.region.shape, turned.get(_layer(name), set())
-        if len(shape) == 2 and shape[0] == shape[1] and len(siblings) == 1 and _is_turned(plan, name) not in siblings:
+        siblings = turned.get(_layer(name), set())
+        if _is_square(entry) and not _says_so(entry.rule.made) and siblings == {not _is_turned(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():
         first = plan.entries[names[0]]
+        sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
+        axes = first.declared.axes
+        there, back = (" ".join(axis.name or str(axis) for axis in order) for order in (axes, axes[::-1]))
+        if _is_turned(first):
+            there, back = back, there
         yield Diagnostic(
             code="BU107",
-            severity=Severity.WARNING,
-            message=f"`{', '.join(grouped(names))}` is square and read as "
-            f"{'transposed' if _is_turned(plan, names[0]) else 'it lies'}, unlike every rectangular matrix beside it",
-            help="a shape cannot show a forgotten transpose; run `bringup verify` to settle it",
-            parameter=names[0],
-            where=first.rule.site,
-            declared=first.declared.site,
+            message=f"`{', '.join(grouped(names))}` is square and read as `{there}`; every rectangular matrix "
+            f"beside it is stored as `{back}`",
+            help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it really is stored as '
+            f'`{there}`, say so: S(…, "{there}").mv("{there} -> {back}")',
+            parameter=", ".join(grouped(names)),
+            sources=sources,
+            **_where(plan, first, sources),
         )
+
+
+def _where(plan: Plan, entry: Entry, sources: tuple[str, ...]) -> Sites:
+    return Sites(where=entry.rule.site, declared=entry.declared.site, file=file_of(plan, sources))
+
+
+def _is_square(entry: Entry) -> bool:
+    """Whether the parameter and its only tensor are square matrices."""
+    shapes = [entry.region.shape, *(source.shape for source in entry.sources)]
+    return len(shapes) == 2 and all(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
+
+
+def _says_so(expr: Expr) -> bool:
+    """Whether a rule moves axes explicitly: then its author thought of the direction."""
+    return isinstance(expr, Mv) or any(map(_says_so, expr.inputs()))
 
 
 def _layer(name: str) -> str:
@@ -195,5 +151,5 @@ def _layer(name: str) -> str:
     return head if rest else ""
 
 
-def _is_turned(plan: Plan, name: str) -> bool:
-    return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in plan.entries[name].region.nests))
+def _is_turned(entry: Entry) -> bool:
+    return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in entry.region.nests))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
-from bringup.adapters.plan import FLOATS, Plan, make_plan
+from bringup.adapters.plan import Plan, make_plan
+from bringup.adapters.problems import FLOATS
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bringup.adapters.expr import Source
-from bringup.adapters.plan import Plan, Problem
+from bringup.adapters.plan import Plan
+from bringup.adapters.problems import Problem
 from bringup.diagnostics import Diagnostic, Sites
 from bringup.grouping import digits, grouped, roots
-
 
 Group = dict[str, list[str]]  # roots of one pattern, each with the names below it
 Asked = Mapping[str, list[Problem]]  # absent tensor → who asks for it
 
 # How alike two names have to be to be one name misspelt, by what else speaks for it (difflib's ratio; by trial over
 # every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
-ALIKE = {"same matrix": 0.45, "same vector": 0.7, "unknown": 0.75, "other shape": 0.93}
+ALIKE = {"same parts": 0.0, "same matrix": 0.45, "same vector": 0.7, "unknown": 0.75, "other shape": 0.93}
 
 
 def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
@@ -30,17 +30,18 @@ def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
         yield _prefixed(plan, asked, prefix)
         unread = [name for name in unread if not name.startswith(prefix)]
         asked = {}
-    missing_roots = _by_pattern(roots(asked, plan.wanted))
-    unread_roots = _by_pattern(roots(unread, plan.headers.keys() - plan.dropped.keys()))
-    for pattern, other in _pairs(plan, asked, missing_roots, unread_roots):
-        ours, theirs = _same_numbers(missing_roots[pattern], unread_roots.get(other, {}))
-        if ours:
+    wanted, read = plan.wanted, plan.headers.keys() - plan.dropped.keys()
+    for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
+        missing = _by_pattern(roots(asked, wanted) if whole else {name: [name] for name in asked})
+        unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
+        for ours, theirs in _pairs(plan, asked, missing, unread_too, siblings=not whole):
             yield _renamed(plan, asked, ours, theirs)
-            unread_roots.pop(other)
-            missing_roots[pattern] = {r: names for r, names in missing_roots[pattern].items() if r not in ours}
-    for names in filter(None, missing_roots.values()):
+            paired = {*_flat(ours), *_flat(theirs)}
+            asked = {name: problems for name, problems in asked.items() if name not in paired}
+            unread = [name for name in unread if name not in paired]
+    for names in _by_pattern(roots(asked, wanted)).values():
         yield _missing(plan, asked, names)
-    for names in unread_roots.values():
+    for names in _by_pattern(roots(unread, read)).values():
         yield _unread(plan, names)
 
 
@@ -70,8 +71,10 @@ def _common_prefix(missing: list[str], unread: set[str]) -> str:
     return ""
 
 
-def _pairs(plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group]) -> Iterator[tuple[str, str]]:
-    """Missing and unread patterns that may be one thing under two names, the most alike first."""
+def _pairs(
+    plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
+) -> Iterator[tuple[Group, Group]]:
+    """Missing and unread groups that are one thing under two names, the most alike first."""
     if not (missing and unread):
         return
     from difflib import SequenceMatcher
@@ -80,23 +83,33 @@ def _pairs(plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str
     for other, theirs in unread.items():
         matcher = SequenceMatcher(None, b=other, autojunk=False)
         for pattern, names in missing.items():
-            ours, theirs_fit = _same_numbers(names, theirs)
-            if not ours:
+            ours = _same_numbers(names, theirs)
+            if not ours or (siblings and not _beside(pattern, other)):
                 continue
-            needed = ALIKE[_evidence(plan, asked, ours, theirs_fit)]
+            needed = ALIKE[_evidence(plan, asked, ours, theirs)]
             matcher.set_seq1(pattern)
             if matcher.real_quick_ratio() >= needed and (ratio := matcher.ratio()) >= needed:
                 found.append((ratio - needed, pattern, other))
-    yield from ((pattern, other) for _, pattern, other in sorted(found, key=lambda pair: -pair[0]))
+    for _, pattern, other in sorted(found, key=lambda pair: -pair[0]):
+        ours = _same_numbers(missing[pattern], unread.get(other, {}))
+        if ours:
+            yield ours, unread.pop(other)
+            missing[pattern] = {root: names for root, names in missing[pattern].items() if root not in ours}
 
 
-def _same_numbers(missing: Group, unread: Group) -> tuple[Group, Group]:
+def _beside(one: str, other: str) -> bool:
+    """Whether two tensors hang below the same module, or modules that stand beside one another."""
+    upper, lower = one.split(".")[:-2], other.split(".")[:-2]
+    return upper == lower != []
+
+
+def _same_numbers(missing: Group, unread: Group) -> Group:
     """The missing roots in the layers that the unread ones are in; nothing when those have other layers or sizes."""
     ours = {_numbers(root): root for root in missing}
     theirs = {_numbers(root): root for root in unread}
-    if not theirs or any(n not in ours or len(missing[ours[n]]) != len(unread[root]) for n, root in theirs.items()):
-        return {}, {}
-    return {ours[n]: missing[ours[n]] for n in theirs}, unread
+    if any(n not in ours or len(missing[ours[n]]) != len(unread[root]) for n, root in theirs.items()):
+        return {}
+    return {ours[n]: missing[ours[n]] for n in theirs}
 
 
 def _numbers(root: str) -> tuple[int, ...]:
@@ -106,13 +119,19 @@ def _numbers(root: str) -> tuple[int, ...]:
 
 def _evidence(plan: Plan, asked: Asked, ours: Group, theirs: Group) -> str:
     """What shapes say of two groups being the same tensors: a key of ALIKE."""
-    sizes = [_sizes(plan, asked[name][0]) for name in _flat(ours)]
-    if None in sizes:
+    sizes = {_below(root, name): _sizes(plan, asked[name][0]) for root, names in ours.items() for name in names}
+    found = {_below(root, name): sorted(plan.headers[name].shape) for root, names in theirs.items() for name in names}
+    if None in sizes.values():
         return "unknown"
-    found = [sorted(plan.headers[name].shape) for name in _flat(theirs)]
-    if sorted(filter(None, sizes)) != sorted(found):
+    if len(sizes) > 1 and sizes == found:
+        return "same parts"
+    if sorted(filter(None, sizes.values())) != sorted(found.values()):
         return "other shape"
-    return "same matrix" if len(next(iter(ours.values()))) > 1 or len(found[0]) > 1 else "same vector"
+    return "same matrix" if len(sizes) > 1 or len(next(iter(found.values()))) > 1 else "same vector"
+
+
+def _below(root: str, name: str) -> str:
+    return name.removeprefix(root)
 
 
 def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
@@ -126,9 +145,10 @@ def _parameters(plan: Plan, asked: Asked, names: Group) -> str:
     return ", ".join(grouped(roots(made, plan.signature)))
 
 
-def _sites(plan: Plan, asked: Asked, names: Group) -> Sites:
+def _sites(plan: Plan, asked: Asked, names: Group, file: str = "") -> Sites:
     problem = asked[_flat(names)[0]][0]
-    return Sites(where=problem.rule and problem.rule.site, declared=plan.signature[problem.parameter].site)
+    declared = plan.signature[problem.parameter].site
+    return Sites(where=problem.rule and problem.rule.site, declared=declared, file=file)
 
 
 def _flat(names: Group) -> tuple[str, ...]:
@@ -136,7 +156,6 @@ def _flat(names: Group) -> tuple[str, ...]:
 
 
 def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
-    told, count = ", ".join(grouped(names)), len(_flat(names))
     untied = asked[_flat(names)[0]][0]
     if untied.code == "BU109":
         return Diagnostic(
@@ -147,20 +166,22 @@ def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
             sources=_flat(names),
             **_sites(plan, asked, names),
         )
-    message = (
-        f"the checkpoint has no tensor `{told}`"
-        if count == len(names)
-        else (f"the checkpoint has nothing below `{told}` ({count} tensors)")
-    )
     return Diagnostic(
         code="BU101",
-        message=message,
+        message=_absent(names),
         help=_numbering(plan, next(iter(names)))
         or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
         parameter=_parameters(plan, asked, names),
         sources=_flat(names),
         **_sites(plan, asked, names),
     )
+
+
+def _absent(names: Group) -> str:
+    told, count = ", ".join(grouped(names)), len(_flat(names))
+    if count == len(names):
+        return f"the checkpoint has no tensor `{told}`"
+    return f"the checkpoint has nothing below `{told}` ({count} tensors)"
 
 
 def _numbering(plan: Plan, root: str) -> str:
@@ -182,7 +203,7 @@ def _numbering(plan: Plan, root: str) -> str:
 def _unread(plan: Plan, names: Group) -> Diagnostic:
     told, count = ", ".join(grouped(names)), len(_flat(names))
     first = plan.headers[_flat(names)[0]]
-    pattern = _drop_pattern(names)
+    pattern = _drop_pattern(names).removeprefix(plan.prefix)
     below = "" if count == len(names) else f" ({count} tensors below it)"
     return Diagnostic(
         code="BU105",
@@ -194,23 +215,23 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
 
 
 def _drop_pattern(names: Group) -> str:
-    """What to write into a drop: layers as variables, a sub-tree with `**`."""
+    """What to write into a drop: layer numbers and what is below a sub-tree's root as variables."""
     root, below = next(iter(names.items()))
-    pattern, numbers = digits(root) if len(names) > 1 else (root, ())
-    below_it = f"{pattern}.**" if below != [root] else pattern
-    return below_it.format(*("{" + letter + "}" for letter in "LMNOP"[: len(numbers)])) if numbers else below_it
+    if len(names) > 1:
+        pattern, numbers = digits(root)
+        root = pattern.format(*(f"{{{letter}}}" for letter in "LMNOP"[: len(numbers)]))
+    return root if len(below) == 1 else f"{root}.{{x:**}}"
 
 
 def _renamed(plan: Plan, asked: Asked, wanted: Group, found: Group) -> Diagnostic:
-    told, other = ", ".join(grouped(wanted)), ", ".join(grouped(found))
+    other = ", ".join(grouped(found))
     return Diagnostic(
         code="BU101",
-        message=f"the checkpoint has no tensor `{told}`",
+        message=_absent(wanted),
         help=f"did you mean `{other}`? nothing reads it; correct the name in the rule",
         parameter=_parameters(plan, asked, wanted),
         sources=(*_flat(wanted), *_flat(found)),
-        file=str(plan.headers[_flat(found)[0]].file or ""),
-        **_sites(plan, asked, wanted),
+        **_sites(plan, asked, wanted, str(plan.headers[_flat(found)[0]].file or "")),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ class Reference:
         load = transformers.AutoModelForCausalLM.from_pretrained
         path = Path(checkpoint.provenance.get("path", ""))
         if checkpoint.format == "gguf":
+            import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
             self.model = load(str(path.parent), gguf_file=path.name, **options)
         elif path.is_dir() and (path / "config.json").is_file():
             self.model = load(str(path), **options)

@@ -47,7 +47,7 @@ class GPT2Config:
         """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
         fields = Fields(raw, "gpt2", allow)
         hidden, heads = fields.take("n_embd", int), fields.take("n_head", int)
-        if hidden % heads:
+        if not fields.findings and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
         fields.only("activation_function", *ACTIVATIONS)
         fields.only("add_cross_attention", False)

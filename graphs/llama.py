@@ -49,7 +49,7 @@ class LlamaConfig:
         fields = Fields(raw, "llama", allow)
         hidden, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
         kv_heads = fields.take("num_key_value_heads", int, heads)
-        if heads % kv_heads:
+        if not fields.findings and heads % kv_heads:
             fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
         fields.only("hidden_act", "silu", *ACTIVATIONS)
         config = cls(

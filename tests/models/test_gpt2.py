@@ -1,4 +1,4 @@
-"""GPT-2: as transformers saves it and as OpenAI published it; parity with transformers' forward, and proof of its teeth."""
+"""GPT-2 as transformers saves it and as OpenAI published it: parity with transformers, and that verify can fail."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ def shape(layers: int, heads: int, hidden: int, **more: Any) -> GPT2Config:
 
 CASES = {
     "saved": shape(2, 3, 48),
-    "original": shape(3, 5, 40, scale_attn_by_inverse_layer_idx=True, n_inner=50, layer_norm_epsilon=1e-3),
-    "untied-gelu": shape(
-        2, 3, 36, activation_function="gelu", scale_attn_weights=False, tie_word_embeddings=False
-    ),
+    "original": shape(2, 5, 40, scale_attn_by_inverse_layer_idx=True, n_inner=50, layer_norm_epsilon=1e-3),
+    "untied-gelu": shape(2, 3, 36, activation_function="gelu", scale_attn_weights=False, tie_word_embeddings=False),
     "tanh-gelu-upcast": shape(2, 1, 32, activation_function="gelu_pytorch_tanh", reorder_and_upcast_attn=True),
 }
-WRITTEN = [(name, "float32") for name in CASES] + [("saved", "bfloat16"), ("original", "bfloat16")]
+WRITTEN = [(name, "float32") for name in CASES] + [("saved", "bfloat16")]
 
 
 def save(name: str, folder: Path, dtype: str = "float32") -> Path:
@@ -49,7 +47,7 @@ def as_published(folder: Path) -> None:
     file, positions = folder / "model.safetensors", CASES["original"].n_positions
     tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
     for layer in range(CASES["original"].n_layer):
-        mask = torch.ones(positions, positions).tril()
+        mask = torch.ones(positions, positions, dtype=tensors["wte.weight"].dtype).tril()
         tensors[f"h.{layer}.attn.bias"] = mask.view(1, 1, positions, positions)
         tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     assert "wte.weight" in tensors
@@ -69,13 +67,27 @@ def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) 
 
 
 def test_chunks_and_padding(tmp_path: Path) -> None:
-    parity.assert_chunks_and_padding(save("original", tmp_path / "model"), tmp_path / "bundle")
+    parity.assert_chunks_and_padding(save("saved", tmp_path / "model"), tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
     """Parity would not hold if a tensor were overlooked: a bias taken for 0, a gain for 1, a matrix for another."""
     parity.assert_every_tensor_matters(save(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("original", {"scale_attn_by_inverse_layer_idx": False}),
+        ("original", {"layer_norm_epsilon": 1e-5}),
+        ("untied-gelu", {"scale_attn_weights": True}),
+        ("untied-gelu", {"activation_function": "gelu_new"}),
+    ],
+)
+def test_every_setting_matters(name: str, setting: dict[str, Any], tmp_path: Path) -> None:
+    """Nor would it if a setting were overlooked."""
+    parity.assert_setting_matters(save(name, tmp_path), **setting)
 
 
 @pytest.mark.slow
@@ -92,7 +104,7 @@ def full_size(job: Job) -> GPT2LMHeadModel:
     """transformers' GPT-2 124M with the job's dummy weights."""
     model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager"))
     tensors = {
-        f"transformer.{name}": torch.from_numpy(job.checkpoint.read(info))
+        f"transformer.{name}": torch.from_numpy(job.checkpoint.read(info).astype("float32"))
         for name, info in job.checkpoint.headers.items()
     }
     left = model.load_state_dict(tensors, strict=False)
@@ -104,19 +116,19 @@ def full_size(job: Job) -> GPT2LMHeadModel:
 # --- that verify finds a mistake
 
 
-UNTRANSPOSED = '''
+HEADS_MIXED_UP = '''
 from bringup.adapters.expr import S
 from bringup.adapters.gpt2 import adapter as published
 from bringup.adapters.rules import Adapter
 
 
 def adapter(config):
-    """GPT-2's table but for one mistake: attention's square c_proj is taken to be stored as torch's Linear."""
+    """GPT-2's table but for one mistake that no shape shows: the rows of attn.c_proj as if channel by channel."""
     table = published(config)
     made = Adapter("gpt2", table.defaults, table.prefix, drops=table.drops)
     for rule in table.rules:
         made[rule.pattern.replace("attn.c_proj|", "")] = rule.expr
-    made["transformer.h.{L}.attn.c_proj.weight"] = S("h.{L}.attn.c_proj.weight", "out in")
+    made["transformer.h.{L}.attn.c_proj.weight"] = S("h.{L}.attn.c_proj.weight", "(d h) m")
     made["transformer.h.{L}.attn.c_proj.bias"] = S("h.{L}.attn.c_proj.bias")
     return made
 '''
@@ -124,21 +136,18 @@ def adapter(config):
 
 def test_verify_finds_the_first_wrong_module(tmp_path: Path) -> None:
     source, table = str(save("original", tmp_path / "model")), tmp_path / "table.py"
-    table.write_text(UNTRANSPOSED)
+    table.write_text(HEADS_MIXED_UP)
     assert verify("gpt2", source).ok
-    right, wrong = open_job(checkpoint=source), open_job(checkpoint=source, adapter=str(table))
+    wrong = open_job(checkpoint=source, adapter=str(table))
     session = load(build(wrong, out=tmp_path / "b", target="torch", max_seq_len=64, buckets=(64,)))
-    (finding,) = assert_not_ok(parity_of(session, wrong, 48, 8))
+    found = parity_of(session, wrong, 48, 8)
+    assert not found.ok
+    (finding,) = found.findings
     assert (finding.code, finding.parameter) == ("BU701", "transformer.h.0.attn.c_proj")
     assert finding.sources == ("transformer.h.0.attn.c_proj.weight", "transformer.h.0.attn.c_proj.bias")
     # the same bundle with the right table: every module is right, so that what was compiled must be wrong
-    (finding,) = assert_not_ok(parity_of(session, right, 48, 8))
+    (finding,) = parity_of(session, open_job(checkpoint=source), 48, 8).findings
     assert finding.code == "BU702"
-
-
-def assert_not_ok(found: Any) -> list[Any]:
-    assert not found.ok
-    return found.findings
 
 
 # --- config.json

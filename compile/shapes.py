@@ -1,0 +1,124 @@
+"""Tensors of another shape than the graph asks for: which of them are one mistake, and what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from bringup.adapters.plan import Plan
+from bringup.adapters.problems import Problem
+from bringup.diagnostics import Diagnostic, Sites
+from bringup.graphs.axes import shape_of, show
+from bringup.grouping import grouped
+from bringup.spec import Site
+
+Rule = Callable[[Problem], Site | None]
+
+
+class Off(NamedTuple):
+    """An axis that has another size in the checkpoint."""
+
+    axis: str
+    wanted: int
+    found: int
+
+
+def first_sites(problems: Iterable[Problem]) -> Rule:
+    """The rule that stands for a problem: where two rules stumble over the same tensors, the first of them."""
+    first: dict[object, Site | None] = {}
+    for p in problems:
+        first.setdefault((p.code, p.sources), p.rule and p.rule.site)
+    return lambda p: first[p.code, p.sources] if p.sources else p.rule and p.rule.site
+
+
+def told_names(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
+    """The parameters in few words, and the tensors concerned."""
+    sources = dict.fromkeys(name for problem in problems for name in problem.sources)
+    return ", ".join(grouped(dict.fromkeys(p.parameter for p in problems if p.parameter))), tuple(sources)
+
+
+def sites(plan: Plan, problem: Problem) -> Sites:
+    """Where a diagnostic of a problem points."""
+    declared = plan.signature.get(problem.parameter)
+    return Sites(
+        where=problem.rule and problem.rule.site,
+        declared=declared and declared.site,
+        file=file_of(plan, problem.sources),
+    )
+
+
+def file_of(plan: Plan, sources: Sequence[str]) -> str:
+    """The file that holds the first of these tensors, if it is there."""
+    info = plan.headers.get(sources[0]) if sources else None
+    return str(info.file) if info and info.file else ""
+
+
+def shape_mistakes(plan: Plan, problems: Sequence[Problem], site: Rule) -> Iterator[Diagnostic]:
+    """One diagnostic a mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
+    groups: dict[object, list[Problem]] = {}
+    several: list[tuple[Problem, list[Off]]] = []
+    for p in problems:
+        off = _off(plan, p)
+        if len(off) == 1:
+            groups.setdefault(off[0], []).append(p)
+        else:
+            several.append((p, off))
+    for p, off in several:
+        new = [axis for axis in off if axis not in groups]
+        if off and not _is_reversed(p) and len(new) < min(2, len(off)):  # the other axes are mistakes told already
+            groups.setdefault((new or off)[0], []).append(p)
+        else:
+            groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
+    for key, facts in groups.items():
+        yield _told(plan, key if isinstance(key, Off) else None, facts)
+
+
+def _shape(problem: Problem) -> list[int]:
+    return [int(size) for size in problem.actual.strip("[]").split(",") if size.strip()]
+
+
+def _is_reversed(problem: Problem) -> bool:
+    return _shape(problem) == list(shape_of(problem.axes))[::-1]
+
+
+def _off(plan: Plan, problem: Problem) -> list[Off]:
+    """The axes whose sizes differ, by the names of the sizes they are made of: `vocab` of `out:vocab`, `h d`."""
+    found = _shape(problem)
+    if len(found) != len(problem.axes):
+        return []
+    declared = {node.name: node for axis in plan.signature[problem.parameter].axes for node in axis.walk()}
+    return [
+        Off(" ".join(f.name for f in declared.get(axis.name, axis).factors(set())), axis.size, size)
+        for axis, size in zip(problem.axes, found, strict=True)
+        if axis.size != size
+    ]
+
+
+def _told(plan: Plan, off: Off | None, facts: list[Problem]) -> Diagnostic:
+    first = facts[0]
+    parameter, sources = told_names(facts)
+    wanted, told = list(shape_of(first.axes)), ", ".join(grouped(sources))
+    if off:
+        message = f"axis `{off.axis}` of `{told}` is {off.found} in the checkpoint, {off.wanted} in the graph"
+        help = f"the config gives `{off.axis}` its size; correct it, or the checkpoint belongs to another config"
+        if off.axis == "vocab" and off.found > off.wanted:
+            help = f"the vocabulary is padded: set vocab_size to {off.found}, or cut the rows in the adapter: " + (
+                f'S(…, "vocab m", vocab={off.found}).split("vocab", {off.wanted}, {off.found - off.wanted})[0], '
+                'and drop(…, why="padding")'
+            )
+    else:
+        message = f"`{told}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
+        help = "the config or the rule's axes are not those of this checkpoint"
+        if _is_reversed(first):
+            order = " ".join(axis.name or str(axis) for axis in first.axes[::-1])
+            help = f'it is stored the other way round: write S(…, "{order}"); the transpose follows'
+    return Diagnostic(
+        code="BU102",
+        message=message,
+        help=help,
+        parameter=parameter,
+        sources=sources,
+        expected=str(wanted),
+        actual=first.actual,
+        **sites(plan, first),
+    )

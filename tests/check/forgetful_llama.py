@@ -1,0 +1,16 @@
+"""Llama's adapter with one matrix read as if its file came from a Conv1D."""
+
+from __future__ import annotations
+
+from bringup.adapters.expr import S
+from bringup.adapters.llama import adapter as published
+from bringup.adapters.rules import Adapter
+from bringup.graphs.llama import LlamaConfig
+
+
+def adapter(config: LlamaConfig) -> Adapter:
+    llama = published(config)
+    llama.rules = [rule for rule in llama.rules if "self_attn" not in rule.pattern]
+    llama["model.layers.{L}.self_attn.{x:k|v|o}_proj.weight"] = S("layers.{L}.self_attn.{x}_proj.weight")
+    llama["model.layers.{L}.self_attn.q_proj.weight"] = S("layers.{L}.self_attn.q_proj.weight", "in out")  # the mistake
+    return llama

@@ -1,0 +1,62 @@
+"""Faults within a stack of experts, and the test graph itself against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.compile.verify import verify
+from tests.check.conftest import small
+from tests.check.faults import MIXTRAL, Draft, hole, write_draft
+from tests.check.test_faults import checked
+
+GATE = "block_sparse_moe.experts.{}.w1.weight"
+
+
+@pytest.fixture
+def mixtral() -> Draft:
+    return small(MIXTRAL).copy()
+
+
+def test_logits_are_those_of_transformers(mixtral: Draft, tmp_path: Path) -> None:
+    parity = verify(MIXTRAL.model, str(write_draft(mixtral, tmp_path / "mixtral")), target="torch")
+    assert parity.ok, parity
+
+
+def test_one_expert_in_integers(mixtral: Draft) -> None:
+    name = mixtral.name(GATE.format(2), 1)
+    mixtral.replace(name, mixtral.tensors[name].astype(np.int32))
+    (finding,) = checked(mixtral).findings
+    assert (finding.code, finding.sources, finding.actual) == ("BU108", (name,), "int32")
+    assert finding.parameter == "model.layers.1.experts.w13"
+
+
+def test_a_hole_does_not_hide_another_expert_that_is_transposed(mixtral: Draft) -> None:
+    name = mixtral.name(GATE.format(3), 0)
+    mixtral.replace(name, mixtral.tensors[name].T)
+    (alone,) = checked(mixtral).findings
+    answer = hole(mixtral)
+    missing, shape = checked(mixtral).findings
+    assert (missing.code, missing.parameter) == (answer.code, answer.parameter)
+    assert shape.sources == alone.sources == (name,)
+    assert "the other way round" in shape.help
+
+
+def test_the_last_expert_is_missing(mixtral: Draft) -> None:
+    for layer in range(mixtral.depth):
+        for matrix in ("w1", "w2", "w3"):
+            del mixtral.tensors[mixtral.name(f"block_sparse_moe.experts.3.{matrix}.weight", layer)]
+    (finding,) = checked(mixtral).findings
+    assert "ends at model.layers.0.block_sparse_moe.experts.2, the config asks for 3" in finding.help
+
+
+def test_an_expert_too_many(mixtral: Draft) -> None:
+    for layer in range(mixtral.depth):
+        for matrix in ("w1", "w2", "w3"):
+            old = mixtral.name(f"block_sparse_moe.experts.0.{matrix}.weight", layer)
+            mixtral.tensors[mixtral.name(f"block_sparse_moe.experts.4.{matrix}.weight", layer)] = mixtral.tensors[old]
+    (finding,) = checked(mixtral).findings
+    assert finding.code == "BU105"
+    assert "model.layers.{0..1}.block_sparse_moe.experts.4" in finding.message
