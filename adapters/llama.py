@@ -17,7 +17,5 @@ def adapter(config: LlamaConfig) -> Adapter:
     head, embedding = S("lm_head.weight"), S("embed_tokens.weight", "vocab m")
     llama["lm_head.weight"] = tied(head, embedding, when=config.tied_head)
     llama.drop("layers.{L}.self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
-    llama.drop(
-        "layers.{L}.self_attn.rotary_emb.{t:cos_cached|sin_cached}", why="rope tables that ColossalAI saves"
-    )
+    llama.drop("layers.{L}.self_attn.rotary_emb.{t:cos_cached|sin_cached}", why="rope tables that ColossalAI saves")
     return llama

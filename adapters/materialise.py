@@ -146,5 +146,3 @@ def check_ties(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         return not np.array_equal(fill(mine, checkpoint.read), fill(theirs, checkpoint.read))
 
     return [mine.declared.name for mine, theirs in plan.compare if differs(mine, theirs)]
-
-

@@ -58,9 +58,7 @@ class Region:
             return self
         part = self._part(self.axes[axis], start, stop)
         outer, inner = math.prod(self.shape[:axis]), math.prod(self.shape[axis + 1 :]) * self.word
-        nests = project(
-            self.nests, (outer, size, inner), ((stop - start) * inner, inner, 1), window=(1, start, stop)
-        )
+        nests = project(self.nests, (outer, size, inner), ((stop - start) * inner, inner, 1), window=(1, start, stop))
         return replace(self, axes=(*self.axes[:axis], part, *self.axes[axis + 1 :]), nests=nests)
 
     @staticmethod
@@ -88,9 +86,7 @@ class Region:
         outer, inner = math.prod(self.shape[:axis]), math.prod(self.shape[axis + 1 :]) * self.word
         size = before + old.size + after
         nests = project(self.nests, (outer, old.size, inner), (size * inner, inner, 1), base=before * inner)
-        return replace(
-            self, axes=(*self.axes[:axis], Axis(old.name, size), *self.axes[axis + 1 :]), nests=nests
-        )
+        return replace(self, axes=(*self.axes[:axis], Axis(old.name, size), *self.axes[axis + 1 :]), nests=nests)
 
     def bits(self, dtype: str, name: str) -> Region:
         """The same bits read as another dtype.

@@ -80,5 +80,3 @@ def _regrouped(axes: Axes, factors: Axes) -> Axes:
         return replace(axis, parts=parts, size=math.prod(part.size for part in parts))
 
     return tuple(rebuild(axis) for axis in axes)
-
-

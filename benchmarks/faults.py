@@ -160,6 +160,7 @@ def case(tools: Tools, fault: Fault, sound: Draft) -> tuple[Outcome, Outcome, Ou
     fault.spoil(draft)
     folder = write_draft(draft, tools.scratch / fault.key)
     ours = tools.bringup(folder, family, fault.adapter(family))
+    assert ours.exit_code == 1, ours.text
     if fault.key != "square":
         return ours, tools.transformers(folder, family), tools.max(folder, family)
     converted = write_draft(square_transposed(sound), tools.scratch / "square-converted")

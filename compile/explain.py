@@ -150,11 +150,7 @@ def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
     """Every source of an entry; where the checkpoint has a dialect, the sources that its rules name."""
     bindings = match(entry.rule.pattern, entry.declared.name) or {}
     dialect: Adapter | None = job.family.dialect(job.checkpoint.format)
-    exprs = (
-        [entry.rule.expr.own, entry.rule.expr.other]
-        if isinstance(entry.rule.expr, Tied)
-        else [entry.rule.made]
-    )
+    exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.made]
     names, read = _names(job), {info.name for info in entry.tensors}
     found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
     if dialect:

@@ -100,9 +100,7 @@ class _Exporter:
         def ints(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.int64)
 
-        return Step(
-            ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1)
-        )
+        return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
 
     def trace(
         self,

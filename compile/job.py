@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.pattern import match
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.problems import FLOATS
 from bringup.adapters.published import as_declared, published
@@ -18,7 +19,7 @@ from bringup.adapters.readers.dummy import dummy_checkpoint
 from bringup.adapters.readers.files import read_config
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
-from bringup.diagnostics import BringupError, fail
+from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.graph import Graph
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES
@@ -35,6 +36,7 @@ class Job:
     plan: Plan
     config: Mapping[str, Any]  # the words of config.json that the graph was made from
     model: str | None = None  # the name the user gave
+    notes: Sequence[Diagnostic] = ()  # on config keys that nobody knows and that switch nothing on
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
 
@@ -64,9 +66,9 @@ def open_job(
             help="give one with --config FILE, or name a model that has a published one",
         )
     family = family or by_architecture(raw.get("architectures") or [])
-    settings = family.load("config").from_hf(raw, allow)
-    graph = family.load("graph")(settings, _dtype(dtype, opened))
+    settings, notes = family.load("config").read(raw, allow)
     made: Adapter = (_adapter_file(adapter) if adapter else family.load("adapter"))(settings)
+    graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
     plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
@@ -79,6 +81,7 @@ def open_job(
         config=raw,
         model=model,
         notice=notice,
+        notes=notes,
     )
 
 
@@ -120,13 +123,14 @@ def _adapter_file(path: str) -> Any:
     return made
 
 
-def _dtype(asked: str, checkpoint: Checkpoint | None) -> str:
-    """The asked dtype, or the float type that most of the checkpoint's bytes have; quantised ones become float32."""
+def _dtype(asked: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
+    """The asked dtype, or the float type that most bytes of the weights have; quantised ones become float32."""
     if asked != "auto":
         return asked
     weight: dict[str, int] = {}
-    for info in checkpoint.headers.values() if checkpoint else ():
-        weight[info.dtype] = weight.get(info.dtype, 0) + DTYPES[info.dtype].nbytes(info.shape)
+    for name, info in checkpoint.headers.items() if checkpoint else ():
+        if not any(match(drop.pattern, name.removeprefix(adapter.prefix)) for drop in adapter.drops):
+            weight[info.dtype] = weight.get(info.dtype, 0) + DTYPES[info.dtype].nbytes(info.shape)
     most = max(weight, key=lambda name: weight[name], default="float32")
     return most if most in FLOATS - {"float64"} else "float32"
 
@@ -136,5 +140,5 @@ def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
     checkpoint = dict_checkpoint(weights, {})
     adapter = as_declared(graph.signature())
     plan = make_plan(graph.signature(), adapter, checkpoint.headers)
-    family = Family(name=graph.family, graph=type(graph), config=type(graph.config), adapter=adapter)
+    family = Family(name=graph.config.family, graph=type(graph), config=type(graph.config), adapter=adapter)
     return Job(family=family, graph=graph, adapter=adapter, checkpoint=checkpoint, plan=plan, config={})

@@ -1,7 +1,7 @@
 """The whole way, one stage after the other. Read this file first.
 
-    checkpoint headers ─┐
-    graph ── signature ─┴─ plan ── check ── program ── lowered ── bundle
+checkpoint headers ─┐
+graph ── signature ─┴─ plan ── check ── program ── lowered ── bundle
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ BUCKETS = (64, 128, 256, 512)  # prefill lengths; a prompt is padded to the next
 def check(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
     start = time.perf_counter()
-    report = check_plan(job.plan, job.graph.family)
+    report = check_plan(job.plan, job.graph.config.family)
+    report.findings += job.notes
     report.seconds = time.perf_counter() - start
     return report
 
@@ -90,9 +91,7 @@ def build(
     return out
 
 
-def export(
-    graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False
-) -> Program:
+def export(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Program:
     """The graph's program for a context of `context` tokens: prefill of each bucket's length, and decode.
 
     Of the buckets that hold the whole context, only the smallest is kept.
@@ -222,7 +221,7 @@ def _manifest(job: Job, target: str, lowering: str, context: int, program: Progr
     return {
         "target": lowering,
         "asked_target": target,
-        "model": job.graph.family,
+        "model": job.graph.config.family,
         "asked_model": job.model,
         "dtype": job.graph.dtype,
         "max_seq_len": context,

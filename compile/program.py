@@ -118,9 +118,7 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
-    calls = (
-        Call(function=c["function"], prefix=c["prefix"], inputs=tuple(c["inputs"])) for c in item["calls"]
-    )
+    calls = (Call(function=c["function"], prefix=c["prefix"], inputs=tuple(c["inputs"])) for c in item["calls"])
     return Entry(
         name=item["name"],
         num_tokens=item["num_tokens"],

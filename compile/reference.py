@@ -98,6 +98,4 @@ def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path) -> N
     """The checkpoint as a folder that transformers opens."""
     (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
     headers = list(checkpoint.headers.values())
-    write_weights(
-        folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name])
-    )
+    write_weights(folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name]))

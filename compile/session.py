@@ -95,7 +95,7 @@ class Session:
         seed: int = 0,
         eos: frozenset[int] = frozenset(),
     ) -> Iterator[int]:
-        """New tokens of a fresh sequence, one by one, until one of `eos`, the number asked for, or the context's end."""
+        """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end."""
         self.reset()
         random = np.random.default_rng(seed)
         start = time.perf_counter()

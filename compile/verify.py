@@ -50,9 +50,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
         length = (prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)) + decode_steps
         context = min(job.graph.config.max_positions, max(length, 64))
-        out = build(
-            job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress
-        )
+        out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
         return parity_of(load(out), job, prompt_tokens, decode_steps)
 
 
@@ -72,7 +70,7 @@ def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode
     prefill = session.prefill(prompt)
     decoded = np.stack([session.decode(token) for token in more]) if more else prefill[:0]
     parity = Parity(
-        model=job.graph.family,
+        model=job.graph.config.family,
         target=session.manifest["target"],
         dtype=job.graph.dtype,
         reference=reference.name,

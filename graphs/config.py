@@ -7,7 +7,7 @@ rope type that the graph does not implement never passes silently.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
 
@@ -98,9 +98,31 @@ class Fields:
             severity = Severity.ERROR if value else Severity.NOTE  # null, false, zero and empty switch nothing on
             message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
             hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
-            self.findings.append(
-                Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity)
-            )
+            self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity))
         if any(finding.severity is Severity.ERROR for finding in self.findings):
             raise BringupError(*self.findings)
         return self.findings
+
+
+class HFConfig:
+    """Base of the families' frozen config dataclasses: built from the words of a config.json."""
+
+    __slots__ = ()
+    family: ClassVar[str]
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """Reads every key that changes a number; what does not fit is noted in `fields`."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> Self:
+        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
+        return cls.read(raw, allow)[0]
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> tuple[Self, list[Diagnostic]]:
+        """The config, and notes on keys that nobody knows and that switch nothing on. Raises as `from_hf`."""
+        fields = Fields(raw, cls.family, allow)
+        config = cls.from_fields(fields)
+        return config, fields.done()

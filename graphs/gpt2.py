@@ -6,11 +6,10 @@ N tokens of the step · m hidden · h heads · d channels a head · t = 3 of q, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config import Fields
+from bringup.graphs.config import Fields, HFConfig
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.cache import KVCache
 from bringup.graphs.layers.embedding import Embedding
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GPT2Config:
+class GPT2Config(HFConfig):
+    family: ClassVar[str] = "gpt2"
+
     vocab_size: int
     max_positions: int
     hidden: int
@@ -43,9 +44,7 @@ class GPT2Config:
         return self.hidden // self.num_heads
 
     @classmethod
-    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> GPT2Config:
-        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
-        fields = Fields(raw, "gpt2", allow)
+    def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = fields.take("n_embd", int), fields.take("n_head", int)
         if not fields.findings and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
@@ -53,8 +52,8 @@ class GPT2Config:
         fields.only("add_cross_attention", False)
         # computes the same numbers in float32 whatever the dtype; ours always does
         fields.only("reorder_and_upcast_attn", False, True)
-        fields.only("n_ctx", raw.get("n_positions"))
-        config = cls(
+        fields.only("n_ctx", fields.raw.get("n_positions"))
+        return cls(
             vocab_size=fields.take("vocab_size", int),
             max_positions=fields.take("n_positions", int),
             hidden=hidden,
@@ -67,8 +66,6 @@ class GPT2Config:
             scale_by_layer=fields.take("scale_attn_by_inverse_layer_idx", bool, False),
             tied_head=fields.take("tie_word_embeddings", bool, True),
         )
-        fields.done()
-        return config
 
 
 class Attention(Module):
@@ -76,9 +73,7 @@ class Attention(Module):
         super().__init__()
         m, h, d = config.hidden, config.num_heads, config.head_dim
         self.heads, self.head_dim = h, d
-        self.scale = (1 / math.sqrt(d) if config.scale_by_head else 1.0) / (
-            layer + 1 if config.scale_by_layer else 1
-        )
+        self.scale = (1 / math.sqrt(d) if config.scale_by_head else 1.0) / (layer + 1 if config.scale_by_layer else 1)
         self.c_attn = Linear("out:(t h d) in:m", t=3, h=h, d=d, m=m)
         self.c_proj = Linear("out:m in:(h d)", m=m, h=h, d=d)
         self.cache = KVCache(h, d)
@@ -124,7 +119,6 @@ class Transformer(Module):
 
 
 class GPT2(Graph):
-    family = "gpt2"
     layer_path = "transformer.h"
 
     def __init__(self, config: GPT2Config, dtype: str = "float32") -> None:

@@ -30,7 +30,9 @@ class Step(NamedTuple):
 
 
 class Config(Protocol):
-    """What every family's frozen config dataclass offers."""
+    """What every family's frozen config dataclass offers; see `config.HFConfig`."""
+
+    family: ClassVar[str]
 
     @property
     def vocab_size(self) -> int: ...
@@ -45,7 +47,6 @@ class Graph(Module):
     Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab].
     """
 
-    family: ClassVar[str]
     layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
 
     def __init__(self, config: Config, dtype: str) -> None:

@@ -6,11 +6,10 @@ N tokens of the step · m hidden · h query heads · g key heads · d channels a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config import Fields
+from bringup.graphs.config import Fields, HFConfig
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.cache import KVCache
 from bringup.graphs.layers.embedding import Embedding
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig:
+class LlamaConfig(HFConfig):
+    family: ClassVar[str] = "llama"
+
     vocab_size: int
     max_positions: int
     hidden: int
@@ -44,15 +45,13 @@ class LlamaConfig:
     windows: tuple[int | None, ...]  # one a layer; None sees everything
 
     @classmethod
-    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> LlamaConfig:
-        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
-        fields = Fields(raw, "llama", allow)
+    def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
         kv_heads = fields.take("num_key_value_heads", int, heads)
         if not fields.findings and heads % kv_heads:
             fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
         fields.only("hidden_act", "silu", *ACTIVATIONS)
-        config = cls(
+        return cls(
             vocab_size=fields.take("vocab_size", int),
             max_positions=fields.take("max_position_embeddings", int, 2048),
             hidden=hidden,
@@ -68,18 +67,15 @@ class LlamaConfig:
             tied_head=fields.take("tie_word_embeddings", bool, False),
             windows=_windows(fields),
         )
-        fields.done()
-        return config
 
 
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
     layers, window = fields.take("num_hidden_layers", int), fields.maybe("sliding_window", int)
-    if fields.raw.get("model_type") == "llama":  # transformers' Llama sees everything, whatever its config says
-        fields.only("sliding_window", None)
-        fields.only("layer_types", None, ["full_attention"] * layers)
-        return (None,) * layers
     types = fields.words("layer_types")
+    if types is None and fields.raw.get("model_type") == "llama":
+        fields.only("sliding_window", None)  # transformers' Llama ignores it where its Mistral obeys it
+        return (None,) * layers
     if types is None:
         return (window,) * layers
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
@@ -151,7 +147,6 @@ class Decoder(Module):
 
 
 class Llama(Graph):
-    family = "llama"
     layer_path = "model.layers"
 
     def __init__(self, config: LlamaConfig, dtype: str = "float32") -> None:

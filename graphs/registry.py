@@ -63,14 +63,14 @@ FAMILIES: tuple[Family, ...] = (
         "LlamaModel",
         "MistralForCausalLM",
         "MistralModel",
+        "MinistralForCausalLM",
         gguf="bringup.adapters.gguf_llama:dialect",
     ),
 )
 
 # Names that stand for a published config: model → (family, table in the family's graph file, Hub repository).
 PRESETS: dict[str, tuple[str, str, str]] = {
-    name: ("gpt2", "SIZES", f"openai-community/{name}")
-    for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+    name: ("gpt2", "SIZES", f"openai-community/{name}") for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 }
 
 

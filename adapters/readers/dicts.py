@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def dict_checkpoint(
-    weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict"
-) -> Checkpoint:
+def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict") -> Checkpoint:
     """Each read gives a copy, so that the arrays handed in never change. Raises BU241."""
     headers = {name: _header(name, value) for name, value in weights.items()}
     provenance = {"source": source, "bytes": sum(info.nbytes for info in headers.values())}

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 STD = 0.02  # initializer_range of GPT-2, Llama and most others
 
 
-def dummy_checkpoint(
-    headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0
-) -> Checkpoint:
+def dummy_checkpoint(headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
     """Values depend on a tensor's name and the seed alone, not on which tensors are read or in which order.
 
     Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents

@@ -87,9 +87,7 @@ def _rest(own: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in said and not key.startswith("rope.scal")}
 
 
-def _rope_scaling(
-    own: Mapping[str, Any], theta: float, path: Path, freqs: TensorInfo | None
-) -> dict[str, Any] | None:
+def _rope_scaling(own: Mapping[str, Any], theta: float, path: Path, freqs: TensorInfo | None) -> dict[str, Any] | None:
     """`rope_scaling`, from the `rope.scaling` keys or from the tensor of factors in Llama 3.1 files."""
     kind = own.get("rope.scaling.type", "linear" if "rope.scale_linear" in own else "none")
     if freqs is not None:

@@ -58,9 +58,7 @@ def _tensor(cursor: Cursor) -> TensorInfo:
         raise _bad(path, name, f"has type {kind}, which is none of ggml's")
     dtype = DTYPES[TYPES[kind]]
     if dtype.block and (not shape or shape[-1] % dtype.block[0]):
-        raise _bad(
-            path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}"
-        )
+        raise _bad(path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}")
     return TensorInfo(name, dtype.name, shape, path, offset, dtype.nbytes(shape))
 
 

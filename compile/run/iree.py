@@ -64,9 +64,7 @@ class IreeExecutor:
         for state in self._states:
             args.push_ref(state)
         for name in Step._fields:
-            args.push_ref(
-                self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64)
-            )
+            args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
         self._context.invoke(self._entries[entry], args, results)
         self._states = [results.get_as_object(1 + i, rt.HalBufferView) for i in range(len(self._states))]
         return {"logits": _download(results.get_as_object(0, rt.HalBufferView))}

@@ -37,9 +37,7 @@ class TorchExecutor:
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
-        fields = tuple(
-            torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields
-        )
+        fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
         values: list[Tensor] = []
         with torch.no_grad():
             for call in self._entries[entry].calls:
@@ -54,9 +52,7 @@ class TorchExecutor:
                 states = dict(
                     zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True)
                 )
-                values += self._functions[call.function](
-                    weights, states, tuple(values[i] for i in call.inputs), fields
-                )
+                values += self._functions[call.function](weights, states, tuple(values[i] for i in call.inputs), fields)
         return {"logits": to_numpy(values[-1])}
 
     def reset(self) -> None:
@@ -81,9 +77,7 @@ def save_functions(exported: Mapping[str, ExportedProgram], folder: Path) -> lis
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
     """Reads what `save_functions` wrote."""
-    return {
-        function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions
-    }
+    return {function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions}
 
 
 def to_tensor(array: np.ndarray) -> Tensor:

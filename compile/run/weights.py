@@ -27,8 +27,7 @@ def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> No
             faults.append(f"{spec.name}: missing")
         elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
             faults.append(
-                f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, "
-                f"given {array.dtype}{list(array.shape)}"
+                f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}"
             )
     if faults:
         raise ValueError("weights do not fit the program:\n  " + "\n  ".join(faults))

@@ -37,9 +37,7 @@ def run(expr: Expr, tensors: dict[str, np.ndarray], shape: tuple[int, ...], dtyp
     axes = " ".join(NAMES[: len(shape)])
     table = Adapter("test")
     table["x"] = expr.mv(f"{axes} -> {axes}")
-    plan, checkpoint = plan_for(
-        table, tensors, x=Param(axes, dtype=dtype, **dict(zip(NAMES, shape, strict=False)))
-    )
+    plan, checkpoint = plan_for(table, tensors, x=Param(axes, dtype=dtype, **dict(zip(NAMES, shape, strict=False))))
     assert plan.problems == []
     return materialise(plan, checkpoint)["x"]
 
@@ -130,9 +128,7 @@ def test_apply_then_reverse_is_identity(data):
     axes = " ".join(NAMES[: array.ndim])
     table = Adapter("test")
     table["x"] = expr.mv(f"{axes} -> {axes}")
-    plan, checkpoint = plan_for(
-        table, random.tensors, x=Param(axes, **dict(zip(NAMES, array.shape, strict=False)))
-    )
+    plan, checkpoint = plan_for(table, random.tensors, x=Param(axes, **dict(zip(NAMES, array.shape, strict=False))))
     back = reverse(plan, materialise(plan, checkpoint))
     assert back.keys() == random.tensors.keys()
     assert all(np.array_equal(back[name], tensor) for name, tensor in random.tensors.items())
@@ -148,9 +144,7 @@ def test_clip_equals_index(data):
     axes = " ".join(NAMES[: array.ndim])
     table = Adapter("test")
     table["x"] = expr.mv(f"{axes} -> {axes}")
-    plan, checkpoint = plan_for(
-        table, random.tensors, x=Param(axes, **dict(zip(NAMES, array.shape, strict=False)))
-    )
+    plan, checkpoint = plan_for(table, random.tensors, x=Param(axes, **dict(zip(NAMES, array.shape, strict=False))))
     k = data.draw(st.integers(0, array.ndim - 1))
     start = data.draw(st.integers(0, array.shape[k] - 1))
     stop = data.draw(st.integers(start + 1, array.shape[k]))

@@ -29,11 +29,7 @@ Kind = gguf.GGMLQuantizationType
 def raises(code: str, match: str = "") -> Any:
     def looks(error: BringupError) -> bool:
         (finding,) = error.findings
-        return (
-            finding.code == code
-            and bool(finding.help)
-            and bool(re.search(match, finding.message + finding.help))
-        )
+        return finding.code == code and bool(finding.help) and bool(re.search(match, finding.message + finding.help))
 
     return pytest.raises(BringupError, check=looks)
 

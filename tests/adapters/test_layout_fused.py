@@ -38,13 +38,9 @@ def plan_and_checkpoint():
 def joined(arrays: dict[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
     at = f"model.layers.{layer}."
     return {
-        f"{at}self_attn.qkv_proj.weight": np.concatenate(
-            [arrays[f"{at}self_attn.{x}_proj.weight"] for x in "qkv"]
-        ),
+        f"{at}self_attn.qkv_proj.weight": np.concatenate([arrays[f"{at}self_attn.{x}_proj.weight"] for x in "qkv"]),
         f"{at}self_attn.qkv_proj.bias": np.concatenate([arrays[f"{at}self_attn.{x}_proj.bias"] for x in "qkv"]),
-        f"{at}mlp.gate_up_proj.weight": np.concatenate(
-            [arrays[f"{at}mlp.{x}_proj.weight"] for x in ("gate", "up")]
-        ),
+        f"{at}mlp.gate_up_proj.weight": np.concatenate([arrays[f"{at}mlp.{x}_proj.weight"] for x in ("gate", "up")]),
     }
 
 

@@ -140,9 +140,7 @@ def test_tied_parameters_do_not_share_memory():
 
     table = Adapter("tied", defaults=("vocab m",))
     table["{x:head|wte}.weight"] = S("wte.weight")
-    params = declare(
-        wte__weight=Param("vocab m", vocab=2, m=3), head__weight=Param("vocab m", vocab=2, m=3)
-    )
+    params = declare(wte__weight=Param("vocab m", vocab=2, m=3), head__weight=Param("vocab m", vocab=2, m=3))
     checkpoint = dict_checkpoint({"wte.weight": array}, {})
     plan = make_plan(params, table, checkpoint.headers)
     made = materialise(plan, checkpoint)

@@ -37,11 +37,7 @@ def raises(code: str, match: str = "") -> Any:
 
     def looks(error: BringupError) -> bool:
         (finding,) = error.findings
-        return (
-            finding.code == code
-            and bool(finding.help)
-            and bool(re.search(match, finding.message + finding.help))
-        )
+        return finding.code == code and bool(finding.help) and bool(re.search(match, finding.message + finding.help))
 
     return pytest.raises(BringupError, check=looks)
 
@@ -199,9 +195,7 @@ def test_hostile_lengths(tmp_path: Path, code: str, content: bytes) -> None:
 
 
 def test_lfs_pointer_says_what_to_run(tmp_path: Path) -> None:
-    (tmp_path / "m.gguf").write_bytes(
-        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5481\n"
-    )
+    (tmp_path / "m.gguf").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5481\n")
     with raises("BU206", r"5481 bytes.*lfs pull"):
         open_checkpoint(str(tmp_path / "m.gguf"))
 
@@ -227,9 +221,7 @@ ONE = np.ones(2, np.float32)
 def test_the_index_decides(tmp_path: Path) -> None:
     """A tensor also elsewhere, a file not named, and a tensor that only its shard names."""
     index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
-    shards(
-        tmp_path, index, x={"a": ONE, "extra": ONE}, y={"a": ONE * 2, "b": ONE}, consolidated={"a": ONE * 3}
-    )
+    shards(tmp_path, index, x={"a": ONE, "extra": ONE}, y={"a": ONE * 2, "b": ONE}, consolidated={"a": ONE * 3})
     (tmp_path / "config.json").write_text('{"model_type": "toy"}')
     (tmp_path / "tokenizer.json").write_text("{}")
     checkpoint = open_checkpoint(str(tmp_path))
@@ -507,9 +499,7 @@ def ask(hub: Path, endpoint: str) -> str:
         "PATH": "/usr/bin:/bin",
         "no_proxy": "*",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 
 

@@ -6,13 +6,12 @@ K experts that a token goes to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.adapters.expr import S, cat, stack
 from bringup.adapters.rules import Adapter
-from bringup.graphs.config import Fields
+from bringup.graphs.config import Fields, HFConfig
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixtralConfig:
+class MixtralConfig(HFConfig):
+    family: ClassVar[str] = "mixtral"
+
     vocab_size: int
     max_positions: int
     hidden: int
@@ -45,14 +46,12 @@ class MixtralConfig:
     attention_bias: bool = False
 
     @classmethod
-    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> MixtralConfig:
-        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
-        fields = Fields(raw, "mixtral", allow)
+    def from_fields(cls, fields: Fields) -> Self:
         fields.read |= {"router_aux_loss_coef", "router_jitter_noise", "output_router_logits"}  # training
         fields.only("hidden_act", "silu")
         fields.only("tie_word_embeddings", False)
         hidden, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
-        config = cls(
+        return cls(
             vocab_size=fields.take("vocab_size", int),
             max_positions=fields.take("max_position_embeddings", int),
             hidden=hidden,
@@ -67,8 +66,6 @@ class MixtralConfig:
             rope=RopeConfig.from_hf(fields),
             window=fields.maybe("sliding_window", int),
         )
-        fields.done()
-        return config
 
 
 class Experts(Module):
@@ -115,7 +112,6 @@ class Decoder(Module):
 
 
 class Mixtral(Graph):
-    family = "mixtral"
     layer_path = "model.layers"
 
     def __init__(self, config: MixtralConfig, dtype: str = "float32") -> None:

@@ -91,7 +91,9 @@ def test_generate_is_repeatable_and_seeded(bundle):
     assert greedy[0] == greedy[1]
     drawn = [list(session.generate([1, 2], max_new_tokens=20, temperature=5.0, seed=s)) for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert len(list(session.generate([1, 2], max_new_tokens=999))) == 63  # the context's end: 64 positions, one fed last
+    assert (
+        len(list(session.generate([1, 2], max_new_tokens=999))) == 63
+    )  # the context's end: 64 positions, one fed last
 
 
 def test_prefill_in_pieces_equals_prefill_at_once(bundle):
@@ -105,9 +107,7 @@ def test_prefill_in_pieces_equals_prefill_at_once(bundle):
     assert np.allclose(session.prefill(tokens[30:])[-1], whole, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "code"), [([], "BU015"), ([21], "BU015"), ([-1], "BU015"), ([0] * 65, "BU016")]
-)
+@pytest.mark.parametrize(("tokens", "code"), [([], "BU015"), ([21], "BU015"), ([-1], "BU015"), ([0] * 65, "BU016")])
 def test_bad_tokens_are_refused(bundle, tokens, code):
     with pytest.raises(BringupError, match=code):
         bringup.load(bundle).prefill(tokens)

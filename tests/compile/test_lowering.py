@@ -59,9 +59,7 @@ def build(model: str, dtype: torch.dtype, all_logits: bool = False) -> Built:
     )
     module = seeded(make, dtype)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return Built(
-        module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype
-    )
+    return Built(module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype)
 
 
 @cache
@@ -186,9 +184,7 @@ def test_wrong_weights_are_all_named() -> None:
     built = build("gpt", torch.float32)
     weights = {**built.weights, "h.0.fc.weight": built.weights["h.0.fc.weight"].T}
     del weights["ln_f.bias"]
-    with pytest.raises(
-        ValueError, match=r"(?s)h\.0\.fc\.weight: expected float32\[256, 64\].*ln_f\.bias: missing"
-    ):
+    with pytest.raises(ValueError, match=r"(?s)h\.0\.fc\.weight: expected float32\[256, 64\].*ln_f\.bias: missing"):
         IreeExecutor(vmfb("gpt", torch.float32), built.program.interface, weights)
 
 

@@ -61,11 +61,7 @@ CONTROL, USER = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</
 def raises(code: str, match: str = "") -> Any:
     def looks(error: BringupError) -> bool:
         (finding,) = error.findings
-        return (
-            finding.code == code
-            and bool(finding.help)
-            and bool(re.search(match, finding.message + finding.help))
-        )
+        return finding.code == code and bool(finding.help) and bool(re.search(match, finding.message + finding.help))
 
     return pytest.raises(BringupError, check=looks)
 
@@ -150,9 +146,7 @@ def test_the_bos_flag_of_the_file_counts(tmp_path: Path) -> None:
         ("BU231", {"add_bos_token": True, "bos_token_id": 10**6}, "beginning-of-sequence"),
     ],
 )
-def test_gguf_tokenizers_that_are_refused(
-    tmp_path: Path, code: str, changes: dict[str, Any], match: str
-) -> None:
+def test_gguf_tokenizers_that_are_refused(tmp_path: Path, code: str, changes: dict[str, Any], match: str) -> None:
     file = to_gguf(trained("gpt-2"), "gpt-2", tmp_path / "m.gguf", **changes)
     with raises(code, match):
         load_tokenizer(file)

@@ -75,9 +75,7 @@ class GPTLayer(nn.Module):
 class ToyGPT(nn.Module):
     """GPT-2: learned positions, tied head (a separate parameter here)."""
 
-    def __init__(
-        self, layers: int = 2, d: int = 64, h: int = 4, vocab: int = 300, max_seq: int = 256
-    ) -> None:
+    def __init__(self, layers: int = 2, d: int = 64, h: int = 4, vocab: int = 300, max_seq: int = 256) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, d), nn.Embedding(max_seq, d)
         self.h = nn.ModuleList(GPTLayer(d, h, max_seq + BLOCK) for _ in range(layers))

@@ -11,7 +11,7 @@ from bringup.graphs.registry import FAMILIES, by_architecture, by_name
 
 def test_every_family_loads():
     for family in FAMILIES:
-        assert family.load("graph").family == family.name
+        assert family.load("config").family == family.name
         assert callable(family.load("adapter"))
 
 

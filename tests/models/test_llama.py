@@ -160,7 +160,7 @@ ROPE = {"rope_theta": 10000.0}
         ("BU122", "layer_types", {"model_type": "mistral", "layer_types": ["chunked_attention"] * 2}),
         # transformers' Llama computes neither: doing it, or not, would be a guess
         ("BU122", "sliding_window", {"sliding_window": 40}),
-        ("BU122", "layer_types", {"layer_types": ["sliding_attention"] * 2}),
+        ("BU121", "sliding_window", {"layer_types": ["sliding_attention"] * 2}),
     ],
 )
 def test_configs_that_are_refused(code: str, key: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -174,3 +174,5 @@ def test_an_unknown_key_can_be_allowed(tmp_path: Path) -> None:
     raw = written(LlamaConfig(**shape(32, 40, 4, 2)), tmp_path)
     assert OurConfig.from_hf(raw | {"my_note": 1}, {"my_note": "bookkeeping"}) == OurConfig.from_hf(raw)
     assert OurConfig.from_hf(raw | {"sliding_window": 40}, {"sliding_window": "unused"}) == OurConfig.from_hf(raw)
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 40}
+    assert OurConfig.from_hf(raw | kinds).windows == (40, None)  # said layer by layer, it is meant
