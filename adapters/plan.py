@@ -234,6 +234,7 @@ def _drop(plan: Plan, adapter: Adapter, names: Names) -> None:
             plan.problems.append(
                 Problem(
                     code="BU111",
+                    rule=drop,
                     expected=f"{least} to {most}",
                     actual=str(met),
                     message=f"drop `{drop.pattern}` ({drop.why}) meets {met} tensors, expects {least} to {most}",

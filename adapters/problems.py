@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bringup.adapters.expr import Source
 from bringup.adapters.names import Names
 from bringup.adapters.region import Region
-from bringup.adapters.rules import Rule
+from bringup.adapters.rules import Drop, Rule
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, shape_of, show
 from bringup.graphs.signature import Declared
@@ -26,7 +26,7 @@ class Problem:
 
     code: str
     parameter: str = ""
-    rule: Rule | None = None
+    rule: Rule | Drop | None = None
     sources: tuple[str, ...] = ()
     expected: str = ""
     actual: str = ""

@@ -36,7 +36,7 @@ class Job:
     plan: Plan
     config: Mapping[str, Any]  # the words of config.json that the graph was made from
     model: str | None = None  # the name the user gave
-    notes: Sequence[Diagnostic] = ()  # on config keys that nobody knows and that switch nothing on
+    findings: Sequence[Diagnostic] = ()  # on the config: part of the job's check
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
 
@@ -66,7 +66,9 @@ def open_job(
             help="give one with --config FILE, or name a model that has a published one",
         )
     family = family or by_architecture(raw.get("architectures") or [])
-    settings, notes = family.load("config").read(raw, allow)
+    settings, findings = family.load("config").read(raw, allow)
+    if any(finding.code == "BU121" for finding in findings):  # sizes are missing: nothing can be planned
+        raise BringupError(*findings)
     made: Adapter = (_adapter_file(adapter) if adapter else family.load("adapter"))(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
@@ -81,7 +83,7 @@ def open_job(
         config=raw,
         model=model,
         notice=notice,
-        notes=notes,
+        findings=findings,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from bringup.adapters.expr import Source
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
+from bringup.adapters.rules import Rule
 from bringup.diagnostics import Diagnostic, Sites
 from bringup.grouping import digits, grouped, roots
 
@@ -136,7 +137,7 @@ def _below(root: str, name: str) -> str:
 
 def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
     """The sizes of a tensor that is absent, where the rule is that tensor and nothing else."""
-    simple = problem.rule and isinstance(problem.rule.made, Source)
+    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.made, Source)
     return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
 
 

@@ -39,7 +39,7 @@ def check(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
     start = time.perf_counter()
     report = check_plan(job.plan, job.graph.config.family)
-    report.findings += job.notes
+    report.findings = [*job.findings, *report.findings]
     report.seconds = time.perf_counter() - start
     return report
 

@@ -92,15 +92,13 @@ class Fields:
         self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help))
 
     def done(self) -> list[Diagnostic]:
-        """Ends the reading. Raises BringupError with every finding; gives the notes when there is no error."""
+        """Ends the reading: every finding, with those on keys that nobody read."""
         for key in self.raw.keys() - self.read - NEUTRAL - self.allowed.keys():
             value: Any = self.raw[key]
             severity = Severity.ERROR if value else Severity.NOTE  # null, false, zero and empty switch nothing on
             message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
             hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
             self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity))
-        if any(finding.severity is Severity.ERROR for finding in self.findings):
-            raise BringupError(*self.findings)
         return self.findings
 
 
@@ -118,11 +116,14 @@ class HFConfig:
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> Self:
         """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
-        return cls.read(raw, allow)[0]
+        config, findings = cls.read(raw, allow)
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise BringupError(*findings)
+        return config
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> tuple[Self, list[Diagnostic]]:
-        """The config, and notes on keys that nobody knows and that switch nothing on. Raises as `from_hf`."""
+        """The config, and what is wrong with it. After a BU121 some of its values are stand-ins."""
         fields = Fields(raw, cls.family, allow)
         config = cls.from_fields(fields)
         return config, fields.done()
