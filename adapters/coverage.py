@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
+from bringup.adapters.computed import Computed
 from bringup.adapters.nest import Nest, boxes
-from bringup.adapters.plan import Plan
+from bringup.adapters.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
 
@@ -15,12 +17,11 @@ def read_bits(plan: Plan) -> dict[str, int]:
     readers: dict[str, list[Nest]] = {}
     infos: dict[str, TensorInfo] = {}
     for entry in plan.entries.values():
-        inner = [region.nests for source in entry.sources for region in getattr(source, "inputs", ())]
-        for nest in (*entry.region.nests, *(nest for nests in inner for nest in nests)):
+        for nest in _read(entry.region.nests, entry.sources):
             source = entry.sources[nest.source]
-            if isinstance(source, TensorInfo):
-                infos[source.name] = source
-                readers.setdefault(source.name, []).append(nest)
+            assert isinstance(source, TensorInfo)
+            infos[source.name] = source
+            readers.setdefault(source.name, []).append(nest)
     counted: dict[tuple[object, ...], int] = {}
     result: dict[str, int] = {}
     for name, nests in readers.items():
@@ -30,6 +31,37 @@ def read_bits(plan: Plan) -> dict[str, int]:
             counted[shape] = _distinct(nests, total)
         result[name] = counted[shape]
     return result
+
+
+def _read(nests: Iterable[Nest], sources: Sequence[TensorInfo | Computed]) -> Iterator[Nest]:
+    """Nests over tensors: of a value, those of its inputs."""
+    for nest in nests:
+        source = sources[nest.source]
+        if isinstance(source, Computed):
+            for region in source.inputs:
+                yield from _read(region.nests, sources)
+        else:
+            yield nest
+
+
+def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
+    """Values of which some elements reach no parameter: the first entry that uses one, and the share that is used."""
+    users: dict[tuple[object, ...], list[tuple[Entry, int]]] = {}
+    for entry in plan.entries.values():
+        for index, source in enumerate(entry.sources):
+            if isinstance(source, Computed):
+                tensors = tuple(entry.sources[n.source] for r in source.inputs for n in r.nests)
+                users.setdefault((source, tensors), []).append((entry, index))
+    for entries in users.values():
+        first, at = entries[0]
+        value = first.sources[at]
+        assert isinstance(value, Computed)
+        nests = [n for entry, index in entries for n in entry.region.nests if n.source == index]
+        inner = any(n.source == at for s in first.sources if isinstance(s, Computed) for r in s.inputs for n in r.nests)
+        total = math.prod(value.shape) * DTYPES[value.dtype].bits
+        used = total if inner or not nests else _distinct(nests, total)
+        if used < total:
+            yield first, value, used / total
 
 
 def total_bits(info: TensorInfo) -> int:

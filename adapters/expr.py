@@ -168,6 +168,8 @@ class At(Unary):
     def region(self, scope: Scope) -> Region:
         region = self.of.region(scope)
         k = _position(region, self.axis)
+        if region.axes[k].name in scope.blocks:
+            raise AxesError(f"one index of `{region.axes[k].name}` cuts a quantisation block")
         return region.window(k, self.index, self.index + 1).without(k)
 
 

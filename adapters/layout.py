@@ -16,6 +16,7 @@ from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Adapter, Rule
 from bringup.adapters.scope import Scope
+from bringup.diagnostics import fail
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
 
@@ -45,10 +46,18 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
         taken |= {leaf for _, leaf in rule.made.leaves(bindings)}
         scope = Scope({}, (), names, bindings)
         region = rule.made.region(scope)
+        parts = {plan.entries[leaf].declared for _, leaf in rule.made.leaves(bindings)}
+        if len({(part.dtype, part.pack) for part in parts}) > 1 or entry.declared.pack:
+            raise fail(
+                "BU131",
+                f"`{name}` cannot be fused: its parts are packed or of several dtypes",
+                help="leave it out of the layout's rules",
+                where=rule.site,
+            )
         declared = Declared(fill(_plain(rule.pattern), bindings), region.axes, entry.declared.dtype)
         made[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
     signature = Signature({name: entry.declared for name, entry in made.items()})
-    return Plan(signature, plan.headers, made, plan.dropped, plan.wanted, plan.problems)
+    return replace(plan, signature=signature, entries=made)
 
 
 def _rule_for(layout: Adapter, name: str) -> tuple[Rule, dict[str, str]] | None:

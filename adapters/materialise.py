@@ -46,7 +46,7 @@ def untouched(entry: Entry) -> TensorInfo | None:
     """The tensor whose bytes are the parameter's as they lie in the file, if there is one."""
     match entry.sources, entry.region.nests:
         case (TensorInfo() as info,), (Nest(src=0, dst=0, loops=loops) as nest,):
-            in_place = all(src == dst for _, src, dst in loops)
+            in_place = nest.view == info.dtype and all(src == dst for _, src, dst in loops)
             whole = info.shape and nest.count == math.prod(info.shape) == entry.region.size
             return info if whole and in_place and info.dtype == entry.declared.storage[1] else None
         case _:
@@ -71,9 +71,13 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
     from bringup.adapters.arrays import aligned, numpy_dtype
 
     out = aligned(region.shape, dtype)
-    flat, narrow = out.reshape(-1), _unit_bits(region, dtype) < 8
+    unit = region.nests[0].view if region.word > 1 else dtype
+    flat: np.ndarray = out.reshape(-1)
+    narrow = DTYPES[unit].bits < 8
     if narrow:
         flat = np.zeros(region.size, np.uint8)
+    elif region.word > 1:
+        flat = flat.view(numpy_dtype(unit))
     elif sum(nest.count for nest in region.nests) < region.size:
         flat[...] = np.zeros((), numpy_dtype(dtype))  # what no nest fills is padding
     loaded: dict[int, np.ndarray] = {}
@@ -81,13 +85,11 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
         if nest.source not in loaded:
             loaded[nest.source] = source_array(sources, nest.source, read)
         copy_nest(nest, units(loaded[nest.source], nest.view), flat)
-    if narrow:
+    if narrow and DTYPES[dtype].bits < 8:  # numpy keeps a 4-bit element in a byte of its own
+        out.reshape(-1).view(np.uint8)[...] = flat
+    elif narrow:
         out.reshape(-1).view(np.uint8)[...] = flat[0::2] | flat[1::2] << 4
     return out
-
-
-def _unit_bits(region: Region, dtype: str) -> int:
-    return DTYPES[dtype].bits // region.word
 
 
 def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Read) -> np.ndarray:
@@ -118,7 +120,7 @@ def units(array: np.ndarray, view: str) -> np.ndarray:
     if DTYPES[view].bits >= 8:
         return flat if flat.dtype == numpy_dtype(view) else flat.view(numpy_dtype(view))
     packed = flat.view(np.uint8)
-    if flat.dtype == numpy_dtype(view):  # numpy keeps a 4-bit element in a byte of its own
+    if flat.dtype.name in DTYPES and DTYPES[flat.dtype.name].bits < 8:  # a byte an element
         return packed & 15
     return np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)
 

@@ -32,6 +32,12 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(out + re.escape(pattern[at:]))
 
 
+def closed(pattern: str) -> set[str]:
+    """The variables of a pattern that are numbers or have listed alternatives."""
+    holes = (hole.groups() for hole in _HOLE.finditer(pattern))
+    return {name for name, choices, _ in holes if name and choices != "**" and (choices or name.isupper())}
+
+
 def match(pattern: str, name: str) -> dict[str, str] | None:
     """The variables that make `pattern` equal to `name`, or None."""
     found = compile_pattern(pattern).fullmatch(name)

@@ -5,13 +5,14 @@ Parameters of one rule whose sources look alike (the layers of a model) share on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr, Source
 from bringup.adapters.names import Names, Translated
-from bringup.adapters.pattern import match
+from bringup.adapters.pattern import closed, match
 from bringup.adapters.problems import (
     Problem,
     axes_problem,
@@ -24,7 +25,7 @@ from bringup.adapters.problems import (
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Adapter, Drop, Rule, Tied
 from bringup.adapters.scope import Scope
-from bringup.graphs.axes import Axes, AxesError, Axis, show, sizes_of
+from bringup.graphs.axes import Axes, AxesError, Axis, shape_of, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
 
@@ -100,7 +101,7 @@ def make_plan(
         expr = _choose(plan, adapter, declared, rule, bindings, names)
         if expr is not None:
             _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
-    _drop(plan, adapter, names)
+    _drop(plan, (*adapter.drops, *(dialect.drops if dialect else ())), names)
     return plan
 
 
@@ -133,15 +134,18 @@ def _choose(
         )
         return None
     if present and when and all(name in names for _, name in other.leaves(bindings)):
-        scopes = [_scope(adapter, declared, expr, bindings, names) for expr in (own, other)]
-        regions = [_evaluate(declared, expr, scope) for expr, scope in zip((own, other), scopes, strict=True)]
-        if not any(scope.misfits for scope in scopes):
-            mine, theirs = (
-                Entry(declared, rule, tuple(scope.sources), region)
-                for region, scope in zip(regions, scopes, strict=True)
-            )
-            plan.compare.append((mine, theirs))
+        with suppress(AxesError):  # it is told when `own` is planned
+            made = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
+            plan.compare += [(made[0], made[1])] if made[0] and made[1] else []
     return own if present else other
+
+
+def _entry(
+    adapter: Adapter, declared: Declared, rule: Rule, expr: Expr, bindings: Mapping[str, str], names: Names
+) -> Entry | None:
+    scope = _scope(adapter, declared, expr, bindings, names)
+    region = _evaluate(declared, expr, scope)
+    return None if scope.misfits else Entry(declared, rule, tuple(scope.sources), region)
 
 
 def _plan_one(
@@ -203,40 +207,55 @@ def _evaluate(declared: Declared, expr: Expr, scope: Scope) -> Region:
 
 def _by_position(region: Region, declared: Axes) -> Region:
     """Names a source's unnamed axes by position: only where no two sizes could be exchanged."""
+    if region.shape != shape_of(declared):
+        raise AxesError(
+            f"shape is {list(region.shape)} and the rule names no axes; the parameter is `{show(declared)}`"
+        )
     if len(set(region.shape)) < len(region.shape):
         raise AxesError(
             f"the shape {list(region.shape)} cannot tell which axis is which and the rule does not say; "
             f"the parameter is `{show(declared)}`"
         )
-    if sorted(region.shape) != sorted(axis.size for axis in declared):
-        raise AxesError(f"shape is {list(region.shape)}, the parameter is `{show(declared)}`")
-    return replace(region, axes=tuple(replace(a, size=s) for a, s in zip(declared, region.shape, strict=True)))
+    return replace(region, axes=declared)
 
 
-def _drop(plan: Plan, adapter: Adapter, names: Names) -> None:
-    """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect."""
-    for drop in adapter.drops:
+def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
+    """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect, in any layer."""
+    for drop in drops:
         counts: dict[tuple[str, ...], int] = {}
         for name, info in names.items():
             bindings = match(drop.pattern, name)
             if bindings is None or (drop.when and not drop.when(bindings)):
                 continue
             if info.name in plan.wanted:
-                plan.cut.setdefault(info.name, drop)
+                if name == drop.pattern:  # only a drop that names a tensor excuses what rules leave of it
+                    plan.cut.setdefault(info.name, drop)
                 continue
             plan.dropped.setdefault(info.name, drop)
-            key = tuple(value for value in bindings.values())
+            key = tuple(bindings[variable] for variable in sorted(closed(drop.pattern)))
             counts[key] = counts.get(key, 0) + 1
         least, most = drop.expect
-        over = [key for key, count in counts.items() if count > most]
-        if over or (least and not counts):
-            met = max(counts.values(), default=0)
-            plan.problems.append(
-                Problem(
-                    code="BU111",
-                    rule=drop,
-                    expected=f"{least} to {most}",
-                    actual=str(met),
-                    message=f"drop `{drop.pattern}` ({drop.why}) meets {met} tensors, expects {least} to {most}",
+        for key in _layers(drop.pattern, names) if least else ():
+            counts.setdefault(key, 0)
+        for key, count in counts.items():
+            if not least <= count <= most:
+                where = f" for {', '.join(key)}" if key else ""
+                plan.problems.append(
+                    Problem(
+                        code="BU111",
+                        rule=drop,
+                        expected=f"{least} to {most}",
+                        actual=str(count),
+                        message=f"drop `{drop.pattern}` ({drop.why}) meets {count} tensors{where}, "
+                        f"expects {least} to {most}",
+                    )
                 )
-            )
+
+
+def _layers(pattern: str, names: Names) -> set[tuple[str, ...]]:
+    """The layers in which a drop's tensors could be: those of any tensor that begins as the pattern does."""
+    head, hole, _ = pattern.partition("}")
+    if not hole or closed(pattern) != closed(head + hole):
+        return {()}
+    found = (match(f"{head}}}.{{rest:**}}", name) for name, _ in names.items())
+    return {tuple(bindings[variable] for variable in sorted(closed(pattern))) for bindings in found if bindings}

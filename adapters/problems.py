@@ -13,9 +13,7 @@ from bringup.adapters.rules import Drop, Rule
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, shape_of, show
 from bringup.graphs.signature import Declared
-from bringup.spec import DTYPES, TensorInfo
-
-FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
+from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 Leaves = Sequence[tuple[Source, list[TensorInfo | str]]]  # each source, and what it stands for; a str is absent
 
@@ -77,9 +75,11 @@ def misfits_beside(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes]
 def dtypes(declared: Declared, rule: Rule, region: Region, scope: Scope) -> list[Problem]:
     """Sources of a region whose elements do not become the declared dtype by rounding."""
     wanted = declared.dtype
-    wrong = {
-        nest.source: nest.view for nest in region.nests if nest.view != wanted and not {nest.view, wanted} <= FLOATS
-    }
+    if declared.pack is None and region.word > 1:  # read in parts, as one wider type
+        fits = region.dtype == wanted
+        wrong = {} if fits else {nest.source: region.dtype for nest in region.nests}
+    else:
+        wrong = {n.source: n.view for n in region.nests if n.view != wanted and not {n.view, wanted} <= FLOATS}
     if not wrong:
         return []
     names = tuple(scope.sources[source].name for source in wrong)

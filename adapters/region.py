@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from bringup.adapters.nest import Nest, project, row_major
 from bringup.graphs.axes import Axes, AxesError, Axis, permutation, shape_of, show
-from bringup.spec import DTYPES, Shape
+from bringup.spec import DTYPES, FLOATS, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
         rest = [shape for k, shape in enumerate(other.shape) if k != axis]
         if len(other.shape) != len(first.shape) or rest != [s for k, s in enumerate(first.shape) if k != axis]:
             raise AxesError(f"cannot put {list(other.shape)} beside {list(first.shape)} along axis {axis}")
-        if (other.word, DTYPES[other.dtype].kind) != (first.word, DTYPES[first.dtype].kind):
+        if other.word != first.word or (other.dtype != first.dtype and not {other.dtype, first.dtype} <= FLOATS):
             raise AxesError(f"cannot put {other.dtype} beside {first.dtype}")
     outer, inner = math.prod(first.shape[:axis]), math.prod(first.shape[axis + 1 :]) * first.word
     total = sum(region.shape[axis] for region in regions)
@@ -141,4 +141,8 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
         at += size
     parts = tuple(region.axes[axis] for region in regions)
     joined = Axis(name, total, parts, sum=True)
-    return replace(first, axes=(*first.axes[:axis], joined, *first.axes[axis + 1 :]), nests=tuple(nests))
+    widest = max((region.dtype for region in regions), key=lambda name: DTYPES[name].bits)
+    mixed = len({region.dtype for region in regions}) > 1 and widest != "float64"
+    dtype = "float32" if mixed else widest  # float16 beside bfloat16 fits only there
+    axes = (*first.axes[:axis], joined, *first.axes[axis + 1 :])
+    return Region(axes, dtype, tuple(nests), first.word)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bringup.adapters.expr import Expr, Source
-from bringup.adapters.pattern import match
+from bringup.adapters.pattern import closed, compile_pattern, match
 from bringup.graphs.axes import Axes, parse
 from bringup.spec import Site
 
@@ -36,7 +37,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Checkpoint tensors that no parameter wants. `expect` (least, most) bounds how many each layer has."""
+    """Checkpoint tensors that no parameter wants.
+
+    `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
+    """
 
     pattern: str
     why: str
@@ -67,14 +71,18 @@ class Adapter:
         pattern: str,
         *,
         why: str,
-        expect: tuple[int, int] = (0, 1),
+        expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
     ) -> None:
-        """Leaves out the tensors of a pattern. `expect` bounds their number for each number {L} in the pattern.
+        """Leaves out the tensors of a pattern.
 
-        `when` looks at the pattern's variables and says whether a tensor is really meant.
+        `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
+        one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
+        pattern's variables and says whether a tensor is really meant.
         """
-        self.drops.append(Drop(pattern, why, expect, when, Site.outside("adapters/rules.py")))
+        open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
+        bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
+        self.drops.append(Drop(pattern, why, bounds, when, Site.outside("adapters/rules.py")))
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
         """Every rule that claims a parameter, with its pattern's variables."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.region import Region, concat
-from bringup.diagnostics import fail
-from bringup.graphs.axes import Axes, Axis, sizes_of
+from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.axes import Axes, Axis
 from bringup.graphs.signature import Signature
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -19,22 +19,34 @@ def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan
     """What one of `ranks` holds when the named axes are divided among them.
 
     An axis shorter than the number of ranks is shared (each of its indices by ranks / size ranks), as grouped-query
-    key heads are. Raises BU130 where a size does not divide.
+    key heads are. Raises BU130 where a size does not divide, or where no parameter has an axis of that name.
     """
-    sliced = Plan(plan.signature, plan.headers, dropped=plan.dropped, wanted=plan.wanted)
-    for name, entry in plan.entries.items():
-        ranges = {
-            axis: _range(name, axis, size, rank, ranks)
-            for axis, size in sizes_of(entry.declared.axes).items()
-            if axis in axes
-        }
-        region = clip(entry.region, ranges)
-        declared = replace(entry.declared, axes=region.axes)
-        if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
-            raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")
-        sliced.entries[name] = Entry(declared, entry.rule, entry.sources, region)
-    sliced.signature = Signature({name: entry.declared for name, entry in sliced.entries.items()})
-    return sliced
+    entries = {name: _sliced(name, entry, axes, rank, ranks) for name, entry in plan.entries.items()}
+    known = divisible(plan)
+    for axis in axes:
+        if plan.entries and axis not in known:
+            raise fail("BU130", f"no parameter has an axis `{axis}` to divide", help=did_you_mean(axis, known))
+    signature = Signature({name: entry.declared for name, entry in entries.items()})
+    return replace(plan, signature=signature, entries=entries)
+
+
+def divisible(plan: Plan) -> set[str]:
+    """The names of all axes that stand for no other axes."""
+    return {factor for entry in plan.entries.values() for axis in entry.declared.axes for factor in _factors(axis)}
+
+
+def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: int) -> Entry:
+    sizes = {n.name: n.size for axis in entry.declared.axes for n in axis.walk() if n.name in axes and not n.parts}
+    region = clip(entry.region, {axis: _range(name, axis, size, rank, ranks) for axis, size in sizes.items()})
+    declared = replace(entry.declared, axes=region.axes)
+    if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
+        raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")
+    return Entry(declared, entry.rule, entry.sources, region)
+
+
+def _factors(axis: Axis) -> set[str]:
+    """Names that stand for no other axes: what can be divided."""
+    return {node.name for node in axis.walk() if node.name and not node.parts}
 
 
 def _range(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -51,22 +63,24 @@ def _range(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int,
 
 
 def clip(region: Region, ranges: Ranges) -> Region:
-    """Keeps a range of some named axes, wherever they stand: in products, and in each part of a sum."""
-    for k, axis in enumerate(region.axes):
-        if axis.sum and _names(axis) & ranges.keys():
-            starts = [sum(part.size for part in axis.parts[:i]) for i in range(len(axis.parts))]
-            windows = [region.window(k, at, at + p.size) for at, p in zip(starts, axis.parts, strict=True)]
-            return concat([clip(window, ranges) for window in windows], k, axis.name)
+    """Keeps a range of some elementary axes, wherever they stand: in products, and in each part of a sum."""
     factors = tuple(factor for axis in region.axes for factor in axis.factors(set()))
     flat = replace(region, axes=factors)
     for k, factor in enumerate(factors):
-        if factor.name in ranges:
+        if factor.sum and any(_factors(part) & ranges.keys() for part in factor.parts):
+            starts = [sum(part.size for part in factor.parts[:i]) for i in range(len(factor.parts))]
+            windows = [flat.window(k, at, at + p.size) for at, p in zip(starts, factor.parts, strict=True)]
+            parts = [_clip_at(window, k, ranges) for window in windows]
+            flat = concat(parts, k, factor.name)
+        elif factor.name in ranges:
             flat = flat.window(k, *ranges[factor.name])
     return replace(flat, axes=_regrouped(region.axes, flat.axes))
 
 
-def _names(axis: Axis) -> set[str]:
-    return {node.name for node in axis.walk()}
+def _clip_at(region: Region, k: int, ranges: Ranges) -> Region:
+    """Clips within one dimension, and leaves it one dimension."""
+    inner = clip(replace(region, axes=(*(Axis("", a.size) for a in region.axes[:k]), *region.axes[k:])), ranges)
+    return replace(inner, axes=(*region.axes[:k], *inner.axes[k:]))
 
 
 def _regrouped(axes: Axes, factors: Axes) -> Axes:

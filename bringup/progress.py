@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+
+from bringup.diagnostics import Diagnostic
 
 
 class Stage(Protocol):
@@ -24,13 +27,20 @@ class Progress(Protocol):
 
     def stage(self, name: str) -> AbstractContextManager[Stage]: ...
 
+    def warn(self, finding: Diagnostic) -> None:
+        """Something that does not stop the work and should be known."""
+        ...
+
 
 class Silent:
-    """A progress, and a stage, that say nothing."""
+    """A progress, and a stage, that say nothing; what should be known is a Python warning."""
 
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:
         yield self
+
+    def warn(self, finding: Diagnostic) -> None:
+        warnings.warn(f"{finding.code}: {finding.message}", stacklevel=3)
 
     def done(self, text: str) -> None: ...
 

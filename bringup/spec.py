@@ -50,6 +50,9 @@ DTYPES: dict[str, Dtype] = {
 }
 
 
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`."""

@@ -15,9 +15,9 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, Diagnostic, fail
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -27,26 +27,42 @@ _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-run
 
 
 def refuse(out: Path, *, force: bool) -> None:
-    """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle."""
-    if out.exists() or out.is_symlink():
-        if not (out / MANIFEST).is_file():
+    """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle.
+
+    A link stands for what it leads to. The working directory and those above it are no place for a bundle: BU012.
+    """
+    place = _resolved(out)
+    if Path.cwd().is_relative_to(place):
+        raise fail("BU012", f"`{out}` is the working directory or one above it", help="choose another name with -o")
+    if place.exists():
+        if not (place / MANIFEST).is_file():
             raise fail("BU012", f"`{out}` exists and is not a bundle", help="choose another name with -o")
         if not force:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
 
 
+def _resolved(out: Path) -> Path:
+    """`out` with no link and no `..` left, so that it has a name and a folder to stand in."""
+    try:
+        return out.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
+        raise fail("BU012", f"`{out}` leads nowhere: {error}", help="choose another name with -o") from error
+
+
 @contextmanager
 def writing(out: Path) -> Generator[Path, None, None]:
     """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not."""
+    place = _resolved(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:100]}.", dir=place.parent))
     except OSError as error:
         raise fail("BU901", f"cannot write beside `{out}`: {error.strerror}") from error
     try:
         yield folder
         folder.chmod(0o755)
-        _put(folder, out)
+        refuse(out, force=True)  # something else may have come to stand there meanwhile
+        _put(folder, place)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # after an exchange, this is what stood there before
 
@@ -63,7 +79,11 @@ def _put(folder: Path, out: Path) -> None:
     if not done:  # a file system without exchange: a moment without the bundle, never half of one
         old = folder.with_name(f"{folder.name}.old")
         out.rename(old)
-        folder.rename(out)
+        try:
+            folder.rename(out)
+        except OSError:
+            old.rename(out)
+            raise
         shutil.rmtree(old)
 
 
@@ -77,7 +97,7 @@ def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
 def read_manifest(bundle: Path) -> dict[str, Any]:
     """The manifest of a bundle. Raises BU603 when there is none that this version can read."""
     try:
-        manifest: dict[str, Any] = json.loads((bundle / MANIFEST).read_text("utf-8"))
+        manifest = _object((bundle / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one") from error
     if manifest.get("schema") != SCHEMA:
@@ -86,6 +106,26 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     if missing:
         raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help="compile it again")
     return manifest
+
+
+def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
+    """Reads every file. Raises BU608, once for each that is not the one its manifest describes."""
+    changed = [name for name, digest in manifest["files"].items() if _sha256(bundle / name) != digest]
+    if changed:
+        said = "is not the file that was compiled"
+        raise BringupError(
+            *(
+                Diagnostic(code="BU608", message=f"`{bundle / name}` {said}", help="compile it again", file=name)
+                for name in changed
+            )
+        )
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("its manifest is no JSON object")
+    return cast("dict[str, Any]", found)
 
 
 def _sha256(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bringup.adapters.coverage import read_bits, total_bits
+from bringup.adapters.coverage import half_used, read_bits, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
@@ -93,6 +93,16 @@ def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:
             help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
             sources=tuple(names),
             file=file_of(plan, tuple(names)),
+        )
+    for entry, value, share in half_used(plan):
+        sources = tuple(info.name for info in entry.tensors)
+        yield Diagnostic(
+            code="BU113",
+            message=f"only {share:.1%} of what `{value.name}` gives is read by any rule",
+            help="cover the rest with a rule",
+            parameter=entry.declared.name,
+            sources=sources,
+            **_where(plan, entry, sources),
         )
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from bringup.adapters.computed import Computed
 from bringup.adapters.nest import Nest
 from bringup.adapters.plan import Entry
-from bringup.adapters.problems import FLOATS
-from bringup.spec import DTYPES, TensorInfo
+from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 
 def how(entry: Entry) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.pattern import match
 from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.problems import FLOATS
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint
@@ -22,7 +21,7 @@ from bringup.adapters.rules import Adapter
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.graph import Graph
 from bringup.graphs.registry import Family, by_architecture, by_name
-from bringup.spec import DTYPES
+from bringup.spec import DTYPES, FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,9 @@ class Job:
     checkpoint: Checkpoint
     plan: Plan
     config: Mapping[str, Any]  # the words of config.json that the graph was made from
-    model: str | None = None  # the name the user gave
+    model: str | None = None  # the name the user gave, of a file its whole path
+    adapter_file: str | None = None
+    allow: Mapping[str, str] = field(default_factory=dict[str, str])  # config keys let through, with reasons
     findings: Sequence[Diagnostic] = ()  # on the config: part of the job's check
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
@@ -44,7 +45,7 @@ def open_job(
     model: str | None = None,
     checkpoint: str | Checkpoint | None = None,
     *,
-    config: str | None = None,
+    config: str | Mapping[str, Any] | None = None,
     adapter: str | None = None,
     dtype: str = "auto",
     allow: Mapping[str, str] | None = None,
@@ -58,7 +59,8 @@ def open_job(
     """
     family, preset, repository = by_name(model) if model else (None, None, None)
     opened, notice = _open(checkpoint, repository, model)
-    raw = _read_config(config) if config else (opened.config if opened else None) or preset
+    given = _read_config(config) if isinstance(config, str) else config
+    raw = given or (opened.config if opened else None) or preset
     if raw is None:
         raise fail(
             "BU127",
@@ -81,7 +83,9 @@ def open_job(
         checkpoint=opened,
         plan=plan,
         config=raw,
-        model=model,
+        model=str(Path(model).resolve()) if model and model.endswith(".py") else model,
+        adapter_file=str(Path(adapter).resolve()) if adapter else None,
+        allow=allow or {},
         notice=notice,
         findings=findings,
     )

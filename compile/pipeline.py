@@ -74,6 +74,8 @@ def build(
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
+        for finding in tie_warnings(job):
+            progress.warn(finding)
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
     with progress.stage("Exporting") as stage:
         program = export(job.graph, context, buckets, all_logits=all_logits)
@@ -223,6 +225,8 @@ def _manifest(job: Job, target: str, lowering: str, context: int, program: Progr
         "asked_target": target,
         "model": job.graph.config.family,
         "asked_model": job.model,
+        "adapter": job.adapter_file,
+        "allow": dict(job.allow),
         "dtype": job.graph.dtype,
         "max_seq_len": context,
         "vocab_size": job.graph.config.vocab_size,

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.compile.weights_file import write_weights
+from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 class Reference:
-    """A transformers model of a checkpoint, in `dtype`; attention is its `eager` code."""
+    """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
+
+    Raises BU703 when transformers cannot make that model, or would make up a part of its weights.
+    """
 
     def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any], dtype: str) -> None:
         import torch
@@ -26,18 +30,15 @@ class Reference:
 
         transformers.utils.logging.disable_progress_bar()
         self.name = f"transformers {transformers.__version__}"
-        options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "eager"}
-        load = transformers.AutoModelForCausalLM.from_pretrained
-        path = Path(checkpoint.provenance.get("path", ""))
-        if checkpoint.format == "gguf":
-            import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
-            self.model = load(str(path.parent), gguf_file=path.name, **options)
-        elif path.is_dir() and (path / "config.json").is_file():
-            self.model = load(str(path), **options)
-        else:
-            with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-                _write(checkpoint, config, Path(folder))
-                self.model = load(folder, **options)
+        self.model, told = _open(
+            checkpoint,
+            config,
+            dtype=getattr(torch, dtype),
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+        if missing := sorted(told["missing_keys"]):
+            raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
         self.model.eval()
 
     def logits(self, tokens: list[int]) -> np.ndarray:
@@ -94,8 +95,57 @@ def record(model: Any, run: Any) -> dict[str, np.ndarray]:
     return seen
 
 
-def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path) -> None:
-    """The checkpoint as a folder that transformers opens."""
-    (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
+def known_config(config: Mapping[str, Any]) -> Any:
+    """The config as transformers reads it. Raises BU703 when it has no causal language model for it."""
+    import transformers
+    from huggingface_hub.errors import StrictDataclassError
+
+    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(dict(config)), "utf-8")
+        try:
+            read = transformers.AutoConfig.from_pretrained(folder)
+        except (ValueError, KeyError, StrictDataclassError) as error:
+            raise _unknown(config, _first_line(error)) from error
+    if type(read) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise _unknown(config, f"`{read.model_type}` is no causal language model there")
+    return read
+
+
+def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
+    """transformers' model, and what it says of loading it."""
+    import transformers
+
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    path = Path(checkpoint.provenance.get("path", ""))
+    if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
+        options["config"] = known_config(config)
+    try:
+        if checkpoint.format == "gguf":
+            import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
+            return load(str(path.parent), gguf_file=path.name, **options)
+        if any((path / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+            return load(str(path), **options)
+        with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+            _write(checkpoint, Path(folder))
+            return load(folder, **options)
+    except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
+        raise _unknown(config, _first_line(error)) from error
+
+
+def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
+    name = next(iter(config.get("architectures") or []), config.get("model_type", "this model"))
+    return fail(
+        "BU703",
+        f"transformers has no reference for `{name}`: {why}",
+        help="compare `bringup.compile.verify.activations(job, tokens)` with the model's own code",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _write(checkpoint: Checkpoint, folder: Path) -> None:
+    """The checkpoint's tensors as a file that transformers opens."""
     headers = list(checkpoint.headers.values())
     write_weights(folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name]))

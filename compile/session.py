@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from bringup.adapters.arrays import mapped
 from bringup.adapters.readers.safetensors import read_header
 from bringup.compile.bundle import TOKENIZER, WEIGHTS, read_manifest
 from bringup.compile.program import Executor, Interface
-from bringup.compile.run.sample import next_token
+from bringup.compile.run.sample import check_sampling, next_token
 from bringup.compile.steps import make_step
 from bringup.diagnostics import fail
 
@@ -42,7 +44,7 @@ class Stats:
 
 
 class Session:
-    """One sequence at a time on one executor."""
+    """One sequence at a time on one executor. A step that fails leaves no sequence: the session is reset."""
 
     def __init__(self, manifest: dict[str, Any], executor: Executor, interface: Interface, folder: Path) -> None:
         self.manifest = manifest
@@ -52,6 +54,7 @@ class Session:
         self.stats = Stats()
         self.max_seq_len: int = manifest["max_seq_len"]
         self._length = 0
+        self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
 
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none."""
@@ -63,12 +66,24 @@ class Session:
 
     def reset(self) -> None:
         """Forgets the sequence."""
-        self.executor.reset()
+        self._turn += 1
         self._length = 0
+        self.executor.reset()
 
-    def prefill(self, tokens: list[int]) -> np.ndarray:
-        """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V]."""
-        self._check(tokens)
+    def prefill(self, tokens: Sequence[SupportsIndex]) -> np.ndarray:
+        """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
+
+        Raises BU015 for what is no token, BU016 when the context has no room for them.
+        """
+        self._turn += 1
+        return self._take(self._checked(tokens))
+
+    def decode(self, token: SupportsIndex) -> np.ndarray:
+        """One more token: its logits, float32 [V]. Raises as `prefill` does."""
+        self._turn += 1
+        return self._run("decode", self._checked([token]), 1)[0]
+
+    def _take(self, tokens: list[int]) -> np.ndarray:
         sizes = sorted(entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1)
         rows: list[np.ndarray] = []
         at = 0
@@ -80,14 +95,9 @@ class Session:
             at += len(chunk)
         return np.concatenate(rows) if self.interface.all_logits else rows[-1]
 
-    def decode(self, token: int) -> np.ndarray:
-        """One more token: its logits, float32 [V]."""
-        self._check([token])
-        return self._run("decode", [token], 1)[0]
-
     def generate(
         self,
-        tokens: list[int],
+        tokens: Sequence[SupportsIndex],
         *,
         max_new_tokens: int,
         temperature: float = 0.0,
@@ -95,30 +105,44 @@ class Session:
         seed: int = 0,
         eos: frozenset[int] = frozenset(),
     ) -> Iterator[int]:
-        """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end."""
+        """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end.
+
+        It begins with the first token asked for. Raises BU017 when it goes on after the session was used otherwise.
+        """
+        check_sampling(temperature, top_p)
         self.reset()
+        turn, prompt = self._turn, self._checked(tokens)
         random = np.random.default_rng(seed)
         start = time.perf_counter()
-        logits = self.prefill(tokens)[-1]
-        self.stats = Stats(self.stats.load_seconds, len(tokens), time.perf_counter() - start)
+        logits = self._take(prompt)[-1]
+        self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
         for index in range(max_new_tokens):
             token = next_token(logits, temperature, top_p, random)
             yield token
-            if token in eos or index == max_new_tokens - 1 or self._length == self.max_seq_len:
+            if token in eos or index == max_new_tokens - 1:
+                return
+            if self._turn != turn:
+                help = "a session holds one sequence: finish it first, or load the bundle twice"
+                raise fail("BU017", "the session was used otherwise while tokens were generated", help=help)
+            if self._length == self.max_seq_len:
                 return
             start = time.perf_counter()
-            logits = self.decode(token)
+            logits = self._run("decode", [token], 1)[0]
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
 
     def _run(self, entry: str, tokens: list[int], size: int) -> np.ndarray:
         step = make_step(tokens, self._length, size, self.max_seq_len)
-        logits = self.executor.step(entry, step)["logits"]
+        with ExitStack() as failed:
+            failed.callback(self.reset)
+            logits = self.executor.step(entry, step)["logits"]
+            failed.pop_all()
         self._length += len(tokens)
         return logits.astype(np.float32)
 
-    def _check(self, tokens: list[int]) -> None:
+    def _checked(self, given: Sequence[SupportsIndex]) -> list[int]:
         vocab: int = self.manifest["vocab_size"]
+        tokens = [_integer(token) for token in given]
         wrong = [token for token in tokens if not 0 <= token < vocab]
         if wrong or not tokens:
             said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
@@ -129,13 +153,27 @@ class Session:
                 f"{self._length + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
                 help="compile with a larger --max-seq-len",
             )
+        return tokens
+
+
+def _integer(token: SupportsIndex) -> int:
+    try:
+        return operator.index(token)
+    except TypeError:
+        raise fail("BU015", f"token {token!r} is not an integer") from None
 
 
 def load(bundle: str | Path, executor: str | None = None) -> Session:
-    """Opens a bundle for running. Raises BU603 when it is none; `executor` may name a torch or iree device."""
+    """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
+
+    `executor` names an IREE device, "local-task" when None; a torch bundle has no choice of one: BU018. That the files
+    are those that were compiled is not checked, since it costs a read of all weights; `verify` does that.
+    """
     start = time.perf_counter()
     folder = Path(bundle)
     manifest = read_manifest(folder)
+    if executor is not None:
+        _check_executor(executor, manifest["target"])
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest)
     if manifest["target"] == "torch":
@@ -152,8 +190,20 @@ def load(bundle: str | Path, executor: str | None = None) -> Session:
     return session
 
 
+def _check_executor(name: str, target: str) -> None:
+    if target == "torch":
+        raise fail("BU018", f"a torch bundle has no executor `{name}`", help="leave it out: torch runs it on the CPU")
+    from iree import runtime
+
+    try:
+        runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
+    except (ValueError, RuntimeError) as error:  # not a driver's name; a driver whose library is not there
+        known = ", ".join(runtime.query_available_drivers())
+        raise fail("BU018", f"there is no executor `{name}`: {error}", help=f"IREE has {known}") from error
+
+
 def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
     """Every weight, mapped where it lies; a tied one is the same memory under two names."""
     path = folder / WEIGHTS
     arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
-    return arrays | {name: arrays[first] for name, first in manifest["aliases"].items()}
+    return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bringup.adapters.materialise import materialise
-from bringup.compile.bundle import MANIFEST, read_manifest
+from bringup.compile.bundle import MANIFEST, check_files, read_manifest
 from bringup.compile.job import Job, open_job
 from bringup.compile.parity import TOLERANCE, Parity, compare
 from bringup.compile.pipeline import build
-from bringup.compile.reference import Reference, record
+from bringup.compile.reference import Reference, known_config, record
 from bringup.compile.session import Session, load
 from bringup.compile.steps import make_step, slots_for
-from bringup.diagnostics import Diagnostic
+from bringup.diagnostics import Diagnostic, fail
 
 if TYPE_CHECKING:
     from bringup.progress import Progress
@@ -34,19 +35,22 @@ def verify(
     decode_steps: int = 16,
     progress: Progress | None = None,
 ) -> Parity:
-    """Compares a bundle, or a model compiled for the occasion, with transformers on the same checkpoint.
+    """Compares a bundle, or a model compiled for the occasion, with transformers on the same checkpoint and config.
 
     `prompt_tokens` are the prompt's ids, or how many seeded random ones. A bundle gets the result as parity.json.
+    Raises BU608 when a bundle's files are not those that were compiled, BU703 when transformers has no such model.
     """
     folder = Path(model)
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
-        source = checkpoint or manifest["provenance"]["source"]
-        job = open_job(_family(manifest), source, dtype=manifest["dtype"])
+        check_files(folder, manifest)
+        job = _job_of_bundle(manifest, checkpoint)
         parity = parity_of(load(folder), job, prompt_tokens, decode_steps)
         (folder / "parity.json").write_text(json.dumps(parity.as_json(), indent=2) + "\n", "utf-8")
         return parity
     job = open_job(model, checkpoint, dtype=dtype)
+    if job.checkpoint.format != "gguf":  # before the work of compiling
+        known_config(job.config)
     with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
         length = (prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)) + decode_steps
         context = min(job.graph.config.max_positions, max(length, 64))
@@ -54,9 +58,27 @@ def verify(
         return parity_of(load(out), job, prompt_tokens, decode_steps)
 
 
-def _family(manifest: dict[str, Any]) -> str | None:
-    """A published model's name where the bundle was made from one; else its config names the architecture."""
-    return manifest["asked_model"] or manifest["model"]
+def _job_of_bundle(manifest: dict[str, Any], checkpoint: str | None) -> Job:
+    """The job that a bundle was built from: the same model, config, adapter and allowances."""
+    return open_job(
+        manifest["asked_model"] or manifest["model"],
+        checkpoint or _source(manifest["provenance"]),
+        config=manifest["config"] or None,
+        adapter=manifest.get("adapter"),
+        allow=manifest.get("allow"),
+        dtype=manifest["dtype"],
+    )
+
+
+def _source(provenance: dict[str, Any]) -> str:
+    """Where the tensors came from: on the Hub the same revision, on this machine the same place from any folder."""
+    source: str = provenance["source"]
+    if source == "dict":
+        help = "name a checkpoint with the same tensors: --checkpoint SRC"
+        raise fail("BU005", "the bundle was built from arrays in memory", help=help)
+    if source.startswith("hf://") and "revision" in provenance:
+        return f"{source.partition('@')[0]}@{provenance['revision']}"
+    return source if re.match(r"\w+:", source) else provenance.get("path", source)
 
 
 def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode_steps: int) -> Parity:

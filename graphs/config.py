@@ -56,6 +56,14 @@ class Fields:
         self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
         return kind(1)  # stands in, so that the other keys are read as well
 
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number that counts something: at least 1."""
+        value = self.take(key, int, default)
+        if value >= 1:
+            return value
+        self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least 1", key)
+        return 1
+
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """The value of a key that may be absent or null."""
         self.read.add(key)
@@ -95,7 +103,8 @@ class Fields:
         """Ends the reading: every finding, with those on keys that nobody read."""
         for key in self.raw.keys() - self.read - NEUTRAL - self.allowed.keys():
             value: Any = self.raw[key]
-            severity = Severity.ERROR if value else Severity.NOTE  # null, false, zero and empty switch nothing on
+            empty = value is None or value in ([], {}, "")  # says nothing; false and 0 may well switch something off
+            severity = Severity.NOTE if empty else Severity.ERROR
             message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
             hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
             self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity))

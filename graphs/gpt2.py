@@ -45,7 +45,7 @@ class GPT2Config(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        hidden, heads = fields.take("n_embd", int), fields.take("n_head", int)
+        hidden, heads = fields.size("n_embd"), fields.size("n_head")
         if not fields.findings and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
         fields.only("activation_function", *ACTIVATIONS)
@@ -54,12 +54,12 @@ class GPT2Config(HFConfig):
         fields.only("reorder_and_upcast_attn", False, True)
         fields.only("n_ctx", fields.raw.get("n_positions"))
         return cls(
-            vocab_size=fields.take("vocab_size", int),
-            max_positions=fields.take("n_positions", int),
+            vocab_size=fields.size("vocab_size"),
+            max_positions=fields.size("n_positions"),
             hidden=hidden,
-            num_layers=fields.take("n_layer", int),
+            num_layers=fields.size("n_layer"),
             num_heads=heads,
-            ffn=fields.take("n_inner", int, 4 * hidden),
+            ffn=fields.size("n_inner", 4 * hidden),
             activation=fields.take("activation_function", str, "gelu_new"),
             eps=fields.take("layer_norm_epsilon", float, 1e-5),
             scale_by_head=fields.take("scale_attn_weights", bool, True),

@@ -46,19 +46,19 @@ class LlamaConfig(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        hidden, heads = fields.take("hidden_size", int), fields.take("num_attention_heads", int)
-        kv_heads = fields.take("num_key_value_heads", int, heads)
+        hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+        kv_heads = fields.size("num_key_value_heads", heads)
         if not fields.findings and heads % kv_heads:
             fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
         fields.only("hidden_act", "silu", *ACTIVATIONS)
         return cls(
-            vocab_size=fields.take("vocab_size", int),
-            max_positions=fields.take("max_position_embeddings", int, 2048),
+            vocab_size=fields.size("vocab_size"),
+            max_positions=fields.size("max_position_embeddings", 2048),
             hidden=hidden,
-            ffn=fields.take("intermediate_size", int),
+            ffn=fields.size("intermediate_size"),
             num_heads=heads,
             num_kv_heads=kv_heads,
-            head_dim=fields.take("head_dim", int, hidden // heads),
+            head_dim=fields.size("head_dim", hidden // heads),
             activation=fields.take("hidden_act", str, "silu"),
             eps=fields.take("rms_norm_eps", float, 1e-6),
             rope=RopeConfig.from_hf(fields),
@@ -71,7 +71,7 @@ class LlamaConfig(HFConfig):
 
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
-    layers, window = fields.take("num_hidden_layers", int), fields.maybe("sliding_window", int)
+    layers, window = fields.size("num_hidden_layers"), fields.maybe("sliding_window", int)
     types = fields.words("layer_types")
     if types is None and fields.raw.get("model_type") == "llama":
         fields.only("sliding_window", None)  # transformers' Llama ignores it where its Mistral obeys it

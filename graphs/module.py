@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, parse, shape_of
+from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, parse, shape_of, show
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
@@ -52,6 +52,10 @@ class Param(Leaf):
     ) -> None:
         super().__init__(axes, {**sizes, **more}, dtype=dtype)
         self.pack = pack
+        if pack:
+            axis, _, count = pack.partition(":")
+            if not count.isdigit() or _size(self.axes, axis) % int(count):
+                raise AxesError(f"pack `{pack}` does not fit axes `{axes}`: an axis, and a number that divides it")
         missing = [name for name in leaf_names(self.axes) if not _size(self.axes, name)]
         if missing:
             raise AxesError(f"no size given for axis `{missing[0]}` of `{axes}`")
@@ -77,7 +81,10 @@ class Const(Leaf):
 
 
 def _size(axes: Axes, name: str) -> int:
-    return next(n.size for axis in axes for n in axis.walk() if n.name == name)
+    sizes = [node.size for axis in axes for node in axis.walk() if node.name == name]
+    if not sizes:
+        raise AxesError(f"there is no axis `{name}` among `{show(axes)}`")
+    return sizes[0]
 
 
 Kind = TypeVar("Kind", bound=Leaf)
@@ -96,9 +103,8 @@ class Module(_Callable):
         for name, value in vars(self).items():
             if isinstance(value, Leaf | Module):
                 yield name, value
-            elif isinstance(value, list):
-                items = cast(list[object], value)
-                yield from ((f"{name}.{i}", item) for i, item in enumerate(items) if isinstance(item, Module))
+            else:
+                yield from ((f"{name}.{i}", item) for i, item in enumerate(_modules(name, value)))
 
     def leaves(self, kind: type[Kind], prefix: str = "") -> Iterator[tuple[str, Kind]]:
         """Every leaf of a kind below this module, by full name, in order of declaration."""
@@ -110,9 +116,25 @@ class Module(_Callable):
 
     def likeness(self) -> tuple[Any, ...]:
         """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
-        own: dict[str, Any] = {k: v for k, v in vars(self).items() if not isinstance(v, Leaf | Module | list)}
-        parts = tuple(
+        parts = {name.partition(".")[0] for name, _ in self.children()}
+        own: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in parts}
+        inner = tuple(
             (name, v.likeness() if isinstance(v, Module) else (type(v), v.axes, v.declared_dtype))
             for name, v in self.children()
         )
-        return (type(self), sorted(own.items()), parts)
+        return (type(self), sorted(own.items()), inner)
+
+
+def _modules(name: str, value: object) -> list[Module]:
+    """The modules of a list attribute. Raises TypeError for parts that names could not reach."""
+    if not isinstance(value, list | tuple | dict | set):
+        return []
+    held = cast(Any, value)
+    items: list[object] = list(held.values() if isinstance(value, dict) else held)
+    modules = [item for item in items if isinstance(item, Module)]
+    plain = not modules and not any(isinstance(item, Leaf) for item in items)
+    if plain or (isinstance(value, list) and len(modules) == len(items)):
+        return modules
+    raise TypeError(
+        f"`{name}` is a {type(held).__name__} that holds parameters or modules; use a list of modules only"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bringup.adapters.plan import Plan
-from bringup.adapters.slicing import slice_plan
+from bringup.adapters.slicing import divisible, slice_plan
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.render.words import plural, size
 
@@ -30,13 +30,14 @@ class Shares:
 def divide(plan: Plan, ranks: int) -> Shares:
     """Slices the plan for every rank. Each axis that refuses is told once."""
     shares = Shares()
-    for axis in AXES:
+    axes = tuple(axis for axis in AXES if axis in divisible(plan))
+    for axis in axes:
         try:
             slice_plan(plan, (axis,), 0, ranks)
         except BringupError as error:
             shares.refusals += error.findings
     if not shares.refusals:
-        shares.nbytes = [_nbytes(slice_plan(plan, AXES, rank, ranks)) for rank in range(ranks)]
+        shares.nbytes = [_nbytes(slice_plan(plan, axes, rank, ranks)) for rank in range(ranks)]
     return shares
 
 

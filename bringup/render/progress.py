@@ -8,7 +8,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
+from bringup.diagnostics import Diagnostic
 from bringup.progress import Stage
+from bringup.render.report import findings_text
 from bringup.render.terminal import Paint, is_live
 from bringup.render.words import seconds
 
@@ -41,6 +43,11 @@ class StageLines:
         took = f" in {seconds(time.perf_counter() - start)}"
         text = under_way.result or rest
         self.say(_past(verb), text + took)
+
+    def warn(self, finding: Diagnostic) -> None:
+        """A warning, above what is under way."""
+        self.stream.write(self._clear() + findings_text([finding], self.paint))
+        self.stream.flush()
 
     def say(self, verb: str, text: str) -> None:
         """One finished line."""

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from bringup.compile.program import Interface
+from bringup.diagnostics import BringupError, Diagnostic
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -18,16 +19,19 @@ def dtype_of(name: str) -> np.dtype:
 def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
     """Compares names, shapes and dtypes: IREE takes any bytes of the right length.
 
-    Raises ValueError listing every fault.
+    Raises BU609, once for every fault.
     """
-    faults: list[str] = []
+    faults: list[Diagnostic] = []
     for spec in interface.weights:
         array = weights.get(spec.name)
         if array is None:
-            faults.append(f"{spec.name}: missing")
+            faults.append(_fault(spec.name, f"the program needs `{spec.name}`, which the weights lack"))
         elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
-            faults.append(
-                f"{spec.name}: expected {spec.dtype}{list(spec.shape)}, given {array.dtype}{list(array.shape)}"
-            )
+            wanted, given = f"{spec.dtype}{list(spec.shape)}", f"{array.dtype}{list(array.shape)}"
+            faults.append(_fault(spec.name, f"the program takes `{spec.name}` as {wanted}, the weights have {given}"))
     if faults:
-        raise ValueError("weights do not fit the program:\n  " + "\n  ".join(faults))
+        raise BringupError(*faults)
+
+
+def _fault(name: str, message: str) -> Diagnostic:
+    return Diagnostic(code="BU609", message=message, help="compile the bundle again", parameter=name)

@@ -20,6 +20,7 @@ from bringup.compile.lower.mlir import to_mlir
 from bringup.compile.program import Executor, Interface, Program
 from bringup.compile.run.iree import IreeExecutor
 from bringup.compile.run.torch import TorchExecutor, load_functions, save_functions, to_numpy
+from bringup.diagnostics import BringupError
 from bringup.graphs.graph import Step
 from bringup.graphs.ops.attention import BLOCK
 from tests.compile.toy import ToyGPT, ToyLlama, seeded
@@ -184,7 +185,7 @@ def test_wrong_weights_are_all_named() -> None:
     built = build("gpt", torch.float32)
     weights = {**built.weights, "h.0.fc.weight": built.weights["h.0.fc.weight"].T}
     del weights["ln_f.bias"]
-    with pytest.raises(ValueError, match=r"(?s)h\.0\.fc\.weight: expected float32\[256, 64\].*ln_f\.bias: missing"):
+    with pytest.raises(BringupError, match=r"(?s)`h\.0\.fc\.weight` as float32\[256, 64\].*`ln_f\.bias`.* lack"):
         IreeExecutor(vmfb("gpt", torch.float32), built.program.interface, weights)
 
 

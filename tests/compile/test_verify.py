@@ -1,0 +1,188 @@
+"""`verify` on bundles: the job they were built from, files that changed, models that transformers does not know."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import bringup
+from bringup.cli.main import cli
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import build
+from bringup.compile.verify import verify
+from bringup.diagnostics import BringupError
+from bringup.graphs.gpt2 import GPT2
+from bringup.graphs.gpt2 import GPT2Config as OurConfig
+
+SWAPPED = """
+from bringup.adapters.expr import S
+from bringup.adapters.gpt2 import adapter as published
+from bringup.adapters.rules import Adapter
+
+
+def adapter(config):
+    table = published(config)
+    made = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
+    for rule in table.rules:
+        made[rule.pattern] = rule.expr
+    return made
+"""
+
+MODEL = """
+from bringup.adapters.gpt2 import adapter
+from bringup.graphs.gpt2 import GPT2, GPT2Config
+from bringup.graphs.registry import Family
+
+family = Family(name="mine", graph=GPT2, config=GPT2Config, adapter=adapter, architectures=("MineForCausalLM",))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A checkpoint with biases and gains that matter."""
+    folder = tmp_path_factory.mktemp("verify") / "model"
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=31, n_positions=64, n_layer=2, n_head=2, n_embd=8))
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+def config(folder: Path, **changes: Any) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text()) | changes
+
+
+def compiled(out: Path, *given: Any, **options: Any) -> str:
+    return str(build(open_job(*given, **options), out=out, target="torch", buckets=(64,)))
+
+
+@pytest.mark.parametrize("files", ["one", "sharded", "named-otherwise"])
+def test_a_bundle_with_another_config_is_verified_with_that_one(checkpoint, files, tmp_path):
+    if files == "sharded":
+        GPT2LMHeadModel.from_pretrained(checkpoint).save_pretrained(tmp_path / "shards", max_shard_size="4kB")
+        checkpoint = tmp_path / "shards"
+        assert len(list(checkpoint.glob("*.safetensors"))) > 1
+    if files == "named-otherwise":
+        (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(config(checkpoint, layer_norm_epsilon=1e-1, activation_function="gelu")))
+    out = compiled(tmp_path / "b", None, str(checkpoint), config=str(other))
+    other.unlink()  # the manifest holds it
+    parity = verify(out)
+    assert parity.ok, parity
+    assert json.loads(Path(out, "parity.json").read_text())["ok"]
+    plain = bringup.load(compiled(tmp_path / "plain", None, str(checkpoint)))
+    assert not np.allclose(bringup.load(out).prefill([1, 2, 3]), plain.prefill([1, 2, 3]), atol=1e-2)
+
+
+def test_dummy_weights_with_a_config_of_ones_own(saved, tmp_path):
+    other = tmp_path / "tiny.json"
+    other.write_text(json.dumps(config(saved)))
+    assert verify(compiled(tmp_path / "b", "gpt2", "dummy", config=str(other))).ok
+
+
+def test_allowed_config_keys_are_remembered(checkpoint, tmp_path):
+    (checkpoint / "config.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    with pytest.raises(BringupError, match="BU120"):
+        compiled(tmp_path / "b", None, str(checkpoint))
+    assert verify(compiled(tmp_path / "b", None, str(checkpoint), allow={"of_mine": "only a note"})).ok
+
+
+def test_the_adapter_and_relative_paths_are_remembered(checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "table.py").write_text(SWAPPED)
+    monkeypatch.chdir(tmp_path)
+    out = compiled(tmp_path / "b", None, "model", adapter="table.py")
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert verify(out).ok
+    (tmp_path / "table.py").unlink()
+    with pytest.raises(BringupError, match=r"BU004.*table\.py"):
+        verify(out)
+
+
+def test_changed_files_are_all_told_and_nothing_is_run(saved, tmp_path, monkeypatch):
+    out = Path(compiled(tmp_path / "b", None, str(saved)))
+    program = next((out / "programs").iterdir())
+    for path in (program, out / "weights.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    monkeypatch.setattr("bringup.compile.verify.load", lambda _: pytest.fail("loaded"))
+    with pytest.raises(BringupError) as caught:
+        verify(str(out))
+    assert [(f.code, f.file) for f in caught.value.findings] == [
+        ("BU608", f"programs/{program.name}"),
+        ("BU608", "weights.safetensors"),
+    ]
+
+
+def test_arrays_in_memory_have_no_source(saved, tmp_path):
+    graph = GPT2(OurConfig.from_hf(config(saved)))
+    weights = {name: np.zeros(info.shape, np.float32) for name, info in graph.signature().parameters.items()}
+    out = build(graph, weights=weights, out=tmp_path / "b", target="torch", buckets=(64,))
+    with pytest.raises(BringupError, match="BU005"):
+        verify(str(out))
+
+
+# --- models that transformers does not know
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MODEL)
+    own = config(checkpoint, architectures=["MineForCausalLM"], model_type="mine")
+    (checkpoint / "config.json").write_text(json.dumps(own))
+    words = [str(tmp_path / "mine.py"), "--checkpoint", str(checkpoint)]
+    if bundled:
+        words = [compiled(tmp_path / "b", words[0], words[2])]
+    else:
+        monkeypatch.setattr("bringup.compile.verify.build", lambda *_, **__: pytest.fail("compiled"))
+    result = CliRunner().invoke(cli, ["verify", *words])
+    assert result.exit_code == 1, result.output
+    assert "error[BU703]" in result.output
+    assert "MineForCausalLM" in result.output
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "t5"},  # known, and no causal language model
+        {"model_type": None},
+        {"auto_map": {"AutoConfig": "theirs.Config"}, "model_type": "mine"},
+        {"n_layer": 3},
+    ],
+)
+def test_what_transformers_cannot_make_is_told(saved, changes):
+    from bringup.adapters.readers.open import open_checkpoint
+    from bringup.compile.reference import Reference
+
+    with pytest.raises(BringupError, match="BU703"):
+        Reference(open_checkpoint(str(saved)), config(saved, **changes), "float32")
+
+
+def test_tensors_under_other_names_are_not_made_up(checkpoint):
+    from bringup.adapters.readers.open import open_checkpoint
+    from bringup.compile.reference import Reference
+
+    file = checkpoint / "model.safetensors"
+    save_file({f"mine.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    with pytest.raises(BringupError, match=r"BU703.*finds no"):
+        Reference(open_checkpoint(str(checkpoint)), config(checkpoint), "float32")
+    shapes = config(checkpoint, n_embd=12)
+    with pytest.raises(BringupError, match="BU703"):
+        Reference(open_checkpoint(str(checkpoint)), shapes, "float32")
