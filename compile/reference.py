@@ -17,6 +17,8 @@ from bringup.diagnostics import BringupError, fail
 if TYPE_CHECKING:
     import numpy as np
 
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers opens
+
 
 class Reference:
     """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
@@ -123,10 +125,10 @@ def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> 
         if checkpoint.format == "gguf":
             import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
             return load(str(path.parent), gguf_file=path.name, **options)
-        if any((path / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+        if (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
             return load(str(path), **options)
         with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-            _write(checkpoint, Path(folder))
+            _write(checkpoint, config, Path(folder))
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
         raise _unknown(config, _first_line(error)) from error
@@ -145,7 +147,8 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _write(checkpoint: Checkpoint, folder: Path) -> None:
-    """The checkpoint's tensors as a file that transformers opens."""
+def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path) -> None:
+    """The checkpoint as a folder that transformers opens."""
+    (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
     headers = list(checkpoint.headers.values())
     write_weights(folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name]))

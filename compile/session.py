@@ -193,7 +193,7 @@ def load(bundle: str | Path, executor: str | None = None) -> Session:
 def _check_executor(name: str, target: str) -> None:
     if target == "torch":
         raise fail("BU018", f"a torch bundle has no executor `{name}`", help="leave it out: torch runs it on the CPU")
-    from iree import runtime
+    from iree import runtime  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]

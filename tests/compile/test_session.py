@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -198,10 +199,9 @@ def test_links_in_a_circle(tmp_path):
 
 def test_what_came_to_stand_there_meanwhile_is_kept(tmp_path):
     with pytest.raises(BringupError, match="BU012"), writing(tmp_path / "b"):
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "thesis.tex").write_text("…")
+        shutil.copytree(Path(__file__).parent, tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
-    assert (tmp_path / "b" / "thesis.tex").exists()
+    assert (tmp_path / "b" / Path(__file__).name).exists()
 
 
 # --- weights that are not the program's
@@ -210,6 +210,7 @@ def test_what_came_to_stand_there_meanwhile_is_kept(tmp_path):
 def test_every_weight_that_does_not_fit_is_told(bundle, tmp_path):
     manifest = json.loads((bundle / "manifest.json").read_text())
     changed = manifest["interface"]["weights"]
+    manifest["files"] = {}
     changed[0]["shape"] = [1, 2, 3]
     changed.append(changed[0] | {"name": "of.another"})
     for name in ("weights.safetensors", "programs"):

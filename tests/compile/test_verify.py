@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import bringup
+from bringup.adapters.materialise import materialise
 from bringup.cli.main import cli
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
@@ -71,22 +72,27 @@ def compiled(out: Path, *given: Any, **options: Any) -> str:
     return str(build(open_job(*given, **options), out=out, target="torch", buckets=(64,)))
 
 
-@pytest.mark.parametrize("files", ["one", "sharded", "named-otherwise"])
-def test_a_bundle_with_another_config_is_verified_with_that_one(checkpoint, files, tmp_path):
+@pytest.mark.parametrize("files", ["one", "no-generation-config", "no-config", "sharded", "named-otherwise"])
+def test_a_bundle_with_another_config_is_verified_with_that_one(saved, checkpoint, files, tmp_path):
     if files == "sharded":
         GPT2LMHeadModel.from_pretrained(checkpoint).save_pretrained(tmp_path / "shards", max_shard_size="4kB")
         checkpoint = tmp_path / "shards"
         assert len(list(checkpoint.glob("*.safetensors"))) > 1
+    if files == "no-generation-config":
+        (checkpoint / "generation_config.json").unlink()
     if files == "named-otherwise":
         (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")
     other = tmp_path / "other.json"
     other.write_text(json.dumps(config(checkpoint, layer_norm_epsilon=1e-1, activation_function="gelu")))
+    if files == "no-config":
+        (checkpoint / "generation_config.json").unlink()
+        (checkpoint / "config.json").unlink()
     out = compiled(tmp_path / "b", None, str(checkpoint), config=str(other))
     other.unlink()  # the manifest holds it
     parity = verify(out)
     assert parity.ok, parity
     assert json.loads(Path(out, "parity.json").read_text())["ok"]
-    plain = bringup.load(compiled(tmp_path / "plain", None, str(checkpoint)))
+    plain = bringup.load(compiled(tmp_path / "plain", None, str(saved)))
     assert not np.allclose(bringup.load(out).prefill([1, 2, 3]), plain.prefill([1, 2, 3]), atol=1e-2)
 
 
@@ -133,8 +139,8 @@ def test_changed_files_are_all_told_and_nothing_is_run(saved, tmp_path, monkeypa
 
 def test_arrays_in_memory_have_no_source(saved, tmp_path):
     graph = GPT2(OurConfig.from_hf(config(saved)))
-    weights = {name: np.zeros(info.shape, np.float32) for name, info in graph.signature().parameters.items()}
-    out = build(graph, weights=weights, out=tmp_path / "b", target="torch", buckets=(64,))
+    job = open_job(checkpoint=str(saved))
+    out = build(graph, weights=materialise(job.plan, job.checkpoint), out=tmp_path / "b", target="torch", buckets=(64,))
     with pytest.raises(BringupError, match="BU005"):
         verify(str(out))
 
