@@ -135,6 +135,4 @@ def _modules(name: str, value: object) -> list[Module]:
     plain = not modules and not any(isinstance(item, Leaf) for item in items)
     if plain or (isinstance(value, list) and len(modules) == len(items)):
         return modules
-    raise TypeError(
-        f"`{name}` is a {type(held).__name__} that holds parameters or modules; use a list of modules only"
-    )
+    raise TypeError(f"`{name}` is a {type(held).__name__} that holds parameters or modules; use a list of modules only")
