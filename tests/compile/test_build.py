@@ -15,8 +15,9 @@ from safetensors import safe_open
 import bringup
 from bringup.adapters.materialise import materialise
 from bringup.compile.bundle import read_manifest
+from bringup.compile.contents import plan_hash
 from bringup.compile.job import Job, open_job
-from bringup.compile.pipeline import build, export, plan_hash
+from bringup.compile.pipeline import build, export
 from bringup.compile.sizes import dry_run
 from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config

@@ -1,0 +1,74 @@
+"""What stands in a bundle beside its program: weights, tokenizer, manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.materialise import fill
+from bringup.adapters.plan import Plan
+from bringup.compile.bundle import TOKENIZER
+from bringup.compile.job import Job
+from bringup.compile.weights_file import write_weights as write_file
+from bringup.graphs.module import Const
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bringup.compile.program import Program
+
+
+def write_weights(job: Job, context: int, path: Path, advance: Callable[[float], None]) -> int:
+    """Every parameter once, and the computed tables. Gives the bytes written."""
+    aliases = job.plan.aliases()
+    stored = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
+    tables = {name: leaf.table(context) for name, leaf in job.graph.leaves(Const)}
+    infos = [TensorInfo(name, entry.declared.storage[1], entry.declared.storage[0]) for name, entry in stored.items()]
+    infos += [TensorInfo(name, "float32", table.shape) for name, table in tables.items()]
+
+    def make(name: str) -> np.ndarray:
+        return tables[name] if name in tables else fill(stored[name], job.checkpoint.read)
+
+    write_file(path, infos, make, advance)
+    return path.stat().st_size
+
+
+def write_tokenizer(job: Job, folder: Path) -> None:
+    """The checkpoint's tokenizer, if it has one."""
+    if job.checkpoint.tokenizer:
+        from bringup.compile.run.tokenizer import load_tokenizer, to_folder
+
+        to_folder(load_tokenizer(job.checkpoint.tokenizer), folder / TOKENIZER)
+
+
+def manifest_of(job: Job, target: str, lowering: str, context: int, program: Program) -> dict[str, Any]:
+    """What a bundle says of itself; `seal` adds the tools' versions and the files' digests."""
+    return {
+        "target": lowering,
+        "asked_target": target,
+        "model": job.graph.config.family,
+        "asked_model": job.model,
+        "adapter": job.adapter_file,
+        "allow": dict(job.allow),
+        "dtype": job.graph.dtype,
+        "max_seq_len": context,
+        "vocab_size": job.graph.config.vocab_size,
+        "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
+        "provenance": dict(job.checkpoint.provenance),
+        "config": dict(job.config),
+        "plan": plan_hash(job.plan),
+        "aliases": job.plan.aliases(),
+        "interface": program.interface.to_json(),
+    }
+
+
+def plan_hash(plan: Plan) -> str:
+    """A digest of what the plan does: equal for equal movements of equal tensors, whatever the rules' spelling."""
+    digest = hashlib.sha256()
+    for name, entry in plan.entries.items():
+        sources = [getattr(source, "name", "") for source in entry.sources]
+        digest.update(repr((name, entry.declared.storage, sources, entry.stored().nests)).encode())
+    return digest.hexdigest()
