@@ -50,6 +50,9 @@ class LlamaConfig(HFConfig):
         kv_heads = fields.size("num_key_value_heads", heads)
         if not fields.findings and heads % kv_heads:
             fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
+        head_dim = fields.size("head_dim", hidden // heads)
+        if not fields.findings and head_dim % 2:
+            fields.error("BU121", f"rope turns channels in pairs, and `head_dim` is {head_dim}", "head_dim")
         fields.only("hidden_act", "silu", *ACTIVATIONS)
         return cls(
             vocab_size=fields.size("vocab_size"),
@@ -58,7 +61,7 @@ class LlamaConfig(HFConfig):
             ffn=fields.size("intermediate_size"),
             num_heads=heads,
             num_kv_heads=kv_heads,
-            head_dim=fields.size("head_dim", hidden // heads),
+            head_dim=head_dim,
             activation=fields.take("hidden_act", str, "silu"),
             eps=fields.take("rms_norm_eps", float, 1e-6),
             rope=RopeConfig.from_hf(fields),
@@ -72,6 +75,8 @@ class LlamaConfig(HFConfig):
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
     layers, window = fields.size("num_hidden_layers"), fields.maybe("sliding_window", int)
+    if window is not None and window < 1:
+        fields.error("BU121", f"`sliding_window` is {window}; a window holds at least 1 token", "sliding_window")
     types = fields.words("layer_types")
     if types is None and fields.raw.get("model_type") == "llama":
         fields.only("sliding_window", None)  # transformers' Llama ignores it where its Mistral obeys it

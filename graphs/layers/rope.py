@@ -55,6 +55,8 @@ class RopeConfig:
                 "rope_type",
                 "add the type to graphs/layers/rope.py; angles of another type would be wrong at every position",
             )
+        if made.factor <= 0 or theta <= 0:
+            inner.error("BU121", f"rope theta {theta:g} and factor {made.factor:g} have to be above 0", "rope_theta")
         inner.read |= {"original_max_position_embeddings"} if kind != "llama3" else set()
         for key in raw.keys() - inner.read:
             inner.error("BU120", f"rope setting `{key}` = {raw[key]!r} is not one that type `{kind}` knows", key)
