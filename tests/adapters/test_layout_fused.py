@@ -17,7 +17,7 @@ from bringup.graphs.llama import Llama, LlamaConfig
 
 RAW = {
     "vocab_size": 11,
-    "hidden_size": 12,
+    "hidden_size": 16,
     "intermediate_size": 8,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
