@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-full lint bench clean
+.PHONY: help demo test test-full lint bench picture clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ lint: $(READY)  ## style, types, import directions
 
 bench: $(READY)  ## decode and prefill beside the peers
 	$(BIN)/python benchmarks/cpu.py
+
+picture: $(READY)  ## docs/report.png: GPT-2's report, as a browser shows it
+	$(BIN)/python -m tests.report.picture docs/report.png
 
 clean:  ## removes the environment and what the demo made
 	rm -rf $(VENV) smollm2.bundle gpt2.bundle

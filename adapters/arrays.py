@@ -10,10 +10,11 @@ import mmap
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
-from bringup.diagnostics import fail
+from bringup.adapters.readers.files import opened
+from bringup.diagnostics import BringupError, fail
 from bringup.spec import DTYPES, Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -79,6 +80,42 @@ def mapped(path: Path, info: TensorInfo) -> np.ndarray:
     return np.ndarray(info.shape, numpy_dtype(info.dtype), buffer=file, offset=offset)
 
 
+def loaded(path: Path, info: TensorInfo) -> np.ndarray:
+    """The same, read into memory of its own. Raises BU207 when the file shrinks meanwhile.
+
+    What is gone from under a mapping ends the process when it is touched (SIGBUS).
+    """
+    dtype, raw = DTYPES[info.dtype], aligned((info.nbytes,), "uint8")
+    with opened(path) as file:
+        file.seek(info.offset)
+        if file.readinto(raw.data) < info.nbytes:  # type: ignore[attr-defined]  a buffered file has it
+            raise _shrunk(path, info)
+    if dtype.block:
+        return raw
+    if dtype.bits < 8:
+        return _unpacked(raw, info)
+    return raw.view(numpy_dtype(info.dtype)).reshape(info.shape)
+
+
+def give_back(array: np.ndarray) -> None:
+    """Frees the memory behind an array that `mapped` gave and nobody needs any more: what was written to it is lost.
+
+    Otherwise the pages of a file that were read stay with the process for as long as any tensor of it is in use.
+    """
+    import numpy as np
+
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = cast(Any, owner.base)
+    if not isinstance(owner, _Map) or not hasattr(owner, "madvise"):
+        return
+    start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: its neighbours may have written to the rest
+    size = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if size > 0:
+        owner.madvise(mmap.MADV_DONTNEED, first, size)
+
+
 def _unpacked(packed: np.ndarray, info: TensorInfo) -> np.ndarray:
     import numpy as np
 
@@ -97,13 +134,7 @@ def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
     with _lock:
         stat = path.stat()
         if info.offset + info.nbytes > stat.st_size:
-            raise fail(
-                "BU207",
-                f"`{path}` has {stat.st_size} bytes now, and when its header was read `{info.name}` ended at "
-                f"byte {info.offset + info.nbytes}",
-                help="let whatever writes the file finish, then run again",
-                file=str(path),
-            )
+            raise _shrunk(path, info)
         key = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
         file = _maps.get(key)
         if file is None:
@@ -113,6 +144,16 @@ def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
             return file, info.offset
         start = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
         return _map(path, start, info.offset + info.nbytes - start), info.offset - start
+
+
+def _shrunk(path: Path, info: TensorInfo) -> BringupError:
+    end, size = info.offset + info.nbytes, path.stat().st_size
+    return fail(
+        "BU207",
+        f"`{path}` has {size} bytes now, and when its header was read `{info.name}` ended at byte {end}",
+        help="let whatever writes the file finish, then run again",
+        file=str(path),
+    )
 
 
 def _map(path: Path, start: int, size: int) -> _Map:

@@ -19,8 +19,9 @@ class Checkpoint:
 
     `read(info)` gives an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
     mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
-    never changes. Each call gives memory that no earlier call gave. `config` holds config.json's words, also when they
-    come from GGUF metadata.
+    never changes. Each call gives memory that no earlier call gave. `load`, where a reader has one, gives the same in
+    memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `config` holds
+    config.json's words, also when they come from GGUF metadata.
     """
 
     source: str
@@ -28,6 +29,7 @@ class Checkpoint:
     headers: Mapping[str, TensorInfo]
     config: Mapping[str, Any]
     read: Callable[[TensorInfo], np.ndarray]
+    load: Callable[[TensorInfo], np.ndarray] | None = None
     tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

@@ -11,6 +11,8 @@ from bringup.adapters.region import Region
 from bringup.graphs.axes import Axes, Axis
 from bringup.spec import DTYPES, Shape, TensorInfo
 
+AT_A_TIME = 1 << 18  # elements that are dequantised at once: a megabyte of float32
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -44,14 +46,25 @@ def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
 
 @dataclass(frozen=True, slots=True)
 class _FromBlocks:
-    """The values of a block type, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py)."""
+    """The values of a block type, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py).
+
+    The package makes several arrays of a result's size on the way: so it gets some blocks at a time.
+    """
 
     dtype: str
 
     def __call__(self, data: np.ndarray) -> np.ndarray:
+        import numpy as np
         from gguf import GGMLQuantizationType, dequantize
 
-        return dequantize(data, GGMLQuantizationType[self.dtype.upper()])
+        kind, (width, nbytes) = GGMLQuantizationType[self.dtype.upper()], DTYPES[self.dtype].block or (1, 1)
+        values = np.empty((data.size // nbytes, width), np.float32)
+        blocks, step = data.reshape(-1, nbytes), AT_A_TIME // width
+        with np.errstate(all="ignore"):  # a scale may be infinite: that is the file's to say
+            for start in range(0, len(blocks), step):
+                some = blocks[start : start + step].reshape(-1)
+                values[start : start + step] = dequantize(some, kind).reshape(-1, width)
+        return values
 
 
 def block_bytes(index: int, info: TensorInfo) -> Region:

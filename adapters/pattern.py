@@ -4,7 +4,7 @@ segments."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 _HOLE = re.compile(r"\{(\w+)(?::([^}]*))?\}|(\*\*)")
@@ -44,11 +44,27 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
     return found.groupdict() if found else None
 
 
+class Unbound(ValueError):
+    """A name with a variable that its rule's target does not have."""
+
+
+def spelled(pattern: str) -> Iterator[str]:
+    """A pattern with each of its alternatives, numbers as `{}`: what it looks like beside names."""
+    hole = re.search(r"\{(\w+)(?::([^}*]*))?\}", pattern)
+    if hole is None:
+        yield pattern
+        return
+    name, choices = hole.groups()
+    for choice in choices.split("|") if choices else ["{}" if name.isupper() else name]:
+        for rest in spelled(pattern[hole.end() :]):
+            yield f"{pattern[: hole.start()]}{choice}{rest}"
+
+
 def fill(pattern: str, bindings: Mapping[str, str]) -> str:
-    """The name that a pattern stands for. An unbound variable is an error of the adapter's author."""
+    """The name that a pattern stands for. Raises Unbound: a mistake of the adapter's author."""
     if "{" not in pattern:
         return pattern
     try:
         return pattern.format_map(bindings)
     except KeyError as unbound:
-        raise ValueError(f"`{pattern}` uses {{{unbound.args[0]}}}, which the rule's target does not bind") from None
+        raise Unbound(f"`{pattern}` uses {{{unbound.args[0]}}}, which the rule's target does not have") from None

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr, Source
 from bringup.adapters.names import Names, Translated
-from bringup.adapters.pattern import closed, match
+from bringup.adapters.pattern import Unbound, closed, match
 from bringup.adapters.problems import (
     Problem,
     axes_problem,
@@ -20,6 +21,7 @@ from bringup.adapters.problems import (
     misfits_beside,
     odd_ones,
     shapes,
+    unbound,
     unclaimed,
 )
 from bringup.adapters.region import Region
@@ -85,24 +87,38 @@ class Plan:
 def make_plan(
     signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo], dialect: Adapter | None = None
 ) -> Plan:
-    """Plans every parameter of a signature. Problems are collected, never raised.
+    """Plans every parameter of a signature. Problems are collected; only a name that has no meaning raises (BU027).
 
     `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
     """
     plan = Plan(signature, headers, prefix=adapter.prefix)
     names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefix, adapter.outside())
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
+    idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
         claims = list(adapter.matching(declared.name))
         if len(claims) != 1:
-            plan.problems.append(unclaimed(declared, claims))
+            plan.problems.append(unclaimed(declared, claims, idle))
+            _excuse(plan, declared, claims, names)
             continue
         rule, bindings = claims[0]
-        expr = _choose(plan, adapter, declared, rule, bindings, names)
-        if expr is not None:
-            _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
+        try:
+            expr = _choose(plan, adapter, declared, rule, bindings, names)
+            if expr is not None:
+                _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
+        except Unbound as error:
+            raise unbound(rule, error) from None
     _drop(plan, (*adapter.drops, *(dialect.drops if dialect else ())), names)
     return plan
+
+
+def _excuse(plan: Plan, declared: Declared, claims: Iterable[tuple[Rule, dict[str, str]]], names: Names) -> None:
+    """Notes the tensors that a parameter without one rule would read: they are not unread for a reason of their own."""
+    meant = [name for rule, bindings in claims for _, name in rule.made.leaves(bindings)]
+    for name in meant or [declared.name.removeprefix(names.prefix)]:
+        for found in names.behind(name):
+            if isinstance(found, TensorInfo):
+                plan.wanted.setdefault(found.name, declared.name)
 
 
 def _choose(
@@ -179,7 +195,9 @@ def _plan_one(
     try:
         region = _evaluate(declared, expr, scope)
     except AxesError as error:
-        plan.problems += odd_ones(declared, rule, leaves) or [axes_problem(declared, rule, infos, error)]
+        plan.problems += odd_ones(declared, rule, leaves) or [
+            axes_problem(declared, rule, infos, error, adapter.defaults)
+        ]
         return
     found = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
     plan.problems += found

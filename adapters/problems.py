@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bringup.adapters.expr import Source
+from bringup.adapters.expr import At, Cat, Expr, Mv, Pad, Part, Source
 from bringup.adapters.names import Names
+from bringup.adapters.pattern import Unbound, compile_pattern
 from bringup.adapters.region import Region
-from bringup.adapters.rules import Drop, Rule
+from bringup.adapters.rules import Drop, Rule, Tied
 from bringup.adapters.scope import Scope
-from bringup.graphs.axes import Axes, AxesError, shape_of, show
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.graphs.axes import Axes, AxesError, DtypeError, shape_of, show, sizes_of
 from bringup.graphs.signature import Declared
+from bringup.grouping import digits
+from bringup.nearest import nearest
 from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 Leaves = Sequence[tuple[Source, list[TensorInfo | str]]]  # each source, and what it stands for; a str is absent
@@ -33,10 +38,16 @@ class Problem:
     axes: Axes = ()  # BU102: what the tensor should be, in the order in which it is stored
 
 
-def unclaimed(declared: Declared, claims: list[tuple[Rule, dict[str, str]]]) -> Problem:
-    """A parameter that no rule claims, or several."""
+def unclaimed(
+    declared: Declared, claims: list[tuple[Rule, dict[str, str]]], idle: Callable[[], Mapping[str, Rule]]
+) -> Problem:
+    """A parameter that no rule claims, or several. `idle` gives what patterns spell that is no parameter."""
     if not claims:
-        return Problem(code="BU103", parameter=declared.name, message="no rule makes this parameter")
+        meant = idle()
+        close = nearest(digits(declared.name)[0], meant)
+        rule = meant[close[0]] if close else None
+        help = f"a rule makes `{close[0]}`, which is no parameter: is that the one?" if close else ""
+        return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule makes it", help=help)
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
     return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
 
@@ -108,14 +119,49 @@ def _dtype(declared: Declared, rule: Rule, sources: tuple[str, ...], stored: str
     )
 
 
-def axes_problem(declared: Declared, rule: Rule, infos: Sequence[TensorInfo], error: AxesError) -> Problem:
-    """Axes that cannot be brought to the declared ones."""
+def unbound(rule: Rule, error: Unbound) -> BringupError:
+    """A source's name that cannot be filled in: nothing can be planned."""
+    there = ", ".join(f"{{{name}}}" for name in compile_pattern(rule.pattern).groupindex) or "no variable"
+    return fail("BU027", str(error), help=f"the target `{rule.pattern}` has {there}", where=rule.site)
+
+
+def _misspelt(declared: Declared, said: Iterable[str]) -> str:
+    """What was meant by an axis that the parameter does not have."""
+    known = sizes_of(declared.axes)
+    unknown = [word for text in said for word in re.findall(r"\w+", text) if word not in known]
+    hints = ((word, did_you_mean(word, known)) for word in unknown)
+    return next((f"the parameter has no axis `{word}`; {hint}" for word, hint in hints if hint), "")
+
+
+def _said(expr: Expr) -> Iterator[str]:
+    """The axes that an expression names."""
+    match expr:
+        case Source(axes=axes):
+            yield axes
+        case Mv(before=before, after=after):
+            yield f"{show(before)} {show(after)}"
+        case Part(axis=str(axis)) | At(axis=str(axis)) | Pad(axis=str(axis)) | Cat(axis=str(axis)):
+            yield axis
+        case _:
+            pass
+    for node in expr.inputs():
+        yield from _said(node)
+
+
+def axes_problem(
+    declared: Declared, rule: Rule, infos: Sequence[TensorInfo], error: AxesError, defaults: Sequence[str]
+) -> Problem:
+    """Axes that cannot be brought to the declared ones. `defaults` are what the adapter says of sources without."""
+    exprs = (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.expr,)
+    said = [text for expr in exprs for text in _said(expr)]
+    said += defaults if "" in said else ()
     return Problem(
-        code="BU106",
+        code="BU108" if isinstance(error, DtypeError) else "BU106",
         parameter=declared.name,
         rule=rule,
         sources=tuple(info.name for info in infos),
         expected=show(declared.axes),
         actual=", ".join(str(list(info.shape)) for info in infos[:3]),
         message=str(error),
+        help=_misspelt(declared, said),
     )

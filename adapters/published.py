@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bringup.adapters.expr import S, Source
 from bringup.adapters.names import Names
+from bringup.adapters.pattern import Unbound
+from bringup.adapters.problems import unbound
 from bringup.adapters.rules import Adapter, Tied
 from bringup.adapters.scope import Scope
 from bringup.diagnostics import fail
@@ -15,7 +17,7 @@ from bringup.spec import TensorInfo
 def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
     """Headers of a checkpoint that the adapter accepts; a tied parameter is left out.
 
-    Raises BU118 where a rule does not say the shape of a tensor it reads.
+    Raises BU118 where a rule does not say the shape of a tensor it reads, BU027 where its name has no meaning.
     """
     headers: dict[str, TensorInfo] = {}
     for declared in signature.values():
@@ -24,7 +26,11 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
             expr = tie.other if tie and tie.when else rule.made
             defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
             scope = Scope(sizes_of(declared.axes), defaults, Names({}), bindings)
-            for source, name in expr.leaves(bindings):
+            try:
+                leaves = list(expr.leaves(bindings))
+            except Unbound as error:
+                raise unbound(rule, error) from None
+            for source, name in leaves:
                 axes = source.stored(scope, None)
                 if not axes or 0 in shape_of(axes):
                     raise fail(

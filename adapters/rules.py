@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bringup.adapters.expr import Expr, Source
-from bringup.adapters.pattern import closed, compile_pattern, match
+from bringup.adapters.pattern import closed, compile_pattern, match, spelled
 from bringup.graphs.axes import Axes, parse
+from bringup.grouping import digits
 from bringup.spec import Site
 
 
@@ -90,6 +91,12 @@ class Adapter:
             bindings = match(rule.pattern, name)
             if bindings is not None:
                 yield rule, bindings
+
+    def idle(self, names: Iterable[str]) -> dict[str, Rule]:
+        """What the patterns spell that is none of these parameters, with the rule."""
+        claimed = {digits(name)[0] for name in names}
+        spelt = {name: rule for rule in self.rules for name in spelled(rule.pattern)}
+        return {name: rule for name, rule in spelt.items() if name not in claimed}
 
     def outside(self) -> set[str]:
         """First names of tensors that are never below the prefix: those of parameters that are not."""

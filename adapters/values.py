@@ -14,7 +14,8 @@ from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr
 from bringup.adapters.region import Region
 from bringup.adapters.scope import Scope
-from bringup.graphs.axes import Axes, AxesError, Axis, show, sized
+from bringup.graphs.axes import Axes, AxesError, Axis, DtypeError, show, sized
+from bringup.spec import DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +82,11 @@ def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "f
         if len(block) != len(value.shape):
             raise AxesError(f"block {block} does not have the {len(value.shape)} dimensions of `{show(value.axes)}`")
         wanted = tuple(-(-size // n) for size, n in zip(value.shape, block, strict=True))
+        if DTYPES[by.dtype].kind != "float":
+            raise DtypeError(
+                f"its scales are {by.dtype}, and a scale is a float: bytes of e8m0 are read with "
+                '.bits("float8_e8m0fnu")'
+            )
         if by.shape != wanted:
             raise AxesError(f"scales have shape {list(by.shape)}; blocks of {list(block)} need {list(wanted)}")
         return value.axes, dtype

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+STARTED = time.time()  # a source file that is younger may not be what this process runs
 __all__ = ["__version__", "build", "check", "load", "open_job", "verify"]
 
 if TYPE_CHECKING:

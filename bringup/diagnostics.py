@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from bringup.nearest import nearest
 from bringup.spec import Site
 
 
@@ -16,11 +17,26 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """An edit that a check has proved to remove a finding: `old`, at `column` of a line, becomes `new`.
+
+    `line` counts from 1; `column` from 0, in characters. Neither text spans lines; an empty `old` inserts.
+    """
+
+    file: str
+    line: int
+    column: int
+    old: str
+    new: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
     """One mistake, told once. `message` stands alone; `help` says what to do; `where` is the rule's line.
 
-    `parameter` and `sources` name what is concerned, layers grouped (`h.{0..11}.attn.c_attn.weight`).
+    `parameter` and `sources` name what is concerned, layers grouped (`h.{0..11}.attn.c_attn.weight`). `declared` is
+    the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned.
     """
 
     code: str
@@ -34,12 +50,18 @@ class Diagnostic:
     where: Site | None = None
     declared: Site | None = None
     file: str = ""
+    tensor: str = ""
+    fixes: tuple[Fix, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The shape of one entry of `findings` in `check --format json`."""
-        rule = {"file": self.where.path, "line": self.where.line} if self.where else None
-        keep = ("code", "severity", "parameter", "expected", "actual", "message", "help")
-        return {key: getattr(self, key) for key in keep} | {"sources": list(self.sources), "rule": rule}
+        plain = ("code", "severity", "parameter", "sources", "expected", "actual", "message", "help")
+        sites = {"rule": self.where, "declared": self.declared}
+        return (
+            {name: getattr(self, name) for name in plain}
+            | {name: {"file": site.path, "line": site.line} if site else None for name, site in sites.items()}
+            | {"file": self.file}
+        )
 
 
 class Sites(TypedDict, total=False):
@@ -48,16 +70,22 @@ class Sites(TypedDict, total=False):
     where: Site | None
     declared: Site | None
     file: str
+    tensor: str
 
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of a check: every finding, and what was counted."""
+    """The outcome of a check: every finding, what was counted, and the names of the parameters that were checked.
+
+    `bytes_per_rank` is what each rank of a tensor-parallel group would hold, when that was asked for.
+    """
 
     model: str = ""
     findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
     counts: dict[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
+    parameters: tuple[str, ...] = ()
+    bytes_per_rank: list[int] = field(default_factory=list[int])
 
     @property
     def ok(self) -> bool:
@@ -66,6 +94,15 @@ class Report:
     @property
     def errors(self) -> list[Diagnostic]:
         return [finding for finding in self.findings if finding.severity is Severity.ERROR]
+
+    @property
+    def warnings(self) -> list[Diagnostic]:
+        return [finding for finding in self.findings if finding.severity is Severity.WARNING]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the checkpoint fits, otherwise that of a BringupError."""
+        return 0 if self.ok else BringupError(*self.errors).exit_code
 
     def raise_if_errors(self) -> None:
         """Raises BringupError with every error of the report."""
@@ -93,8 +130,6 @@ def fail(code: str, message: str, **details: Any) -> BringupError:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean `x`?`, or nothing when no known name is close."""
-    import difflib  # 10 ms: only when something is wrong
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    return f"did you mean `{close[0]}`?" if close else ""
+    """`did you mean `x`?` or `did you mean `x` or `y`?`; nothing when no known name is close."""
+    close = " or ".join(f"`{other}`" for other in nearest(name, list(known)))
+    return f"did you mean {close}?" if close else ""

@@ -5,43 +5,61 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
+# A number is a whole step of a name, without leading zeros (`01` is not `1`), and short enough to be a layer.
+_NUMBER = re.compile(r"\.(0|[1-9][0-9]{0,8})(?=\.)")
+_COLUMNS = 4  # numbers of a name that are looked at; a model has two, a layer's and an expert's
+_DEPTH = 32  # steps of a name that can be the root of a sub-tree
+
+Numbers = tuple[int, ...]
 
 
-def digits(name: str) -> tuple[str, tuple[int, ...]]:
-    """A name with its numbers taken out: `h.3.w` → (`h.{}.w`, (3,))."""
-    return _NUMBER.sub("{}", name), tuple(int(number) for number in _NUMBER.findall(name))
+def digits(name: str) -> tuple[str, Numbers]:
+    """A name as a format string and the numbers taken out of it: `h.3.w` → (`h.{}.w`, (3,))."""
+    if name.isdecimal():  # a name, not a step of one
+        return name, ()
+    parts = _NUMBER.split(f".{name}.".replace("{", "{{").replace("}", "}}"), _COLUMNS)
+    return ".{}".join(parts[::2])[1:-1], tuple(map(int, parts[1::2]))
 
 
 def grouped(names: Iterable[str]) -> list[str]:
     """The names with numbers as ranges: `h.{0..11}.w`. A group stands for exactly its product of ranges."""
-    patterns: dict[str, set[tuple[int, ...]]] = {}
+    patterns: dict[str, set[Numbers]] = {}
     for name in names:
         pattern, numbers = digits(name)
         patterns.setdefault(pattern, set()).add(numbers)
-    return [text for pattern, numbers in patterns.items() for text in _ranges(pattern, numbers)]
+    return [
+        pattern.format(*map(_range, product)) for pattern, tuples in patterns.items() for product in _products(tuples)
+    ]
 
 
-def _ranges(pattern: str, tuples: set[tuple[int, ...]]) -> Iterator[str]:
+def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:
+    """The tuples as few products of columns: numbers of the widest column with the same beside them go together."""
     columns = [sorted(set(column)) for column in zip(*tuples, strict=True)]
-    if math.prod(len(column) for column in columns) == len(tuples):
-        yield pattern.format(*(_range(column) for column in columns))
+    if math.prod(map(len, columns)) == len(tuples):
+        yield tuple(columns)
         return
     widest = max(range(len(columns)), key=lambda k: len(columns[k]))
-    rests: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    beside: dict[int, set[Numbers]] = {number: set() for number in columns[widest]}
     for numbers in tuples:
-        rests.setdefault(numbers[:widest] + numbers[widest + 1 :], set()).add(numbers)
-    for group in rests.values():
-        yield from _ranges(pattern, group)
+        beside[numbers[widest]].add(numbers[:widest] + numbers[widest + 1 :])
+    alike: dict[frozenset[Numbers], list[int]] = {}
+    for number, rest in beside.items():
+        alike.setdefault(frozenset(rest), []).append(number)
+    for rest, together in alike.items():
+        for product in _products(set(rest)):
+            yield (*product[:widest], together, *product[widest:])
 
 
 def _range(values: list[int]) -> str:
+    """`3`, `{0..11}`, `{0,2}`, `{0..4,6..11}`; the values are sorted, and each is there once."""
+    runs = [[value for _, value in run] for _, run in groupby(enumerate(values), lambda pair: pair[1] - pair[0])]
     if len(values) == 1:
         return str(values[0])
-    if values == list(range(values[0], values[-1] + 1)):
+    if len(runs) == 1:
         return f"{{{values[0]}..{values[-1]}}}"
-    return "{" + ",".join(map(str, values)) + "}"
+    return "{" + ",".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs) + "}"
 
 
 def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str]]:
@@ -53,7 +71,7 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
     outside: set[str] = set()
     for name in everything:
         if name not in meant:
-            outside.update(_ancestors(name))
+            outside.update(_ancestors(name), (name,))
     found: dict[str, list[str]] = {}
     for name in names:
         root = next((above for above in _ancestors(name) if above not in outside), name)
@@ -63,6 +81,6 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
 
 def _ancestors(name: str) -> Iterator[str]:
     """`h`, `h.3`, `h.3.attn` of `h.3.attn.w`."""
-    parts = name.split(".")
+    parts = name.split(".", _DEPTH)
     for length in range(1, len(parts)):
         yield ".".join(parts[:length])

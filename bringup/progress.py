@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from bringup.diagnostics import Diagnostic
+
+TOLD: deque[str] = deque(maxlen=30)  # the last lines that people were told: a crash report repeats them
 
 
 class Stage(Protocol):

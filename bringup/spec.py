@@ -37,7 +37,8 @@ def _blocks(**layout: tuple[int, int, int]) -> dict[str, Dtype]:
 
 
 # Names are numpy's and ml_dtypes'. Block types follow ggml-common.h of llama.cpp: an fp16 scale (and an fp16
-# minimum in the _1 types), then 32 quants; the _k types hold 256 quants with scales of scales.
+# minimum in the _1 types), then 32 quants; the _k types hold 256 quants with scales of scales, the iq types indices
+# into tables of quants, the tq types ternary digits.
 DTYPES: dict[str, Dtype] = {
     **_plain("float", float64=64, float32=32, float16=16, bfloat16=16),
     **_plain("float", float8_e4m3fn=8, float8_e5m2=8, float8_e8m0fnu=8, float4_e2m1fn=4),
@@ -46,7 +47,9 @@ DTYPES: dict[str, Dtype] = {
     **_plain("bool", bool=8),
     **_blocks(q8_0=(8, 32, 34), q4_0=(4, 32, 18), q4_1=(4, 32, 20), q5_0=(5, 32, 22), q5_1=(5, 32, 24)),
     **_blocks(q2_k=(2, 256, 84), q3_k=(3, 256, 110), q4_k=(4, 256, 144), q5_k=(5, 256, 176)),
-    **_blocks(q6_k=(6, 256, 210), iq4_nl=(4, 32, 18), iq4_xs=(4, 256, 136), mxfp4=(4, 32, 17)),
+    **_blocks(q6_k=(6, 256, 210), iq4_nl=(4, 32, 18), iq4_xs=(4, 256, 136), mxfp4=(4, 32, 17), nvfp4=(4, 64, 36)),
+    **_blocks(iq1_s=(1, 256, 50), iq1_m=(1, 256, 56), iq2_xxs=(2, 256, 66), iq2_xs=(2, 256, 74), iq2_s=(2, 256, 82)),
+    **_blocks(iq3_xxs=(3, 256, 98), iq3_s=(3, 256, 110), tq1_0=(2, 256, 54), tq2_0=(2, 256, 66)),
 }
 
 

@@ -5,19 +5,22 @@ It is written beside its place and put there in one step, so that a bundle of th
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from bringup.compile.disk import exchange, flush, flush_tree, sha256, write_file
+from bringup.compile.lock import beside, locked
+from bringup.compile.machine import refusals, unwritable
+from bringup.compile.manifest import read_form
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.progress import Progress, Silent
+from bringup.stops import undisturbed
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -41,6 +44,14 @@ def refuse(out: Path, *, force: bool) -> None:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
 
 
+def is_made_from(out: Path, key: str) -> bool:
+    """Whether a bundle stands at `out` that was made from the inputs of this key, as far as its manifest tells."""
+    try:
+        return bool(key) and read_manifest(out).get("made_from") == key
+    except BringupError:
+        return False
+
+
 def _resolved(out: Path) -> Path:
     """`out` with no link and no `..` left, so that it has a name and a folder to stand in."""
     try:
@@ -50,58 +61,126 @@ def _resolved(out: Path) -> Path:
 
 
 @contextmanager
-def writing(out: Path) -> Generator[Path, None, None]:
-    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not."""
+def writing(out: Path, *, force: bool = True, progress: Progress | None = None) -> Generator[Path]:
+    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
+
+    No other process writes to `out` meanwhile: it waits, or this one does.
+    Raises BU011 and BU012 as `refuse` does, BU013, and for what the machine refuses, in the block too, BU901 to BU903.
+    """
     place = _resolved(out)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:100]}.", dir=place.parent))
-    except OSError as error:
-        raise fail("BU901", f"cannot write beside `{out}`: {error.strerror}") from error
-    try:
-        yield folder
-        folder.chmod(0o755)
-        refuse(out, force=True)  # something else may have come to stand there meanwhile
-        _put(folder, place)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # after an exchange, this is what stood there before
-
-
-def _put(folder: Path, out: Path) -> None:
-    """Moves a finished folder to its name; exchanges the two in one step where something stands there."""
-    if not out.exists():
-        folder.rename(out)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of <linux/fs.h>
-    paths = at_cwd, os.fsencode(folder), at_cwd, os.fsencode(out)
-    done = hasattr(libc, "renameat2") and libc.renameat2(*paths, exchange) == 0
-    if not done:  # a file system without exchange: a moment without the bundle, never half of one
-        old = folder.with_name(f"{folder.name}.old")
-        out.rename(old)
+    folder = beside(place, "part")
+    with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
+        _recover(place)
+        refuse(out, force=force)  # who had the lock before may have put a bundle there
         try:
-            folder.rename(out)
-        except OSError:
-            old.rename(out)
+            _make(folder)
+            yield folder
+            _flush(folder)
+            refuse(out, force=True)  # something else may have come to stand there meanwhile
+            with undisturbed():
+                _put(folder, place)
+        except OSError as error:
+            if error.filename and Path(os.fsdecode(error.filename)).is_relative_to(folder):
+                raise unwritable(error, Path(os.fsdecode(error.filename))) from error
             raise
-        shutil.rmtree(old)
+        finally:
+            with undisturbed():
+                _recover(place)  # after an exchange, `folder` is what stood there before
+
+
+def _recover(place: Path) -> None:
+    """Removes what the last writer left beside `place`; puts a bundle back that it had moved out of the way."""
+    old = beside(place, "old")
+    if old.exists() and not place.exists():
+        old.rename(place)
+    for path in (old, beside(place, "part")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _folders(parent: Path) -> Generator[None]:
+    """The folders above a bundle, made where they lack; those that stay empty vanish again."""
+    lacking = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    try:
+        if lacking:
+            _make(parent)
+        yield
+    finally:
+        for folder in lacking:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error, folder) from error
+
+
+def _flush(folder: Path) -> None:
+    try:
+        flush_tree(folder)
+    except OSError as error:
+        raise unwritable(error, folder) from error
+
+
+def _put(folder: Path, place: Path) -> None:
+    """Moves a finished folder to its name, on the disk too; exchanges the two in one step where something stands there.
+
+    What stood there is removed only when the new name is on the disk: a power cut leaves the one or the other.
+    """
+    try:
+        exchanged = place.exists() and exchange(folder, place)
+        if not exchanged:
+            if place.exists():  # no exchange here: a moment without the bundle, never half of one
+                place.rename(beside(place, "old"))
+            folder.rename(place)
+        try:
+            flush(place.parent)
+        except OSError:
+            _ = exchange(folder, place) if exchanged else place.rename(folder)
+            raise
+    except OSError as error:
+        raise unwritable(error, place) from error
 
 
 def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Writes the manifest, with the tools' versions and the SHA-256 of every file."""
-    files = {str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()}
-    whole = {"schema": SCHEMA, **manifest, "tools": dict(_versions()), "files": files}
-    (folder / MANIFEST).write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
+    files = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    whole = {"schema": SCHEMA, **manifest, "tools": dict(versions()), "files": files}
+    write_file(folder / MANIFEST, (json.dumps(whole, indent=2) + "\n").encode())
+
+
+@contextmanager
+def steady(bundle: Path) -> Generator[Callable[[], bool]]:
+    """Tells whether the folder of that name is still the one that it was at the block's beginning. Raises BU603.
+
+    The folder is held open meanwhile, so that no later one gets its inode.
+    """
+    try:
+        descriptor = os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _no_bundle(bundle, error) from error
+
+    def same() -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), bundle.stat())
+        except OSError:
+            return False
+
+    try:
+        yield same
+    finally:
+        os.close(descriptor)
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
     """The manifest of a bundle. Raises BU603 when there is none that this version can read."""
     try:
-        manifest = _object((bundle / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one") from error
-    if manifest.get("schema") != SCHEMA:
-        raise fail("BU603", f"`{bundle}` has a manifest of another schema than {SCHEMA}", help="compile it again")
+        manifest = read_form(bundle / MANIFEST, SCHEMA)
+    except (ValueError, BringupError) as error:
+        raise _no_bundle(bundle, error.findings[0].message if isinstance(error, BringupError) else error) from error
     missing = [name for name in manifest["files"] if not (bundle / name).is_file()]
     if missing:
         raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help="compile it again")
@@ -110,7 +189,7 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
 
 def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
     """Reads every file. Raises BU608, once for each that is not the one its manifest describes."""
-    changed = [name for name, digest in manifest["files"].items() if _sha256(bundle / name) != digest]
+    changed = [name for name, digest in manifest["files"].items() if sha256(bundle / name, fresh=True) != digest]
     if changed:
         said = "is not the file that was compiled"
         raise BringupError(
@@ -121,19 +200,12 @@ def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("its manifest is no JSON object")
-    return cast("dict[str, Any]", found)
+def _no_bundle(bundle: Path, error: object) -> BringupError:
+    return fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one")
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _versions() -> Iterator[tuple[str, str]]:
+def versions() -> Iterator[tuple[str, str]]:
+    """The tools that a bundle depends on, with their versions, as far as they are installed."""
     for tool in _TOOLS:
         try:
             yield tool, version(tool)

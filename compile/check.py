@@ -8,10 +8,13 @@ from bringup.adapters.coverage import half_used, read_bits, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
+from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
-from bringup.compile.shapes import file_of, first_sites, shape_mistakes, sites, told_names
+from bringup.compile.parts import scales_beside
+from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
+from bringup.spec import Site
 
 
 def check(plan: Plan, model: str = "") -> Report:
@@ -19,7 +22,7 @@ def check(plan: Plan, model: str = "") -> Report:
 
     No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap.
     """
-    report = Report(model)
+    report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     report.findings += missing_and_unread(plan)
     site = first_sites(problems)
@@ -27,11 +30,12 @@ def check(plan: Plan, model: str = "") -> Report:
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":
-            alike.setdefault((p.code, site(p), p.expected, p.actual, p.message), []).append(p)
+            alike.setdefault(_mistake(p, site(p)), []).append(p)
     report.findings += (_other(plan, facts) for facts in alike.values())
     bits = read_bits(plan)
     report.findings += _partly_read(plan, bits)
     report.findings += _odd_squares(plan)
+    report.findings += odd_dtypes(plan)
     report.counts = {
         "parameters": len(plan.signature),
         "tensors": len(plan.headers),
@@ -56,10 +60,23 @@ _WORDS: dict[str, tuple[str, str]] = {
 }
 
 
+def _mistake(p: Problem, site: Site | None) -> object:
+    """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
+    if p.code == "BU108":
+        return p.code, p.message or (p.expected, p.actual)
+    if p.code == "BU106" and site:
+        return p.code, site
+    return p.code, site, p.expected, p.actual, p.message
+
+
 def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     first = facts[0]
     parameter, sources = told_names(facts)
     message, help = _WORDS[first.code]
+    if first.code == "BU108":
+        message = "`{parameter}`: {message}" if first.message else message
+        if scales := scales_beside(plan, sources):
+            help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
         "message": first.message,
@@ -70,7 +87,7 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     return Diagnostic(
         code=first.code,
         message=message.format(**words),
-        help=help.format(**words),
+        help=first.help or help,
         parameter=parameter,
         sources=sources,
         expected=first.expected,
@@ -92,7 +109,7 @@ def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:
             message=f"only {read / total:.1%} of `{', '.join(grouped(names))}` is read by any rule",
             help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
             sources=tuple(names),
-            file=file_of(plan, tuple(names)),
+            **stored(plan, names),
         )
     for entry, value, share in half_used(plan):
         sources = tuple(info.name for info in entry.tensors)
@@ -138,7 +155,7 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _where(plan: Plan, entry: Entry, sources: tuple[str, ...]) -> Sites:
-    return Sites(where=entry.rule.site, declared=entry.declared.site, file=file_of(plan, sources))
+    return Sites(where=entry.rule.site, declared=entry.declared.site) | stored(plan, sources)
 
 
 def _is_square(entry: Entry) -> bool:

@@ -7,32 +7,61 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.adapters.arrays import give_back
 from bringup.adapters.materialise import fill
 from bringup.adapters.plan import Plan
 from bringup.compile.bundle import TOKENIZER
 from bringup.compile.job import Job
+from bringup.compile.machine import need_room
+from bringup.compile.soundness import Soundness
 from bringup.compile.weights_file import write_weights as write_file
+from bringup.diagnostics import Diagnostic, Report
 from bringup.graphs.module import Const
-from bringup.spec import TensorInfo
+from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bringup.compile.program import Program
+    from bringup.compile.program import Interface
 
 
-def write_weights(job: Job, context: int, path: Path, advance: Callable[[float], None]) -> int:
-    """Every parameter once, and the computed tables. Gives the bytes written."""
+def write_weights(
+    job: Job, context: int, path: Path, advance: Callable[[float], None], warn: Callable[[Diagnostic], None]
+) -> int:
+    """Every parameter once, and the computed tables. Gives the bytes written.
+
+    Raises BU133 where parameters hold NaN or infinity; `warn` hears what else is odd about their values.
+    """
+    sound = Soundness()
     aliases = job.plan.aliases()
     stored = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
     tables = {name: leaf.table(context) for name, leaf in job.graph.leaves(Const)}
     infos = [TensorInfo(name, entry.declared.storage[1], entry.declared.storage[0]) for name, entry in stored.items()]
     infos += [TensorInfo(name, "float32", table.shape) for name, table in tables.items()]
 
+    need_room(path.parent.parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in infos))
+
     def make(name: str) -> np.ndarray:
-        return tables[name] if name in tables else fill(stored[name], job.checkpoint.read)
+        if name in tables:
+            return tables[name]
+        sources: list[np.ndarray] = []
+
+        def read(info: TensorInfo) -> np.ndarray:
+            sources.append((job.checkpoint.load or job.checkpoint.read)(info))
+            return sources[-1]
+
+        array = fill(stored[name], read)
+        sound.look(name, array)
+        for source in sources:
+            if source.ctypes.data != array.ctypes.data:  # otherwise it is the array
+                give_back(source)
+        return array
 
     write_file(path, infos, make, advance)
+    told = Report(findings=list(sound.findings(job.plan)))
+    for finding in told.warnings:
+        warn(finding)
+    told.raise_if_errors()
     return path.stat().st_size
 
 
@@ -44,7 +73,7 @@ def write_tokenizer(job: Job, folder: Path) -> None:
         to_folder(load_tokenizer(job.checkpoint.tokenizer), folder / TOKENIZER)
 
 
-def manifest_of(job: Job, target: str, lowering: str, context: int, program: Program) -> dict[str, Any]:
+def manifest_of(job: Job, target: str, lowering: str, context: int, interface: Interface) -> dict[str, Any]:
     """What a bundle says of itself; `seal` adds the tools' versions and the files' digests."""
     return {
         "target": lowering,
@@ -61,7 +90,7 @@ def manifest_of(job: Job, target: str, lowering: str, context: int, program: Pro
         "config": dict(job.config),
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
-        "interface": program.interface.to_json(),
+        "interface": interface.to_json(),
     }
 
 

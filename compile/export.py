@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -16,30 +15,88 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec
+from bringup.compile.program import Function, Program, TensorSpec
+from bringup.compile.stages import Layout, Part, Stage, Traced, interface_of, trace_entry
 from bringup.graphs.graph import Step
-from bringup.graphs.ops.attention import BLOCK
 
-DECODE = "decode"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """`buckets`: prefill lengths; `all_logits`: logits of every prefill row, not only the last."""
-
-    buckets: Sequence[int] = (64, 128, 256, 512)
-    max_seq: int
-    all_logits: bool = False
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
-class _Stage(nn.Module):
-    """One step of an entry as a pure function of (weights, states, values, step)."""
+class Tracer:
+    """Traces stages of a module, which may be on the meta device: nothing is computed.
 
-    def __init__(self, owner: nn.Module, run: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
+    `states` are the buffers updated in place; each has the context rounded up to BLOCK rows, and at least one more
+    for padding to go to. Other buffers are tables, fed like weights. `max_blocks` bounds P.
+    """
+
+    def __init__(self, module: nn.Module, *, states: Collection[str], max_blocks: int) -> None:
+        self.module, self.states, self.max_blocks = module, frozenset(states), max_blocks
+        self.tensors: dict[str, Tensor] = {
+            **dict(module.named_parameters(remove_duplicate=False)),
+            **dict(module.named_buffers(remove_duplicate=False)),
+        }
+
+    def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
+        prefix = f"{stage.path}." if stage.path else ""
+        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
+            fakes = {
+                name[len(prefix) :]: torch.empty(tensor.shape, dtype=tensor.dtype)
+                for name, tensor in self.tensors.items()
+                if name.startswith(prefix)
+            }
+            inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
+            step = tuple(self._step(stage.num_tokens))
+            pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part])
+            with _Reads() as reads:
+                outputs = pure(fakes, {}, inputs, step)
+            used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen}
+            states = {name: tensor for name, tensor in used.items() if prefix + name in self.states}
+            weights = {name: tensor for name, tensor in used.items() if name not in states}
+            blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
+            shapes = (
+                {name: None for name in weights},
+                {name: None for name in states},
+                tuple(None for _ in inputs),
+                (None, None, None, blocks, None),
+            )
+            exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
+        return Traced(
+            function=Function(name=stage.name, weights=tuple(weights), states=tuple(states)),
+            outputs=tuple((tuple(out.shape), _dtype(out)) for out in outputs),
+            code=exported,
+        )
+
+    def specs(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """The weights, tables among them, and the states."""
+        every = [
+            TensorSpec(name=name, shape=tuple(tensor.shape), dtype=_dtype(tensor))
+            for name, tensor in self.tensors.items()
+        ]
+        return [s for s in every if s.name not in self.states], [s for s in every if s.name in self.states]
+
+    def _step(self, num_tokens: int) -> Step:
+        """Fake tensors of one step; P is never 1, so that it stays symbolic."""
+
+        def ints(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.int64)
+
+        return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
+
+
+def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
+    """Traces every entry of a module with `prologue`, `layers` and `epilogue`. `states`: see `Tracer`."""
+    tracer = Tracer(module, states=states, max_blocks=layout.max_blocks)
+    entries = [trace_entry(layout, name, num_tokens, tracer) for name, num_tokens in layout.entries]
+    exported = {traced.function.name: traced.code for _, made in entries for traced in made}
+    return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)
+
+
+class _Pure(nn.Module):
+    """A part of a module as a pure function of (weights, states, values, step)."""
+
+    def __init__(self, owner: nn.Module, run: Run) -> None:
         super().__init__()
-        self.hidden = (
-            _Owner(owner, run),
-        )  # in a tuple: not a submodule, so export sees no parameters but the arguments
+        self.hidden = (_Owner(owner, run),)  # in a tuple, no submodule: export sees no parameters but the arguments
 
     def forward(
         self,
@@ -56,7 +113,7 @@ class _Stage(nn.Module):
 class _Owner(nn.Module):
     """Lets `functional_call`, which calls `forward`, reach any method of the module."""
 
-    def __init__(self, owner: nn.Module, run: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
+    def __init__(self, owner: nn.Module, run: Run) -> None:
         super().__init__()
         self.owner, self.run = owner, run
 
@@ -82,92 +139,6 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Exporter:
-    def __init__(self, module: nn.Module, states: Collection[str], options: ExportOptions) -> None:
-        self.module, self.options = module, options
-        self.tensors: dict[str, Tensor] = {
-            **dict(module.named_parameters(remove_duplicate=False)),
-            **dict(module.named_buffers(remove_duplicate=False)),
-        }
-        self.states = frozenset(states)
-        self.max_blocks = -(-options.max_seq // BLOCK)
-        self.functions: list[Function] = []
-        self.exported: dict[str, ExportedProgram] = {}
-
-    def step(self, num_tokens: int) -> Step:
-        """Fake tensors of one step; P is never 1, so that it stays symbolic."""
-
-        def ints(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.int64)
-
-        return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
-
-    def trace(
-        self,
-        name: str,
-        owner: nn.Module,
-        prefix: str,
-        run: Callable[..., Tensor | tuple[Tensor, ...]],
-        values: Sequence[Tensor],
-        num_tokens: int,
-    ) -> tuple[Tensor, ...]:
-        """Appends one Function; gives fake tensors shaped like its outputs."""
-        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
-            fakes = {
-                n[len(prefix) :]: torch.empty(t.shape, dtype=t.dtype)
-                for n, t in self.tensors.items()
-                if n.startswith(prefix)
-            }
-            inputs = tuple(torch.empty(v.shape, dtype=v.dtype) for v in values)
-            step, stage = tuple(self.step(num_tokens)), _Stage(owner, run)
-            with _Reads() as reads:
-                outputs = stage(fakes, {}, inputs, step)
-            used = {n: t for n, t in fakes.items() if id(t) in reads.seen}
-            states = {n: t for n, t in used.items() if prefix + n in self.states}
-            weights = {n: t for n, t in used.items() if n not in states}
-            args = (weights, states, inputs, step)
-            blocks = Dim("P", min=1, max=self.max_blocks) if self.max_blocks > 1 else None
-            shapes = (
-                {n: None for n in weights},
-                {n: None for n in states},
-                tuple(None for _ in inputs),
-                (None, None, None, {1: blocks} if blocks else None, None),
-            )
-            self.exported[name] = export(stage, args, dynamic_shapes=shapes, strict=False)
-        self.functions.append(Function(name=name, weights=tuple(weights), states=tuple(states)))
-        return outputs
-
-    def entry(self, name: str, num_tokens: int, kinds: Sequence[int]) -> Entry:
-        paths = {id(module): path for path, module in self.module.named_modules()}
-        values = self.trace(f"{name}.prologue", self.module, "", _prologue, (), num_tokens)
-        calls = [Call(function=f"{name}.prologue", prefix="", inputs=())]
-        shared, x = tuple(range(1, len(values))), 0
-        layers: Any = self.module.layers
-        seen: set[int] = set()
-        for index, (layer, kind) in enumerate(zip(layers, kinds, strict=True)):
-            prefix, function = f"{paths[id(layer)]}.", f"{name}.layer{kind}"
-            if kind not in seen:
-                self.trace(function, layer, prefix, _layer, values, num_tokens)
-                seen.add(kind)
-            calls.append(Call(function=function, prefix=prefix, inputs=(x, *shared)))
-            x = len(values) + index
-        last_only = num_tokens > 1 and not self.options.all_logits
-        rows = _last_rows if last_only else _all_rows
-        self.trace(f"{name}.epilogue", self.module, "", rows, values[:1], num_tokens)
-        calls.append(Call(function=f"{name}.epilogue", prefix="", inputs=(x,)))
-        return Entry(name=name, num_tokens=num_tokens, num_sequences=1, calls=tuple(calls))
-
-    def specs(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        every = [
-            TensorSpec(name=n, shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
-            for n, t in self.tensors.items()
-        ]
-        return (
-            tuple(s for s in every if s.name not in self.states),
-            tuple(s for s in every if s.name in self.states),
-        )
-
-
 def _prologue(module: Any, step: Step) -> tuple[Tensor, ...]:
     return module.prologue(step)
 
@@ -189,25 +160,13 @@ def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
     return module.epilogue(x_ND)
 
 
-def export_program(
-    module: nn.Module, *, kinds: Sequence[int], states: Collection[str], options: ExportOptions
-) -> Program:
-    """Traces prefill_<T> for each bucket and decode (T = 1).
+_PARTS: dict[Part, Run] = {
+    "prologue": _prologue,
+    "layer": _layer,
+    "last_rows": _last_rows,
+    "all_rows": _all_rows,
+}
 
-    `kinds`: one int a layer, equal ints for layers equal but for their weights. `states`: the buffers
-    updated in place; each has `max_seq` rounded up to BLOCK rows, and at least one more for padding to go to.
-    Other buffers are tables fed like weights. The module may be on the meta device: nothing is computed.
-    """
-    exporter = _Exporter(module, states, options)
-    entries = [exporter.entry(f"prefill_{size}", size, kinds) for size in options.buckets]
-    entries.append(exporter.entry(DECODE, 1, kinds))
-    weights, state_specs = exporter.specs()
-    interface = Interface(
-        functions=tuple(exporter.functions),
-        entries=tuple(entries),
-        weights=weights,
-        states=state_specs,
-        max_blocks=exporter.max_blocks,
-        all_logits=options.all_logits,
-    )
-    return Program(interface=interface, exported=exporter.exported)
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

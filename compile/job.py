@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint
-from bringup.adapters.readers.files import read_config
+from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS
@@ -67,11 +68,11 @@ def open_job(
             f"`{opened.source if opened else model}` has no config.json",
             help="give one with --config FILE, or name a model that has a published one",
         )
-    family = family or by_architecture(raw.get("architectures") or [])
+    family = family or by_architecture(architectures(raw))
     settings, findings = family.load("config").read(raw, allow)
-    if any(finding.code == "BU121" for finding in findings):  # sizes are missing: nothing can be planned
+    if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
         raise BringupError(*findings)
-    made: Adapter = (_adapter_file(adapter) if adapter else family.load("adapter"))(settings)
+    made = _from_file(adapter, settings) if adapter else family.load("adapter")(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
@@ -120,13 +121,32 @@ def _read_config(path: str) -> dict[str, Any]:
         raise fail("BU127", f"cannot read the config `{path}`: {error.strerror}") from error
 
 
-def _adapter_file(path: str) -> Any:
+def _from_file(path: str, settings: Any) -> Adapter:
+    """What the `adapter` of a user's file makes of a config. Raises BU004 when it is no such function."""
     if not Path(path).is_file():
         raise fail("BU004", f"there is no adapter file `{path}`")
-    made = runpy.run_path(path).get("adapter")
-    if not callable(made):
-        raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help="see docs/adding-a-model.md")
+    try:
+        make = runpy.run_path(path).get("adapter")
+    except SyntaxError as error:
+        error.filename = error.filename or path  # of what is no text Python does not say it
+        raise
+    help = "see docs/adding-a-model.md"
+    if not callable(make) or not _takes_one(make):
+        raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
+    made = make(settings)
+    if not isinstance(made, Adapter):
+        raise fail("BU004", f"`adapter` of `{path}` gives a {type(made).__name__}, not an `Adapter`", help=help)
     return made
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    import inspect  # 10 ms, for those who give a file
+
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _dtype(asked: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:

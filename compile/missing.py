@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from bringup.adapters.expr import Source
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
 from bringup.adapters.rules import Rule
-from bringup.diagnostics import Diagnostic, Sites
+from bringup.compile.asked import Asked, parameters_of, sites_of
+from bringup.compile.numbering import numbering, past_end, renumbered, surplus
+from bringup.compile.parts import fused, scales_beside
+from bringup.compile.shapes import stored
+from bringup.compile.wrappers import foreign, lora, wrapped
+from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped, roots
 
 Group = dict[str, list[str]]  # roots of one pattern, each with the names below it
-Asked = Mapping[str, list[Problem]]  # absent tensor → who asks for it
 
 # How alike two names have to be to be one name misspelt, by what else speaks for it (difflib's ratio; by trial over
 # every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
@@ -26,11 +30,13 @@ def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
         for name in problem.sources if problem.code in ("BU101", "BU109") else ():
             asked.setdefault(name, []).append(problem)
     unread = [name for name in plan.headers if name not in plan.wanted and name not in plan.dropped]
-    prefix = _common_prefix(list(asked), set(unread))
-    if prefix:
-        yield _prefixed(plan, asked, prefix)
-        unread = [name for name in unread if not name.startswith(prefix)]
-        asked = {}
+    told = {name for p in plan.problems if p.code == "BU108" for name in scales_beside(plan, p.sources)}
+    unread = [name for name in unread if name not in told]
+    for look in (lora, wrapped, fused, foreign):
+        for cause in look(plan, asked, unread):
+            yield cause.finding
+            asked = {name: problems for name, problems in asked.items() if name not in cause.explains}
+            unread = [name for name in unread if name not in cause.explains]
     wanted, read = plan.wanted, plan.headers.keys() - plan.dropped.keys()
     for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
         missing = _by_pattern(roots(asked, wanted) if whole else {name: [name] for name in asked})
@@ -40,17 +46,21 @@ def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
             paired = {*_flat(ours), *_flat(theirs)}
             asked = {name: problems for name, problems in asked.items() if name not in paired}
             unread = [name for name in unread if name not in paired]
-    for names in _by_pattern(roots(asked, wanted)).values():
+    for names in _by_pattern(roots(asked, wanted), plan).values():
         yield _missing(plan, asked, names)
     for names in _by_pattern(roots(unread, read)).values():
         yield _unread(plan, names)
 
 
-def _by_pattern(found: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
-    """Roots that differ only in layer numbers, together: pattern → {root: names below it}."""
+def _by_pattern(found: dict[str, list[str]], plan: Plan | None = None) -> dict[str, dict[str, list[str]]]:
+    """Roots that differ only in layer numbers, together: pattern → {root: names below it}.
+
+    With a plan, so are the numbers that follow the last one that its checkpoint has.
+    """
     groups: dict[str, dict[str, list[str]]] = {}
     for root, names in found.items():
-        groups.setdefault(_pattern(root), {})[root] = names
+        pattern = _pattern(root.rpartition(".")[0] + ".+" if plan and past_end(plan, root) else root)
+        groups.setdefault(pattern, {})[root] = names
     return groups
 
 
@@ -58,18 +68,6 @@ def _pattern(root: str) -> str:
     """The root without its numbers, except a last one: layer 12 is one thing, and so is expert 3 of every layer."""
     head, _, last = root.rpartition(".")
     return f"{digits(head + '.')[0]}{last}" if head else digits(root)[0]
-
-
-def _common_prefix(missing: list[str], unread: set[str]) -> str:
-    """A prefix that turns every missing name into an unread one, or ""."""
-    if len(missing) < 2:
-        return ""
-    ends = "." + missing[0]
-    for name in sorted(unread):
-        prefix = name[: -len(missing[0])] if name.endswith(ends) else ""
-        if prefix and all(prefix + wanted in unread for wanted in missing):
-            return prefix
-    return ""
 
 
 def _pairs(
@@ -141,17 +139,6 @@ def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
     return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
 
 
-def _parameters(plan: Plan, asked: Asked, names: Group) -> str:
-    made = dict.fromkeys(problem.parameter for name in _flat(names) for problem in asked[name])
-    return ", ".join(grouped(roots(made, plan.signature)))
-
-
-def _sites(plan: Plan, asked: Asked, names: Group, file: str = "") -> Sites:
-    problem = asked[_flat(names)[0]][0]
-    declared = plan.signature[problem.parameter].site
-    return Sites(where=problem.rule and problem.rule.site, declared=declared, file=file)
-
-
 def _flat(names: Group) -> tuple[str, ...]:
     return tuple(name for group in names.values() for name in group)
 
@@ -165,16 +152,16 @@ def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
             help=untied.help,
             parameter=untied.parameter,
             sources=_flat(names),
-            **_sites(plan, asked, names),
+            **sites_of(plan, asked, _flat(names)),
         )
     return Diagnostic(
         code="BU101",
         message=_absent(names),
-        help=_numbering(plan, next(iter(names)))
+        help=numbering(plan, names)
         or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
-        parameter=_parameters(plan, asked, names),
+        parameter=parameters_of(plan, asked, _flat(names)),
         sources=_flat(names),
-        **_sites(plan, asked, names),
+        **sites_of(plan, asked, _flat(names)),
     )
 
 
@@ -185,22 +172,6 @@ def _absent(names: Group) -> str:
     return f"the checkpoint has nothing below `{told}` ({count} tensors)"
 
 
-def _numbering(plan: Plan, root: str) -> str:
-    """What there is beside a missing number: `.0 to .11 are there`."""
-    parent, _, last = root.rpartition(".")
-    if not last.isdigit():
-        return ""
-    steps = {n[len(parent) + 1 :].partition(".")[0] for n in plan.headers if n.startswith(parent + ".")}
-    if not steps:  # the checkpoint's names may carry the prefix that rules leave out
-        steps = {n.partition(f".{parent}.")[2].partition(".")[0] for n in plan.headers if f".{parent}." in n}
-    there = sorted(int(step) for step in steps if step.isdigit())
-    if not there:
-        return ""
-    if int(last) > there[-1]:
-        return f"the checkpoint ends at {parent}.{there[-1]}, the config asks for {last}: one of the two is wrong"
-    return f"there is a hole in the numbering of `{parent}`: {grouped(f'{parent}.{n}' for n in there)[0]} are there"
-
-
 def _unread(plan: Plan, names: Group) -> Diagnostic:
     told, count = ", ".join(grouped(names)), len(_flat(names))
     first = plan.headers[_flat(names)[0]]
@@ -209,9 +180,9 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
     return Diagnostic(
         code="BU105",
         message=f"nothing reads the tensor `{told}`{below or f' {list(first.shape)}'}",
-        help=f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")',
+        help=surplus(plan, names) + f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")',
         sources=_flat(names),
-        file=str(first.file or ""),
+        **stored(plan, _flat(names)),
     )
 
 
@@ -225,24 +196,20 @@ def _drop_pattern(names: Group) -> str:
 
 
 def _renamed(plan: Plan, asked: Asked, wanted: Group, found: Group) -> Diagnostic:
-    other = ", ".join(grouped(found))
+    other = ", ".join(grouped(_inner(wanted, found) if wanted.keys() == found.keys() else found))
     return Diagnostic(
         code="BU101",
         message=_absent(wanted),
-        help=f"did you mean `{other}`? nothing reads it; correct the name in the rule",
-        parameter=_parameters(plan, asked, wanted),
+        help=renumbered(plan, next(iter(wanted)), next(iter(found)))
+        or f"did you mean `{other}`? nothing reads it; correct the name in the rule",
+        parameter=parameters_of(plan, asked, _flat(wanted)),
         sources=(*_flat(wanted), *_flat(found)),
-        **_sites(plan, asked, wanted, str(plan.headers[_flat(found)[0]].file or "")),
+        **sites_of(plan, asked, _flat(wanted)) | stored(plan, _flat(found)),
     )
 
 
-def _prefixed(plan: Plan, asked: Asked, prefix: str) -> Diagnostic:
-    problem = next(iter(asked.values()))[0]
-    return Diagnostic(
-        code="BU101",
-        message=f"every name of the checkpoint carries the prefix `{prefix}` ({len(asked)} tensors are missing for it)",
-        help=f'say so in the adapter: Adapter(…, prefix="{prefix}")',
-        parameter=", ".join(roots(dict.fromkeys(p.parameter for ps in asked.values() for p in ps), plan.signature)),
-        sources=tuple(prefix + name for name in asked),
-        where=problem.rule and problem.rule.site,
-    )
+def _inner(wanted: Group, found: Group) -> list[str]:
+    """Of roots that have one name, what shows that they are not one: the unread twin of the first missing tensor."""
+    from difflib import get_close_matches
+
+    return [get_close_matches(names[0], found[root], n=1, cutoff=0)[0] for root, names in wanted.items()]

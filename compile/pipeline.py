@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.compile import bundle as bundles
+from bringup.compile.cache.recipe import Recipe
+from bringup.compile.cache.store import Store, default_store
+from bringup.compile.cache.weights import place_weights
 from bringup.compile.check import check as check_plan
-from bringup.compile.contents import manifest_of, write_tokenizer, write_weights
+from bringup.compile.contents import manifest_of, write_tokenizer
 from bringup.compile.job import Job, job_of
-from bringup.compile.lowering import emit_phase, lower
+from bringup.compile.lowering import dump, emit_phase, form_of, lowered, write_program
+from bringup.compile.memory import check_limit
+from bringup.compile.stages import Layout
 from bringup.compile.target import resolve
 from bringup.compile.ties import tie_warnings
+from bringup.compile.traced import coded
 from bringup.diagnostics import Report, fail
 from bringup.graphs.graph import Graph
 from bringup.progress import Progress, Silent
@@ -52,61 +58,88 @@ def build(
     force: bool = False,
     emit: str = "bundle",
     dump_dir: str | Path | None = None,
+    cache: Store | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
     anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
-    logits of every prompt token (for scoring), not only of the last. `dump_dir` receives each phase as text. Raises
-    BringupError; nothing half-written stays behind.
+    logits of every prompt token (for scoring), not only of the last. `dump_dir` receives each phase as text. What
+    `cache`, by default the user's, has of it is not made again; a bundle at `out` that would come out the same stays
+    as it is. Raises BringupError; nothing half-written stays behind.
     """
     if isinstance(job, Graph):
         job = job_of(job, weights or {})
-    lowering, out, progress = resolve(target), Path(out), progress or Silent()
+    lowering, out, progress, store = resolve(target), Path(out), progress or Silent(), cache or default_store()
+    dumped = Path(dump_dir) if dump_dir else None
     context = context_of(job, max_seq_len)
-    if emit == "bundle":
-        bundles.refuse(out, force=force)
+    layout = layout_of(job.graph, context, buckets, all_logits=all_logits)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
-        for finding in tie_warnings(job):
+        check_limit(job, lowering)
+        for finding in [*report.warnings, *tie_warnings(job)]:
             progress.warn(finding)
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
+    if emit == "program":
+        return write_program(export(job.graph, context, buckets, all_logits=all_logits), out)
+    recipe = Recipe.of(job, layout, lowering)
+    if emit == "bundle" and not force and bundles.is_made_from(out, recipe.key):
+        with progress.stage("Finding") as stage:
+            stage.done(f"{out} as it would be made: nothing has changed")
+        return out
+    if emit == "bundle":
+        bundles.refuse(out, force=force)
     with progress.stage("Exporting") as stage:
-        program = export(job.graph, context, buckets, all_logits=all_logits)
-        stage.done(f"{len(program.interface.entries)} entry points, {len(program.interface.functions)} functions")
+        if dumped:
+            dump(export(job.graph, context, buckets, all_logits=all_logits), dumped)
+        program = coded(job.graph, layout, form_of(lowering if emit == "bundle" else "iree-cpu"), store)
+        stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
     if emit != "bundle":
-        return emit_phase(program, emit, out, dump_dir, progress)
-    with bundles.writing(out) as folder:
-        lower(program, lowering, folder, dump_dir, progress)
+        return emit_phase(program, emit, out, progress)
+    with (
+        bundles.writing(out, force=force, progress=progress) as folder,
+        lowered(program, lowering, folder, store, dumped) as finish,
+    ):
         with progress.stage("Writing") as stage:
-            nbytes = write_weights(job, context, folder / bundles.WEIGHTS, stage.advance)
-            stage.done(f"weights, {nbytes / 1e6:,.1f} MB")
+            place = folder / bundles.WEIGHTS
+            placed = place_weights(
+                job, context, recipe.weights, place, store, advance=stage.advance, warn=progress.warn
+            )
+            stage.done(placed.told)
         write_tokenizer(job, folder)
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
-        bundles.seal(folder, manifest_of(job, target, lowering, context, program))
+        with progress.stage("Lowering") as stage:
+            stage.done(finish())
+        bundles.seal(folder, manifest_of(job, target, lowering, context, program.interface) | {"made_from": recipe.key})
+    placed.keep(store, out / bundles.WEIGHTS)
+    store.trim()
     return out
 
 
 def export(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Program:
-    """The graph's program for a context of `context` tokens: prefill of each bucket's length, and decode.
-
-    Of the buckets that hold the whole context, only the smallest is kept.
-    """
-    from bringup.compile.export import ExportOptions, export_program
+    """The graph's program, traced here and now, as `layout_of` describes it."""
+    from bringup.compile.export import export_program
     from bringup.compile.steps import slots_for
     from bringup.graphs.module import State
     from bringup.graphs.torch_module import to_torch
 
+    layout = layout_of(graph, context, buckets, all_logits=all_logits)
     module = to_torch(graph, graph.dtype, positions=context, slots=slots_for(context))
-    states = [name for name, _ in graph.leaves(State)]
+    return export_program(module, layout, states=[name for name, _ in graph.leaves(State)])
+
+
+def layout_of(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Layout:
+    """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
+
+    Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none.
+    """
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
     whole = min((size for size in buckets if size >= context), default=max(buckets))
     useful = [size for size in sorted(buckets) if size <= whole]
-    options = ExportOptions(buckets=useful, max_seq=context, all_logits=all_logits)
-    return export_program(module, kinds=graph.kinds(), states=states, options=options)
+    return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits)
 
 
 def context_of(job: Job, asked: int | None) -> int:

@@ -107,6 +107,14 @@ class Executor(Protocol):
         """Forgets all sequences."""
         ...
 
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        ...
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named, with arrays of their shapes and dtypes."""
+        ...
+
 
 def bound(call: Call, names: Sequence[str]) -> list[str]:
     """Full names of a function's weights or states at one call."""

@@ -17,6 +17,7 @@ from bringup.diagnostics import BringupError, fail
 if TYPE_CHECKING:
     import numpy as np
 
+INPUT = "@input"  # behind a module's name: what it takes
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers opens
 
 
@@ -67,7 +68,7 @@ class Reference:
         return made[0, len(tokens) :].tolist()
 
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
-        """The output of every module by its name, in the order in which they end: float32 [T, …]."""
+        """What every module takes and gives; see `record`."""
         import torch
 
         with torch.no_grad():
@@ -75,20 +76,32 @@ class Reference:
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
-    """What each module of a torch model gives while `run` runs, as float32 [T, …]; the first output of several."""
+    """What each module of a torch model gives, as `NAME`, and takes, as `NAME@input`, while `run` runs.
+
+    Float32 [T, …], in the order in which modules end; of several outputs or inputs the first float one. A module that
+    runs more than once is kept as it ran last.
+    """
     import torch
 
     seen: dict[str, np.ndarray] = {}
 
-    def keep(name: str) -> Any:
-        def hook(module: object, args: object, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            if isinstance(first, torch.Tensor) and first.is_floating_point() and name:
-                seen[name] = (first[0] if first.ndim == 3 and first.shape[0] == 1 else first).float().numpy()
+    def keep(name: str, given: Any) -> None:
+        found = given if isinstance(given, tuple) else (given,)
+        floats = [value for value in found if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        if floats:
+            first = floats[0].detach()
+            seen[name] = (first[0] if first.ndim > 2 and first.shape[0] == 1 else first).float().cpu().numpy().copy()
+
+    def watch(name: str) -> Any:
+        def hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            keep(name, output[:1] if isinstance(output, tuple) else output)
+            keep(name + INPUT, (*args[:1], kwargs.get("hidden_states")))
 
         return hook
 
-    hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
+    hooks = [
+        module.register_forward_hook(watch(name), with_kwargs=True) for name, module in model.named_modules() if name
+    ]
     try:
         run()
     finally:
@@ -139,7 +152,7 @@ def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
     return fail(
         "BU703",
         f"transformers has no reference for `{name}`: {why}",
-        help="compare `bringup.compile.verify.activations(job, tokens)` with the model's own code",
+        help="record the model's own code with `save_activations` and give the file: --against FILE (docs/verify.md)",
     )
 
 

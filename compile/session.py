@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,11 +15,12 @@ import numpy as np
 
 from bringup.adapters.arrays import mapped
 from bringup.adapters.readers.safetensors import read_header
-from bringup.compile.bundle import TOKENIZER, WEIGHTS, read_manifest
+from bringup.compile.bundle import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
+from bringup.compile.manifest import program_of
 from bringup.compile.program import Executor, Interface
 from bringup.compile.run.sample import check_sampling, next_token
 from bringup.compile.steps import make_step
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
     from bringup.compile.run.tokenizer import Tokenizer
@@ -53,22 +55,33 @@ class Session:
         self.folder = folder
         self.stats = Stats()
         self.max_seq_len: int = manifest["max_seq_len"]
-        self._length = 0
+        self._tokens: list[int] = []  # those taken in
         self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
 
     def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer. Raises BU014 when it has none."""
+        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
         from bringup.compile.run.tokenizer import load_tokenizer
 
         if not (self.folder / TOKENIZER).is_dir():
             raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
-        return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json")
+        files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
+        check_files(self.folder, {"files": files})  # another bundle may stand there by now
+        return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)
 
     def reset(self) -> None:
         """Forgets the sequence."""
         self._turn += 1
-        self._length = 0
+        self._tokens = []
         self.executor.reset()
+
+    def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
+        """Keeps the tokens that the sequence and `tokens` begin with, but for the last of `tokens`: it gives logits.
+
+        What the states hold of later ones is masked, and written over.
+        """
+        self._turn += 1
+        pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
+        self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
     def prefill(self, tokens: Sequence[SupportsIndex]) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
@@ -104,14 +117,20 @@ class Session:
         top_p: float = 1.0,
         seed: int = 0,
         eos: frozenset[int] = frozenset(),
+        resume: bool = False,
     ) -> Iterator[int]:
         """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end.
+
+        `resume` takes in only what comes after the tokens that the sequence before began with as well.
 
         It begins with the first token asked for. Raises BU017 when it goes on after the session was used otherwise.
         """
         check_sampling(temperature, top_p)
-        self.reset()
-        turn, prompt = self._turn, self._checked(tokens)
+        if resume:
+            self._rewind(tokens)
+        else:
+            self.reset()
+        turn, prompt = self._turn, self._checked(tokens[len(self._tokens) :])
         random = np.random.default_rng(seed)
         start = time.perf_counter()
         logits = self._take(prompt)[-1]
@@ -124,7 +143,7 @@ class Session:
             if self._turn != turn:
                 help = "a session holds one sequence: finish it first, or load the bundle twice"
                 raise fail("BU017", "the session was used otherwise while tokens were generated", help=help)
-            if self._length == self.max_seq_len:
+            if len(self._tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
             logits = self._run("decode", [token], 1)[0]
@@ -132,12 +151,12 @@ class Session:
             self.stats.decode_tokens += 1
 
     def _run(self, entry: str, tokens: list[int], size: int) -> np.ndarray:
-        step = make_step(tokens, self._length, size, self.max_seq_len)
+        step = make_step(tokens, len(self._tokens), size, self.max_seq_len)
         with ExitStack() as failed:
             failed.callback(self.reset)
             logits = self.executor.step(entry, step)["logits"]
             failed.pop_all()
-        self._length += len(tokens)
+        self._tokens += tokens
         return logits.astype(np.float32)
 
     def _checked(self, given: Sequence[SupportsIndex]) -> list[int]:
@@ -147,10 +166,10 @@ class Session:
         if wrong or not tokens:
             said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
             raise fail("BU015", said)
-        if self._length + len(tokens) > self.max_seq_len:
+        if len(self._tokens) + len(tokens) > self.max_seq_len:
             raise fail(
                 "BU016",
-                f"{self._length + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
+                f"{len(self._tokens) + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
                 help="compile with a larger --max-seq-len",
             )
         return tokens
@@ -167,27 +186,46 @@ def load(bundle: str | Path, executor: str | None = None) -> Session:
     """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
 
     `executor` names an IREE device, "local-task" when None; a torch bundle has no choice of one: BU018. That the files
-    are those that were compiled is not checked, since it costs a read of all weights; `verify` does that.
+    are those that were compiled is not checked, since it costs a read of all weights; `verify` does that. A bundle that
+    is replaced meanwhile is opened again: what is loaded is all of one compile.
     """
     start = time.perf_counter()
     folder = Path(bundle)
+    while True:
+        with steady(folder) as same:
+            try:
+                session = _load(folder, executor)
+            except (OSError, RuntimeError, BringupError):
+                if same():
+                    raise
+                continue  # a compile has put another bundle there meanwhile
+            if same():
+                session.stats.load_seconds = time.perf_counter() - start
+                return session
+
+
+def _load(folder: Path, executor: str | None) -> Session:
     manifest = read_manifest(folder)
     if executor is not None:
         _check_executor(executor, manifest["target"])
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest)
-    if manifest["target"] == "torch":
+    with program_of(folder):
+        made = _executor(folder, manifest["target"], interface, weights, executor)
+    return Session(manifest, made, interface, folder)
+
+
+def _executor(
+    folder: Path, target: str, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
+) -> Executor:
+    if target == "torch":
         from bringup.compile.run.torch import TorchExecutor, load_functions
 
-        made: Executor = TorchExecutor(load_functions(folder / "programs", interface), interface, weights)
-    else:
-        from bringup.compile.run.iree import IreeExecutor
+        return TorchExecutor(load_functions(folder / "programs", interface), interface, weights)
+    from bringup.compile.run.iree import IreeExecutor
 
-        vmfb = (folder / "module.vmfb").read_bytes()
-        made = IreeExecutor(vmfb, interface, weights, device=executor or "local-task")
-    session = Session(manifest, made, interface, folder)
-    session.stats.load_seconds = time.perf_counter() - start
-    return session
+    vmfb = (folder / "module.vmfb").read_bytes()
+    return IreeExecutor(vmfb, interface, weights, device=device or "local-task")
 
 
 def _check_executor(name: str, target: str) -> None:

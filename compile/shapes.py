@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
 from bringup.diagnostics import Diagnostic, Sites
-from bringup.graphs.axes import shape_of, show
+from bringup.graphs.axes import shape_of, show, sizes_of
 from bringup.grouping import grouped
 from bringup.spec import Site
 
@@ -40,17 +41,14 @@ def told_names(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
 def sites(plan: Plan, problem: Problem) -> Sites:
     """Where a diagnostic of a problem points."""
     declared = plan.signature.get(problem.parameter)
-    return Sites(
-        where=problem.rule and problem.rule.site,
-        declared=declared and declared.site,
-        file=file_of(plan, problem.sources),
-    )
+    site = Sites(where=problem.rule and problem.rule.site, declared=declared and declared.site)
+    return site | stored(plan, problem.sources)
 
 
-def file_of(plan: Plan, sources: Sequence[str]) -> str:
-    """The file that holds the first of these tensors, if it is there."""
+def stored(plan: Plan, sources: Sequence[str]) -> Sites:
+    """The first of these tensors, and its file, if it lies in one."""
     info = plan.headers.get(sources[0]) if sources else None
-    return str(info.file) if info and info.file else ""
+    return Sites(file=str(info.file), tensor=info.name) if info and info.file else Sites()
 
 
 def shape_mistakes(plan: Plan, problems: Sequence[Problem], site: Rule) -> Iterator[Diagnostic]:
@@ -69,8 +67,25 @@ def shape_mistakes(plan: Plan, problems: Sequence[Problem], site: Rule) -> Itera
             groups.setdefault((new or off)[0], []).append(p)
         else:
             groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
-    for key, facts in groups.items():
+    for key, facts in _by_factor(plan, groups).items():
         yield _told(plan, key if isinstance(key, Off) else None, facts)
+
+
+def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, list[Problem]]:
+    """`h d` and `g d` off by one ratio are one mistake, in `d`."""
+    alike: dict[Fraction, list[Off]] = {}
+    for key in groups:
+        if isinstance(key, Off):
+            alike.setdefault(Fraction(key.found, key.wanted), []).append(key)
+    for ratio, offs in alike.items():
+        shared = set(offs[0].axis.split()).intersection(*(off.axis.split() for off in offs))
+        if len(offs) == 1 or len(shared) != 1:
+            continue
+        name = shared.pop()
+        size = sizes_of(plan.signature[groups[offs[0]][0].parameter].axes)[name]
+        if (size * ratio).denominator == 1:
+            groups[Off(name, size, int(size * ratio))] = [fact for off in offs for fact in groups.pop(off)]
+    return groups
 
 
 def _shape(problem: Problem) -> list[int]:

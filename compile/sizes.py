@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bringup.compile.job import Job
+from bringup.compile.memory import CompileMemory, compile_memory
 from bringup.compile.pipeline import check, context_of
 from bringup.compile.target import resolve
 from bringup.graphs.axes import shape_of
@@ -23,8 +24,8 @@ class Sizes:
     tables: int
     context: int
     cache_per_token: int
-    largest: int
     packed: int
+    compiling: CompileMemory
 
     @property
     def cache(self) -> int:
@@ -39,15 +40,22 @@ class Sizes:
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables beside them"),
             ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self.context:,} tokens"),
-            ("compile memory", f"{_mb(self.largest)} for the largest parameter, beside what the tools take"),
-            ("run memory", f"{_mb(run)}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}"),
+            (
+                "compile memory",
+                f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
+                f"{_mb(self.compiling.weights)}; {_mb(self.compiling.beside)} in each process beside it",
+            ),
+            (
+                "run memory",
+                f"{_mb(run)}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}, beside what Python takes",
+            ),
         ]
 
 
 def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
     """The sizes of a compile. Raises what `build` would raise before exporting."""
     check(job).raise_if_errors()
-    context = context_of(job, max_seq_len)
+    context, lowering = context_of(job, max_seq_len), resolve(target)
     aliases = job.plan.aliases()
     stored = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
     sizes = [declared.nbytes for declared in stored]
@@ -61,8 +69,8 @@ def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
         tables=sum(tables),
         context=context,
         cache_per_token=job.graph.state_bytes(),
-        largest=max(sizes, default=0),
-        packed=matrices if resolve(target) == "iree-cpu" else 0,  # IREE tiles each matrix once, when it loads
+        packed=matrices if lowering == "iree-cpu" else 0,  # IREE tiles each matrix once, when it loads
+        compiling=compile_memory(job, lowering),
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bringup.graphs.graph import Step
 from bringup.graphs.ops.attention import BLOCK
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def slots_for(context: int) -> int:
@@ -18,6 +21,8 @@ def make_step(tokens: list[int], first: int, size: int, context: int) -> dict[st
 
     Padding stands at the last position and is written to the first row past the context, which nothing reads.
     """
+    import numpy as np
+
     count = len(tokens)
     positions = np.minimum(np.arange(first, first + size), context - 1)
     slots = np.where(np.arange(size) < count, positions, slots_for(context) - BLOCK)

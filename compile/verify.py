@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Proof by numbers: a bundle's logits against transformers', and, where they part, the first module that does."""
+"""Proof by numbers: a program's logits against a reference's, and, where they part, the place where they do."""
 
 from __future__ import annotations
 
@@ -11,54 +10,95 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bringup.adapters.materialise import materialise
+from bringup.compile.activations import Saved, fitted, load_activations, save_activations
 from bringup.compile.bundle import MANIFEST, check_files, read_manifest
+from bringup.compile.feeds import Run, feed, not_covered, plan_runs, windows
 from bringup.compile.job import Job, open_job
 from bringup.compile.parity import TOLERANCE, Parity, compare
-from bringup.compile.pipeline import build
+from bringup.compile.pipeline import DEFAULT_CONTEXT, build
+from bringup.compile.proof import Proof
 from bringup.compile.reference import Reference, known_config, record
 from bringup.compile.session import Session, load
-from bringup.compile.steps import make_step, slots_for
-from bringup.diagnostics import Diagnostic, fail
+from bringup.compile.steps import make_step
+from bringup.diagnostics import fail
+from bringup.progress import Silent
 
 if TYPE_CHECKING:
     from bringup.progress import Progress
+
+__all__ = ["activations", "load_activations", "parity_of", "record", "save_activations", "verify"]
+
+TRANSFORMERS = "transformers"
+DECODE_STEPS = 16
+# For a model that is compiled to be verified: into a second bucket and a second cache block.
+TOKENS = 61 + DECODE_STEPS
 
 
 def verify(
     model: str,
     checkpoint: str | None = None,
     *,
+    against: str = TRANSFORMERS,
     target: str = "torch",
     dtype: str = "auto",
-    prompt_tokens: list[int] | int = 48,
-    decode_steps: int = 16,
+    prompt_tokens: list[int] | int | None = None,
+    decode_steps: int = DECODE_STEPS,
+    bisect: bool = False,
+    save: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Parity:
-    """Compares a bundle, or a model compiled for the occasion, with transformers on the same checkpoint and config.
+    """Compares a bundle, or a model compiled for the occasion, with a reference on the same checkpoint and config.
 
-    `prompt_tokens` are the prompt's ids, or how many seeded random ones. A bundle gets the result as parity.json.
-    Raises BU608 when a bundle's files are not those that were compiled, BU703 when transformers has no such model.
+    `against` is `transformers` or a file of saved activations. `prompt_tokens` are the prompt's ids, or how many seeded
+    random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch down to an
+    operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle gets the
+    result as parity.json. Raises BU608 when a bundle's files are not those that were compiled, BU703 when transformers
+    has no such model, BU706 to BU708 for a file of activations that does not serve.
     """
-    folder = Path(model)
+    saved = load_activations(against) if against != TRANSFORMERS else None
+    progress, folder = progress or Silent(), Path(model)
+
+    def compared(bundle: Path, *, bundled: bool) -> Parity:
+        with progress.stage("Comparing") as stage:
+            parity = parity_of(
+                load(bundle), job, prompt_tokens, decode_steps,
+                saved=saved, source=against, bundled=bundled, bisect=bisect, save=save,
+            )  # fmt: skip
+            stage.done(f"{parity.tokens} tokens with {parity.reference}")
+        return parity
+
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         check_files(folder, manifest)
-        job = _job_of_bundle(manifest, checkpoint)
-        parity = parity_of(load(folder), job, prompt_tokens, decode_steps)
+        job = job_of_bundle(manifest, checkpoint)
+        saved = saved and fitted(saved, job, against)
+        parity = compared(folder, bundled=True)
         (folder / "parity.json").write_text(json.dumps(parity.as_json(), indent=2) + "\n", "utf-8")
         return parity
     job = open_job(model, checkpoint, dtype=dtype)
-    if job.checkpoint.format != "gguf":  # before the work of compiling
+    if saved:  # all of this before the work of compiling
+        saved = fitted(saved, job, against)
+    elif job.checkpoint.format != "gguf":
         known_config(job.config)
     with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
-        length = (prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)) + decode_steps
-        context = min(job.graph.config.max_positions, max(length, 64))
+        context = _context(job, saved, prompt_tokens, decode_steps)
         out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
-        return parity_of(load(out), job, prompt_tokens, decode_steps)
+        return compared(out, bundled=False)
 
 
-def _job_of_bundle(manifest: dict[str, Any], checkpoint: str | None) -> Job:
+def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, decode: int) -> int:
+    """How many tokens a model is compiled for to be verified."""
+    if saved:
+        length = len(saved.tokens)
+    elif prompt is None:
+        reach = [window + DECODE_STEPS for window in windows(job.graph) if window + DECODE_STEPS <= DEFAULT_CONTEXT]
+        length = max(TOKENS, *reach) if reach else TOKENS
+    else:
+        length = (prompt if isinstance(prompt, int) else len(prompt)) + decode
+    return min(job.graph.config.max_positions, max(length, 64))
+
+
+def job_of_bundle(manifest: dict[str, Any], checkpoint: str | None) -> Job:
     """The job that a bundle was built from: the same model, config, adapter and allowances."""
     return open_job(
         manifest["asked_model"] or manifest["model"],
@@ -81,29 +121,54 @@ def _source(provenance: dict[str, Any]) -> str:
     return source if re.match(r"\w+:", source) else provenance.get("path", source)
 
 
-def parity_of(session: Session, job: Job, prompt_tokens: list[int] | int, decode_steps: int) -> Parity:
-    """Prefill and decode logits of a session against transformers'."""
-    vocab = job.graph.config.vocab_size
-    prompt = _random(0, vocab, prompt_tokens) if isinstance(prompt_tokens, int) else prompt_tokens
-    more = _random(1, vocab, decode_steps)
-    reference = Reference(job.checkpoint, job.config, job.graph.dtype)
-    wanted = reference.logits([*prompt, *more])
-    session.reset()
-    prefill = session.prefill(prompt)
-    decoded = np.stack([session.decode(token) for token in more]) if more else prefill[:0]
+def parity_of(
+    session: Session,
+    job: Job,
+    prompt_tokens: list[int] | int | None = None,
+    decode_steps: int = DECODE_STEPS,
+    *,
+    saved: Saved | None = None,
+    source: str = "",
+    bundled: bool = False,
+    bisect: bool = False,
+    save: str | Path | None = None,
+) -> Parity:
+    """Prefill and decode logits of a session against transformers', or against saved activations; see `verify`.
+
+    `saved` is one that `fitted` gave, `source` its file. `bundled`: the session's weights come from a bundle that may
+    not be the job's.
+    """
+    config, dtype = job.graph.config, job.graph.dtype
+    spans = windows(job.graph)
+    cap = min(session.max_seq_len, len(saved.tokens)) if saved else session.max_seq_len
+    if saved or prompt_tokens is None:
+        runs = plan_runs(session.interface, cap, decode_steps, spans)
+    else:
+        runs = [Run(prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens), decode_steps)]
+    length = max(run.end for run in runs)
+    tokens = saved.tokens if saved else _random(0, config.vocab_size, length)
+    if isinstance(prompt_tokens, list) and not saved:
+        tokens = [*prompt_tokens, *tokens[len(prompt_tokens) :]]
+    reference = saved or Reference(job.checkpoint, job.config, dtype)
+    proof = Proof(session, job, reference, tokens[:length], feed(session, tokens, runs))
     parity = Parity(
-        model=job.graph.config.family,
+        model=config.family,
         target=session.manifest["target"],
-        dtype=job.graph.dtype,
+        dtype=dtype,
         reference=reference.name,
-        tolerance=TOLERANCE[job.graph.dtype],
+        tolerance=TOLERANCE[dtype],
+        tokens=length,
     )
-    end = len(prompt)
-    parity.differences.append(compare("prefill", prefill, wanted[end - len(prefill) : end]))
-    if more:
-        parity.differences.append(compare("decode", decoded, wanted[end:]))
-    if not parity.ok:
-        parity.findings.append(_departure(job, reference, prompt, parity))
+    wanted = proof.wanted
+    for entry in session.interface.entries:
+        feeds = [feed for feed in proof.feeds if feed.entry == entry.name]
+        if feeds:
+            ours = np.concatenate([feed.logits for feed in feeds])
+            parity.differences.append(compare(entry.name, ours, np.concatenate([feed.rows(wanted) for feed in feeds])))
+    proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
+    parity.findings += not_covered(session.interface, proof.feeds, spans)
+    if save:
+        proof.save(Path(save))
     return parity
 
 
@@ -111,53 +176,9 @@ def _random(seed: int, vocab: int, count: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, vocab, count).tolist()
 
 
-def _departure(job: Job, reference: Reference, tokens: list[int], parity: Parity) -> Diagnostic:
-    """The first module, in the order of computing, whose output is not the reference's."""
-    theirs, ours = reference.activations(tokens), activations(job, tokens)
-    shared = [name for name in ours if name in theirs and theirs[name].shape == ours[name].shape]
-    for name in shared:
-        difference = compare(name, ours[name].reshape(len(tokens), -1), theirs[name].reshape(len(tokens), -1))
-        if not difference.relative <= parity.tolerance:
-            return Diagnostic(
-                code="BU701",
-                message=f"the first module that departs from {parity.reference} is `{name}`: "
-                f"{difference.relative:.1e} of max |reference|, tolerance {parity.tolerance:g}",
-                help="look at its forward and at the rules of its parameters: `bringup explain PARAMETER`",
-                parameter=name,
-                sources=tuple(n for n in job.plan.entries if n.startswith(f"{name}.")),
-            )
-    return Diagnostic(
-        code="BU702",
-        message=f"all {len(shared)} modules agree with {parity.reference} when run by torch, "
-        f"the compiled program for `{parity.target}` does not",
-        help="the lowering is at fault; `--target torch` is right",
-    )
-
-
 def activations(job: Job, tokens: list[int]) -> dict[str, np.ndarray]:
-    """The output of every module of our graph, run by torch on the job's weights."""
-    import torch
+    """What every module of our graph takes and gives, run by torch on the job's weights; see `reference.record`."""
+    from bringup.compile.bisect.eager import Eager
 
-    from bringup.compile.run.torch import to_tensor
-    from bringup.graphs.graph import Step
-    from bringup.graphs.torch_module import to_torch
-
-    length = len(tokens)
-    module: Any = to_torch(job.graph, job.graph.dtype, positions=length, slots=slots_for(length))
-    for name, array in materialise(job.plan, job.checkpoint).items():
-        owner, _, leaf = name.rpartition(".")
-        module.get_submodule(owner)._parameters[leaf] = torch.nn.Parameter(to_tensor(array), requires_grad=False)
-    for owner in module.modules():
-        for name, buffer in list(owner._buffers.items()):
-            if buffer.is_meta:
-                owner._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
-    step = Step(*(torch.from_numpy(field) for field in make_step(tokens, 0, length, length).values()))
-
-    def run() -> None:
-        x, *shared = module.prologue(step)
-        for layer in module.layers:
-            x = layer(x, *shared, step)
-        module.epilogue(x)
-
-    with torch.no_grad():
-        return record(module, run)
+    eager = Eager(job, len(tokens))
+    return record(eager.module, lambda: eager(make_step(tokens, 0, len(tokens), len(tokens))))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.adapters.arrays import give_back
+from bringup.compile.disk import create
 from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
@@ -41,25 +43,34 @@ def write_weights(
     tensors: Sequence[TensorInfo],
     make: Callable[[str], np.ndarray],
     advance: Callable[[float], None] = lambda _: None,
-) -> None:
-    """Writes tensors one at a time; `make(name)` gives each array. Holds one array in memory.
+) -> str:
+    """Writes tensors one at a time, and gives the file's SHA-256; `make(name)` gives each array.
 
-    `advance` hears the share of bytes written.
+    Holds two arrays: while one is made, the one before is still hashed. Then its memory is given back, so `make` must
+    not give what anybody still needs. `advance` hears the share of bytes written. Raises BU901, BU902.
     """
     ordered = sorted(tensors, key=lambda info: DTYPES[info.dtype].nbytes(info.shape) % ALIGN != 0)
+    header, end = _header(ordered)
+    with create(path) as file:
+        file.write(header)
+        before: np.ndarray | None = None
+        for info in ordered:
+            array = make(info.name)
+            file.write(array.reshape(-1).view("uint8").data)
+            if before is not None:
+                give_back(before)
+            before = array
+            advance((file.nbytes - len(header)) / max(end, 1))
+    return file.digest
+
+
+def _header(tensors: Sequence[TensorInfo]) -> tuple[bytes, int]:
+    """The file up to its first tensor, and how many bytes the tensors take."""
     entries: dict[str, dict[str, object]] = {}
     end = 0
-    for info in ordered:
+    for info in tensors:
         start, end = end, end + DTYPES[info.dtype].nbytes(info.shape)
-        entries[info.name] = {
-            "dtype": _NAMES[info.dtype],
-            "shape": list(info.shape),
-            "data_offsets": [start, end],
-        }
+        entries[info.name] = {"dtype": _NAMES[info.dtype], "shape": list(info.shape), "data_offsets": [start, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-(len(header) + 8) % ALIGN)
-    with path.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for info in ordered:
-            file.write(make(info.name).reshape(-1).view("uint8").data)
-            advance((file.tell() - len(header) - 8) / max(end, 1))
+    return len(header).to_bytes(8, "little") + header, end

@@ -69,6 +69,10 @@ class AxesError(ValueError):
     """An axes string that does not parse, or axes that do not fit."""
 
 
+class DtypeError(AxesError):
+    """Elements of a dtype that has no meaning where they stand."""
+
+
 @cache
 def parse(text: str) -> Axes:
     """The axes of a string such as ``"out:(h d) in"``. Raises AxesError on a syntax error."""

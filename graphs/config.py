@@ -7,11 +7,18 @@ rope type that the graph does not implement never passes silently.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
+from bringup.shown import short, shown
 
 T = TypeVar("T", int, float, str, bool)
+
+MOST = 1 << 63  # of any number: what a 64-bit integer holds
+MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the longest contexts 10^7
+MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
+MOST_UNKNOWN = 20  # keys that nobody reads and that are told one by one
 
 # Training, generation and bookkeeping: none of these changes a logit at inference.
 NEUTRAL = frozenset(
@@ -32,6 +39,15 @@ NEUTRAL = frozenset(
 )
 
 
+def architectures(raw: Mapping[str, Any]) -> list[str]:
+    """The architectures that a config.json names; none when it names none. Raises BU121 for what are no names."""
+    fields = Fields(raw, "the choice of a graph")
+    names = fields.words("architectures")
+    if fields.findings:
+        raise BringupError(*fields.findings)
+    return names or []
+
+
 class Fields:
     """The keys of one config.json, ticked off as a family reads them."""
 
@@ -48,21 +64,40 @@ class Fields:
         value: Any = self.raw.get(key)
         if value is None and default is not None:
             return default
+        if type(value) is int and abs(value) >= MOST:
+            self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
+            return kind(1)
         if kind is float and type(value) is int:
             value = float(value)
-        if isinstance(value, kind) and (kind is not int or type(value) is int):
+        endless = isinstance(value, float) and not isfinite(value)
+        if isinstance(value, kind) and not endless and (kind is not int or type(value) is int):
             return value
-        said = "is missing" if value is None else f"is {value!r}"
+        said = "is missing" if value is None else f"is {shown(value)}"
         self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
         return kind(1)  # stands in, so that the other keys are read as well
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number that counts something: at least 1."""
+    def size(self, key: str, default: int | None = None, *, most: int = MOST_ELEMENTS) -> int:
+        """A whole number that counts something: at least 1, and no more than a machine can hold."""
         value = self.take(key, int, default)
-        if value >= 1:
+        if 1 <= value <= most:
             return value
-        self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least 1", key)
+        if value < 1:
+            self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least 1", key)
+        else:
+            self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
         return 1
+
+    def layers(self, key: str) -> int:
+        """How many layers there are; an object is made for each."""
+        return self.size(key, most=MOST_LAYERS)
+
+    def positive(self, key: str, default: float) -> float:
+        """A number above 0."""
+        value = self.take(key, float, default)
+        if value > 0:
+            return value
+        self.error("BU121", f"config key `{key}` is {value:g}; {self.family} needs a number above 0", key)
+        return 1.0
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """The value of a key that may be absent or null."""
@@ -75,7 +110,8 @@ class Fields:
         value: Any = self.raw.get(key)
         if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in cast(list[Any], value))):
             return cast("list[str] | None", value)
-        self.error("BU121", f"config key `{key}` is {value!r}; {self.family} needs a list of strings", key)
+        value = cast("object", value)
+        self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings", key)
         return None
 
     def group(self, key: str) -> dict[str, Any]:
@@ -83,7 +119,7 @@ class Fields:
         self.read.add(key)
         value: Any = self.raw.get(key)
         if value is not None and not isinstance(value, dict):
-            self.error("BU121", f"config key `{key}` is {value!r}; {self.family} needs an object", key)
+            self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs an object", key)
             return {}
         return cast("dict[str, Any]", value or {})
 
@@ -93,21 +129,42 @@ class Fields:
         value = self.raw.get(key, allowed[0])
         if value is not None and value not in allowed and key not in self.allowed:
             listed = ", ".join(repr(value) for value in allowed)
-            self.error("BU122", f"config says `{key}` = {value!r}; the {self.family} graph implements {listed}", key)
+            self.error(
+                "BU122", f"config says `{key}` = {shown(value)}; the {self.family} graph implements {listed}", key
+            )
 
     def error(self, code: str, message: str, key: str, help: str = "") -> None:
-        """Notes a finding about a key."""
-        self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help))
+        """Notes a finding about a key, unless there is one: one mistake is told once."""
+        if all(finding.parameter != key for finding in self.findings):
+            self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help))
 
     def done(self) -> list[Diagnostic]:
         """Ends the reading: every finding, with those on keys that nobody read."""
-        for key in self.raw.keys() - self.read - NEUTRAL - self.allowed.keys():
+        known = self.read | NEUTRAL | self.allowed.keys()
+        unknown = [key for key in self.raw if key not in known]
+        if len(unknown) > MOST_UNKNOWN:
+            some = ", ".join(f"`{short(key)}`" for key in unknown[:5])
+            message = f"{len(unknown):,} config keys are not known to the {self.family} graph: {some}, …"
+            self.error("BU120", message, unknown[0], "is it the config of another model?")
+            unknown = []
+        for key in unknown:
             value: Any = self.raw[key]
             empty = value is None or value in ([], {}, "")  # says nothing; false and 0 may well switch something off
             severity = Severity.NOTE if empty else Severity.ERROR
-            message = f"config key `{key}` = {value!r} is not one that the {self.family} graph knows"
-            hint = did_you_mean(key, self.read) or f"if it changes no number: --allow-config {key}=REASON"
-            self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=hint, severity=severity))
+            message = f"config key `{short(key)}` = {shown(value)} is not one that the {self.family} graph knows"
+            help = (
+                f"{did_you_mean(key, self.read)} if it changes no number: --allow-config {short(key)}=REASON".lstrip()
+            )
+            self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=help, severity=severity))
+        for key in self.allowed.keys() - self.raw.keys():
+            message = f"--allow-config names `{key}`, which the config does not have"
+            help = (
+                did_you_mean(key, self.raw.keys() - self.read - NEUTRAL)
+                or did_you_mean(key, self.raw)
+                or "leave it out"
+            )
+            warning = Severity.WARNING
+            self.findings.append(Diagnostic(code="BU025", message=message, parameter=key, help=help, severity=warning))
         return self.findings
 
 
@@ -132,7 +189,7 @@ class HFConfig:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> tuple[Self, list[Diagnostic]]:
-        """The config, and what is wrong with it. After a BU121 some of its values are stand-ins."""
+        """The config, and what is wrong with it. After a BU121 or a BU124 some of its values are stand-ins."""
         fields = Fields(raw, cls.family, allow)
         config = cls.from_fields(fields)
         return config, fields.done()

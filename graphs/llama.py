@@ -20,6 +20,7 @@ from bringup.graphs.module import Module
 from bringup.graphs.ops.activation import ACTIVATIONS
 from bringup.graphs.ops.attention import attention
 from bringup.graphs.ops.rope import rope
+from bringup.shown import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +51,7 @@ class LlamaConfig(HFConfig):
         kv_heads = fields.size("num_key_value_heads", heads)
         if not fields.findings and heads % kv_heads:
             fields.error("BU121", f"{heads} heads cannot share {kv_heads} key heads evenly", "num_key_value_heads")
-        head_dim = fields.size("head_dim", hidden // heads)
+        head_dim = fields.size("head_dim", 2 if fields.findings else hidden // heads)
         if not fields.findings and head_dim % 2:
             fields.error("BU121", f"rope turns channels in pairs, and `head_dim` is {head_dim}", "head_dim")
         fields.only("hidden_act", "silu", *ACTIVATIONS)
@@ -63,7 +64,7 @@ class LlamaConfig(HFConfig):
             num_kv_heads=kv_heads,
             head_dim=head_dim,
             activation=fields.take("hidden_act", str, "silu"),
-            eps=fields.take("rms_norm_eps", float, 1e-6),
+            eps=fields.positive("rms_norm_eps", 1e-6),
             rope=RopeConfig.from_hf(fields),
             attention_bias=fields.take("attention_bias", bool, False),
             mlp_bias=fields.take("mlp_bias", bool, False),
@@ -74,7 +75,7 @@ class LlamaConfig(HFConfig):
 
 def _windows(fields: Fields) -> tuple[int | None, ...]:
     """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
-    layers, window = fields.size("num_hidden_layers"), fields.maybe("sliding_window", int)
+    layers, window = fields.layers("num_hidden_layers"), fields.maybe("sliding_window", int)
     if window is not None and window < 1:
         fields.error("BU121", f"`sliding_window` is {window}; a window holds at least 1 token", "sliding_window")
     types = fields.words("layer_types")
@@ -84,7 +85,8 @@ def _windows(fields: Fields) -> tuple[int | None, ...]:
     if types is None:
         return (window,) * layers
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
-        fields.error("BU122", f"`layer_types` is {types!r}; {layers} of full_ or sliding_attention", "layer_types")
+        fields.error("BU122", f"`layer_types` is {shown(types)}; {layers} of full_ or sliding_attention", "layer_types")
+        return (window,) * layers
     if "sliding_attention" in types and window is None:
         fields.error("BU121", "`layer_types` has sliding_attention and `sliding_window` is missing", "sliding_window")
     return tuple(window if kind == "sliding_attention" else None for kind in types)

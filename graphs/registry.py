@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup.diagnostics import did_you_mean, fail
+from bringup.shown import short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +98,8 @@ def by_architecture(architectures: Sequence[str]) -> Family:
     for family in families():
         if set(family.architectures) & set(architectures):
             return family
-    said = ", ".join(f"`{name}`" for name in architectures) or "nothing"
-    hint = next((told for name in architectures if (told := did_you_mean(name, known))), "")
+    said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
+    hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
     raise fail(
         "BU125",
         f"no graph serves architecture {said}",
@@ -130,7 +131,11 @@ def _from_file(path: Path) -> Family:
     if not path.is_file() or spec is None or spec.loader is None:
         raise fail("BU002", f"there is no model file `{path}`")
     module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look their module up there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        error.filename = error.filename or str(path)  # of what is no text Python does not say it
+        raise
     family = getattr(module, "family", None)
     if not isinstance(family, Family):
         raise fail("BU004", f"`{path}` defines no `family`", help="see docs/adding-a-model.md: family = Family(…)")

@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import stat
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import BinaryIO
 
 from bringup.diagnostics import BringupError, fail
+from bringup.shown import short
 
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: a pointer's first line, and its largest size
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/v1"
 LFS_BYTES = 1024
 
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, unless a key stands in it twice."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"key `{twice}` stands twice in one object")
-    return made
+KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
 
 
-def strict_json(text: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ValueError for all else: bad UTF-8, bad JSON, repeated keys, deep nesting."""
+@contextmanager
+def opened(path: Path) -> Generator[BinaryIO]:
+    """A regular file, for reading. Raises BU233 for all else: a pipe would block, and a device may never end."""
     try:
-        made = json.loads(text.decode(), object_pairs_hook=unique_keys)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(made, dict):
-        raise ValueError(f"a JSON object is wanted, not a {type(made).__name__}")
-    return cast(dict[str, Any], made)
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind != stat.S_IFREG:
+            raise unreadable(path, f"is {KINDS.get(kind, 'no file')}")
+        file = path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise unreadable(path, f"cannot be opened: {why(error)}") from None
+    with file:
+        try:
+            yield file
+        except OSError as error:
+            raise unreadable(path, f"cannot be read: {why(error)}") from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.json. Raises BU202."""
-    try:
-        return strict_json(path.read_bytes())
-    except ValueError as error:
-        raise fail(
-            "BU202",
-            f"`{path}` is not readable as a config: {error}",
-            help="take the file from the model's page again, or give another with --config FILE",
-            file=str(path),
-        ) from None
+def why(error: OSError | ValueError) -> str:
+    """What the system says of a path, in its own words."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def unreadable(path: Path, said: str) -> BringupError:
+    """BU233."""
+    help = "name a file of this machine that you may read; a link has to lead to one"
+    return fail("BU233", f"`{path}` {said}", help=help, file=str(path))
 
 
 def refuse_lfs_pointer(path: Path) -> None:
     """Raises BU206 when a file is what `git clone` leaves where git-lfs is not installed."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(LFS_BYTES)
     if head.startswith(LFS_MAGIC):
-        size = next((line[5:].decode() for line in head.splitlines() if line.startswith(b"size ")), "?")
+        size = next((line[5:].decode(errors="replace") for line in head.splitlines() if line[:5] == b"size "), "?")
         raise fail(
             "BU206",
             f"`{path}` is a git-lfs pointer ({path.stat().st_size} bytes), not the weights ({size} bytes)",
@@ -74,7 +75,7 @@ def truncated(path: Path, wanted: int) -> BringupError:
 
 
 def some(names: Iterable[str], most: int = 5) -> str:
-    """The first few names, in backticks."""
+    """The first few names, in backticks; endless ones cut."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(f"`{name}`" for name in listed[:most]) + more
+    return ", ".join(f"`{short(name)}`" for name in listed[:most]) + more

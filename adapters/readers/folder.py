@@ -7,12 +7,16 @@ other files (such as `consolidated.safetensors`, the same weights again) are not
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any, cast
 
-from bringup.adapters.readers.files import refuse_lfs_pointer, some, strict_json
+from bringup.adapters.readers.files import refuse_lfs_pointer, some
+from bringup.adapters.readers.jsonfile import read_json
 from bringup.adapters.readers.safetensors import read_header
 from bringup.diagnostics import BringupError, fail
+from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 
 INDEX = "model.safetensors.index.json"
@@ -22,10 +26,9 @@ SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
 
 def read_folder(folder: Path) -> dict[str, TensorInfo]:
     """Every tensor of a folder that has safetensors files. Raises BU20x, BU21x."""
-    if (folder / INDEX).is_file():
-        return read_index(folder / INDEX)
-    if (folder / SINGLE).is_file():
-        return read_header(folder / SINGLE)
+    for name, read in ((INDEX, read_index), (SINGLE, read_header)):
+        if os.path.lexists(folder / name):  # also what turns out to be no file: nothing else may take its place
+            return read(folder / name)
     files = sorted(folder.glob("*.safetensors"))
     _check_numbering(folder, {file.name for file in files})
     found: dict[str, TensorInfo] = {}
@@ -49,7 +52,8 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
     """The tensors of the shards that an index names. Raises BU214, BU215, BU216, and what a header raises."""
     owners = _weight_map(path)
     folder, shards = path.parent, sorted(set(owners.values()))
-    missing = [name for name in shards if not (folder / name).is_file()]
+    there = set(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
+    missing = [name for name in shards if name not in there or not (folder / name).exists()]
     if missing:
         single = folder / SINGLE
         whole = f"; or, if the index is left over, remove it or name `{single}`" if single.is_file() else ""
@@ -59,6 +63,7 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
             help=f"fetch them into `{folder}`{whole}",
             file=str(path),
         )
+    _check_numbering(folder, set(shards))  # an index that was written anew over what was left
     found: dict[str, TensorInfo] = {}
     for shard in shards:
         for name, info in read_header(folder / shard).items():
@@ -69,10 +74,11 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
                 first = found[name].file
                 raise _disagrees(path, [name], f"in `{first}` and in `{shard}`, and the index names neither")
             found[name] = info
-    for shard in shards:
-        absent = [name for name, owner in owners.items() if owner == shard and name not in found]
-        if absent:
-            raise _disagrees(path, absent, f"not in `{shard}`, where the index says")
+    absent = [name for name in owners if name not in found]
+    if absent:
+        shard = owners[absent[0]]
+        those = [name for name in absent if owners[name] == shard]
+        raise _disagrees(path, those, f"not in `{shard}`, where the index says")
     return found
 
 
@@ -80,17 +86,17 @@ def _weight_map(path: Path) -> dict[str, str]:
     """{tensor: file name} of an index."""
     refuse_lfs_pointer(path)
     try:
-        raw = strict_json(path.read_bytes()).get("weight_map")
+        raw: Any = read_json(path).get("weight_map")
     except ValueError as error:
         raise _bad_index(path, str(error)) from None
     if not isinstance(raw, dict) or not raw:
         raise _bad_index(path, "`weight_map` is not an object of file names by tensor")
     owners: dict[str, str] = {}
-    for name, shard in raw.items():  # pyright: ignore[reportUnknownVariableType]  JSON: the next line looks
-        if not isinstance(shard, str) or not isinstance(name, str):
-            raise _bad_index(path, f"`weight_map` says that `{name}` is in {shard!r}, which is no file name")
+    for name, shard in cast("dict[str, object]", raw).items():
+        if not isinstance(shard, str):
+            raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
         if not shard or shard == "." or ".." in shard or any(char in shard for char in "/\\\0"):
-            raise _bad_index(path, f"`weight_map` names {shard!r}, which is not a file of this folder")
+            raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
         owners[name] = shard
     return owners
 

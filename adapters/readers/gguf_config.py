@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bringup.adapters.readers.gguf import Metadata
+from bringup.adapters.readers.gguf import MOST_NAME, Metadata, bad_header, oversized
 from bringup.diagnostics import fail
 from bringup.spec import TensorInfo
 
@@ -41,13 +41,19 @@ TOKENS = {
 # What converters write beside a model's hyperparameters: none of these changes a number.
 SILENT = {"rope.scaling.finetuned", "tensor_data_layout"}
 FREQS = "rope_freqs.weight"
+MOST_NUMBERS = 1 << 12  # in a hyperparameter: one a layer, or one a pair of a head's channels
 
 
 def config_from_metadata(meta: Metadata, tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    """A config.json's words for a `llama` file; other architectures keep llama.cpp's. Raises BU224."""
-    family = meta.get("general.architecture")
-    own = {key.removeprefix(f"{family}."): _tidy(meta[key]) for key in meta if key.startswith(f"{family}.")}
-    ids = {word: meta[key] for key, word in TOKENS.items() if key in meta}
+    """A config.json's words for a `llama` file; other architectures keep llama.cpp's. Raises BU221, BU224, BU225."""
+    family = meta.scalar("general.architecture")
+    if not isinstance(family, str) or len(family) > MOST_NAME:
+        raise bad_header(meta.path, "`general.architecture` is not the name of an architecture")
+    keys = [key for key in meta if key.startswith(f"{family}.")]
+    if long := [key for key in keys if (meta.count(key) or 0) > MOST_NUMBERS]:
+        raise oversized(meta.path, f"{meta.count(long[0]):,} elements under `{long[0]}`; {MOST_NUMBERS:,} is the most")
+    own = {key.removeprefix(f"{family}."): _tidy(meta[key]) for key in keys}
+    ids = {word: meta.scalar(key) for key, word in TOKENS.items() if key in meta}
     if family != "llama":
         return {"architectures": [f"{family} (GGUF)"], **own, **ids}
     _check_needed(own, meta.path)
@@ -109,6 +115,9 @@ def _llama3(path: Path, info: TensorInfo, theta: float) -> dict[str, Any]:
     llama.cpp's converter computes the tensor from them and does not write the settings themselves
     (convert_hf_to_gguf.py, `LlamaModel.generate_extra_tensors`).
     """
+    unknown = {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: refused, not guessed
+    if info.dtype != "float32" or info.nbytes > 4 * MOST_NUMBERS:
+        return unknown
     with path.open("rb") as file:
         file.seek(info.offset)
         stored = struct.unpack(f"<{info.nbytes // 4}f", file.read(info.nbytes // 4 * 4))
@@ -120,8 +129,8 @@ def _llama3(path: Path, info: TensorInfo, theta: float) -> dict[str, Any]:
         return 1 / (keep + (1 - keep) / factor)
 
     close = (math.isclose(value, expected(index), rel_tol=1e-4) for index, value in enumerate(stored))
-    if info.dtype != "float32" or factor < 1 or not all(close):
-        return {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: refused, not guessed
+    if factor < 1 or not all(close):
+        return unknown
     return {
         "rope_type": "llama3",
         "factor": factor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bringup.adapters.readers.files import truncated
-from bringup.adapters.readers.gguf import Cursor, Metadata, bad_header, begin, unsupported
+from bringup.adapters.readers.gguf import MOST_NAME, Cursor, Metadata, bad_header, begin, unsupported
 from bringup.diagnostics import BringupError, fail
 from bringup.spec import DTYPES, TensorInfo
 
@@ -16,22 +16,21 @@ TYPES = {
     0: "float32", 1: "float16", 30: "bfloat16", 28: "float64",
     24: "int8", 25: "int16", 26: "int32", 27: "int64",
     2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0",
-    10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 39: "mxfp4",
+    10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k",
+    16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs",
+    29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
-UNREAD = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
-    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
-}  # fmt: skip
+UNREAD = {9: "Q8_1", 15: "Q8_K", 41: "Q1_0"}  # the `gguf` package has sizes for these, and nothing that reads them
 
 
 def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
     """Metadata and tensors; shapes are row-major (GGUF's `ne`, reversed). Raises BU206, BU208, BU22x."""
     meta, cursor, count = begin(path)
-    splits = meta.get("split.count", 0)
+    splits = meta.scalar("split.count", 0)
     if isinstance(splits, int) and splits > 1:
         help = f"join the files first: llama-gguf-split --merge {path} JOINED.gguf"
         raise unsupported(path, f"is one of the {splits} files of a split model", help)
-    alignment = meta.get("general.alignment", 32)
+    alignment = meta.scalar("general.alignment", 32)
     if type(alignment) is not int or alignment < 1 or alignment & alignment - 1:
         raise bad_header(path, f"`general.alignment` is {alignment!r}; a power of two is wanted")
     infos: dict[str, TensorInfo] = {}
@@ -46,7 +45,7 @@ def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
 
 def _tensor(cursor: Cursor) -> TensorInfo:
     """One tensor info; its offset still counts from the first tensor."""
-    path, name, dims = cursor.path, cursor.text(), cursor.number("I")
+    path, name, dims = cursor.path, cursor.text(MOST_NAME), cursor.number("I")
     if dims > MAX_DIMS:
         raise _bad(path, name, f"has {dims} dimensions; GGUF has at most {MAX_DIMS}")
     shape = tuple(cursor.number("Q") for _ in range(dims))[::-1]

@@ -14,7 +14,7 @@ from bringup.adapters.readers.cache import hub_cache
 from bringup.diagnostics import BringupError, fail
 
 SOURCE = re.compile(r"hf://((?:[\w.-]+/)?[\w.-]+?)(?:@([\w./-]+))?/?")
-WANTED = ["*.safetensors", "*.json"]
+WANTED = ["*.safetensors", "*.json", "chat_template.jinja"]
 UNWANTED = ["*/*"]  # the same weights for other programs: original/, onnx/, …
 
 

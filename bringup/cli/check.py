@@ -3,62 +3,69 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
 
 import click
 
 from bringup.cli.options import Named, job_options, open_named
-from bringup.diagnostics import BringupError, Report
-from bringup.render.terminal import Paint
-
-if TYPE_CHECKING:
-    from bringup.cli.ranks import Shares
-
-FORMATS = ("full", "concise", "json")
+from bringup.cli.outputs import TEXTS, Output, deliver, output_options, outputs_of
+from bringup.diagnostics import Report
 
 
 @click.command("check")
 @job_options
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks.")
-@click.option("--format", "style", type=click.Choice(FORMATS), default="full", show_default=True)
-def command(style: str, tp: int | None, **named: Unpack[Named]) -> int:
+@click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file, where that is certain.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
+@output_options
+def command(
+    tp: int | None, fix: bool, diff: bool, watch: bool, formats: Sequence[Output], output_file: Path | None,
+    **named: Unpack[Named],
+) -> int:  # fmt: skip
     """Prove that a checkpoint fits MODEL's graph, without reading weights and without torch.
 
     MODEL is a name (`bringup models`), a Python file, or left out when the checkpoint names its architecture.
     """
+    if watch:
+        from bringup.cli.watch import watch as watch_files
+
+        words = [word for word in sys.argv[1:] if word != "--watch"]
+        watch_files(words, [named["model"], named["checkpoint"], named["config"], named["adapter"]])
+    outputs = outputs_of(formats, output_file)
     try:
-        report, shares = _checked(named, tp)
-    except BringupError as error:
-        report, shares = Report(named["model"] or "", list(error.findings)), None
-    _show(report, shares, style)
-    return 0 if report.ok else BringupError(*report.errors).exit_code
+        report = _checked(named, tp)
+        if fix or diff:
+            from bringup.cli.fix import repair
+
+            told = sys.stdout if outputs[0].format in TEXTS else sys.stderr
+            if repair(report, told, write=not diff):
+                report = _checked(named, tp)
+    except Exception as error:
+        from bringup.cli.failures import findings_of
+
+        report = Report(named["model"] or "", findings_of(error))
+    deliver(report, outputs)
+    return report.exit_code
 
 
-def _checked(named: Named, tp: int | None) -> tuple[Report, Shares | None]:
+def _checked(named: Named, tp: int | None) -> Report:
     from bringup.compile.pipeline import check
 
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
     report = check(job)
-    if tp is None:
-        return report, None
-    from bringup.cli.ranks import divide
+    if not report.ok:
+        from bringup.compile.fix.fixes import add_fixes
 
-    shares = divide(job.plan, tp)
-    report.findings += shares.refusals
-    return report, shares
+        add_fixes(job, report)
+    if tp is not None:
+        from bringup.cli.ranks import divide
 
-
-def _show(report: Report, shares: Shares | None, style: str) -> None:
-    if style == "json":
-        from bringup.render.json import as_json
-
-        more = {"bytes_per_rank": shares.nbytes} if shares else {}
-        print(as_json(report, **more))
-        return
-    from bringup.render.report import report_text
-
-    print(report_text(report, Paint.of(sys.stdout), style))
-    if shares and shares.nbytes:
-        print(shares.told())
+        shares = divide(job.plan, tp)
+        report.findings += shares.refusals
+        report.bytes_per_rank = shares.nbytes
+    return report

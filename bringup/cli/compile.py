@@ -10,6 +10,8 @@ import click
 
 from bringup.cli.bundles import bundle_name, next_step
 from bringup.cli.options import Named, job_options, open_named
+from bringup.cli.reporting import report_option, reporting
+from bringup.cli.words import TARGET, OneOf
 from bringup.render.words import table
 
 PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
@@ -19,37 +21,39 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command("compile")
 @job_options
-@click.option("--target", default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
-@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
+@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
+@click.option("--dtype", type=OneOf(DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--emit", type=click.Choice(PHASES), default="bundle", help="Stop at a phase.")
+@click.option("--emit", type=OneOf(PHASES), default="bundle", help="Stop at a phase.")
 @click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Keep the text of every phase.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
+@report_option
 def command(
     target: str, max_seq_len: int | None, out: Path | None, force: bool, emit: str, dump_dir: Path | None,
-    dry_run: bool, **named: Unpack[Named],
+    dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
-    if emit in ("graph", "plan"):
-        from bringup.render.plan import plan_text
+    with reporting(report, job, target, max_seq_len) as told:
+        if emit in ("graph", "plan"):
+            from bringup.render.plan import plan_text
 
-        print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
-    elif dry_run:
-        from bringup.compile.sizes import dry_run as sizes
+            print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
+        elif dry_run:
+            from bringup.compile.sizes import dry_run as sizes
 
-        print(table(sizes(job, target, max_seq_len).rows))
-    else:
-        from bringup.compile.pipeline import build
-        from bringup.render.progress import StageLines
+            print(table(sizes(job, target, max_seq_len).rows))
+        else:
+            from bringup.compile.pipeline import build
 
-        out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
-        built = build(
-            job, target=target, out=out, max_seq_len=max_seq_len, force=force, emit=emit, dump_dir=dump_dir,
-            progress=StageLines(),
-        )  # fmt: skip
-        print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
+            out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
+            built = build(
+                job, target=target, out=out, max_seq_len=max_seq_len, force=force, emit=emit, dump_dir=dump_dir,
+                progress=told.progress,
+            )  # fmt: skip
+            told.result, told.bundle = "compiled", built
+            print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

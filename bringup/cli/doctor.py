@@ -1,49 +1,48 @@
-"""`bringup doctor`: what is installed here, and how to get what is not."""
+"""`bringup doctor`: what there is here, what is wrong with it, and the command that puts it right."""
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+import json
+from collections.abc import Iterator
 
 import click
 
-from bringup import __version__
-from bringup.cli.packages import PACKAGES
-from bringup.render.words import table
+from bringup.cli.health import MAIN_JOB, Fact
+from bringup.render.words import plural, table
 
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+BROKEN = 3  # the machine is wrong
 
 
 @click.command("doctor")
-def command() -> None:
-    """Show versions, caches and settings. Imports none of the packages that it names."""
-    python = f"{platform.python_version()} on {platform.platform()}"
-    installed = [(p.name, _version(p.name) or f"missing; {p.install}") for p in PACKAGES]
-    parts = ([("bringup", __version__), ("python", python)], installed, _surroundings())
-    print("\n\n".join(table(part) for part in parts))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+def command(as_json: bool) -> int:
+    """Show versions, devices, caches and settings, and what to do about what is wrong.
+
+    Imports none of the packages that it names. Ends with 3 when `bringup compile` and `bringup run` cannot work.
+    """
+    sections = {title: list(facts) for title, facts in _sections()}
+    problems = [fact for facts in sections.values() for fact in facts if fact.problem]
+    broken = any(fact.weight == MAIN_JOB for fact in problems)
+    if as_json:
+        print(json.dumps({"ok": not broken, **_plain(sections), "problems": [fact.as_json() for fact in problems]}))
+        return BROKEN if broken else 0
+    print("\n\n".join(table([(fact.name, fact.value) for fact in facts]) for facts in sections.values() if facts))
+    for fact in problems:
+        print(f"\n{fact.weight}: {fact.problem}\n  = fix: {fact.fix}")
+    print(f"\n{plural(len(problems), 'problem')}" if problems else "\nnothing is wrong")
+    return BROKEN if broken else 0
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
+def _sections() -> Iterator[tuple[str, Iterator[Fact]]]:
+    from bringup.cli import health, machine
+
+    yield "bringup", health.itself()
+    yield "packages", health.packages()
+    yield "devices", machine.devices()
+    yield "limits", machine.limits()
+    yield "places", health.places()
+    yield "hub", health.hub()
 
 
-def _surroundings() -> list[tuple[str, str]]:
-    from bringup.adapters.readers.cache import cache_folder, hub_cache
-
-    flags = [name for name in _OFFLINE if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")]
-    return [
-        ("cache", _there(cache_folder("").resolve())),
-        ("hugging face cache", _there(hub_cache())),
-        ("offline", f"yes, by {flags[0]}" if flags else "no"),
-        ("processors", str(os.cpu_count())),
-        ("nvidia driver", "present" if Path("/proc/driver/nvidia/version").exists() else "none"),
-    ]
-
-
-def _there(folder: Path) -> str:
-    return str(folder) if folder.is_dir() else f"{folder} (not there yet)"
+def _plain(sections: dict[str, list[Fact]]) -> dict[str, dict[str, str]]:
+    return {title: {fact.name: fact.value for fact in facts} for title, facts in sections.items()}

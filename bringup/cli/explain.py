@@ -8,26 +8,32 @@ from typing import Unpack
 import click
 
 from bringup.cli.options import Named, job_options, open_named
+from bringup.cli.words import CODE
 from bringup.codes import page, titles
 from bringup.diagnostics import did_you_mean, fail
+from bringup.render.visible import visible
 from bringup.render.words import table
+
+LOOK_ALIKE = str.maketrans("OIL", "011")
 
 
 @click.command("explain")
-@click.argument("subject", metavar="CODE|PARAMETER|TENSOR")
+@click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
 @job_options
 def command(subject: str, **named: Unpack[Named]) -> None:
     """Explain a code (BU102), how a PARAMETER of MODEL is made, or what becomes of a checkpoint's TENSOR."""
-    text = page(subject)
+    text, code = page(subject), subject.upper().translate(LOOK_ALIKE)
     if text:
         print(text, end="")
         return
-    if re.fullmatch(r"(?i)BU\d+", subject) or not (named["model"] or named["checkpoint"]):
+    if re.fullmatch(r"BU\w{3}", code) or not (named["model"] or named["checkpoint"]):
         codes = titles()
-        hint = did_you_mean(subject.upper(), codes) or did_you_mean(subject.lower(), codes.values())
+        near = [*codes, *codes.values()]
+        hint = f"did you mean `{code}`?" if code in codes else did_you_mean(subject, near)
         other = f"for a parameter or a tensor, name the model too: bringup explain {subject} MODEL"
         raise fail("BU010", f"there is no code `{subject}`", help=hint or other)
     from bringup.compile.explain import explain
 
-    told = explain(open_named(named), subject)
-    print("\n\n".join(f"{part.title}\n{table([('', *row) for row in part.rows])}" for part in told))
+    parts = explain(open_named(named), subject)
+    told = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
+    print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in told))

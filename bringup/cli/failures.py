@@ -5,32 +5,82 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+
+import click
 
 from bringup import __version__
+from bringup.cli import reserve
 from bringup.cli.packages import needed
-from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.cli.usage import of_usage
+from bringup.diagnostics import BringupError, Diagnostic, Report, Severity
 from bringup.render.report import findings_text, pointer
-from bringup.render.terminal import Paint
+from bringup.render.terminal import Paint, on_github
+from bringup.render.visible import visible
 from bringup.render.words import plural
 
-PIPE_CLOSED, BUG = 141, 101
+PIPE_CLOSED, BUG = 141, 101  # 141: as if SIGPIPE had ended it
 
 
-def told(error: Exception, *, verbose: bool) -> int:
+def told(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
     """1 when the model is wrong, 2 the command, 3 the machine, 101 bringup."""
+    reserve.let_go()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, OSError):
+        _give_up_stdout()
     if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed once more at exit
         return PIPE_CLOSED
-    if verbose:
+    if verbose and not isinstance(error, click.ClickException):
         traceback.print_exception(error)
-    known = error if isinstance(error, BringupError) else _of_the_machine(error)
+    known = diagnosed(error)
     if known is None:
-        return _bug(error, verbose)
+        return _bug(error, words)
     paint = Paint.of(sys.stderr)
     count = sum(finding.severity is Severity.ERROR for finding in known.findings)
     sys.stderr.write(findings_text(known.findings, paint))
     sys.stderr.write(f"{paint(plural(count, 'error'), 'red')}; {pointer(known.findings)}\n")
+    if on_github():
+        from bringup.render.actions import tell_github
+
+        tell_github(Report(findings=list(known.findings)))
     return known.exit_code
+
+
+def diagnosed(error: Exception) -> BringupError | None:
+    """An error as diagnostics; None when it is a mistake in bringup."""
+    if isinstance(error, BringupError):
+        return error
+    if isinstance(error, click.ClickException):
+        return of_usage(error)
+    from bringup.cli.culprit import of_user_code
+    from bringup.compile.machine import refused
+
+    if short := refused(error):
+        return short
+    missing = isinstance(error, ImportError) and needed(error.name or "")
+    return (None if missing else of_user_code(error)) or _of_the_machine(error)
+
+
+def findings_of(error: Exception) -> list[Diagnostic]:
+    """An error as findings of a report. A mistake in bringup is none: it is raised again."""
+    from bringup.cli.main import cli
+
+    known = diagnosed(error)
+    if known is None:
+        raise error
+    if cli.verbose:
+        traceback.print_exception(error)
+    return list(known.findings)
+
+
+def _give_up_stdout() -> None:
+    """What stdout refuses it would refuse once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_the_machine(error: Exception) -> BringupError | None:
@@ -45,12 +95,15 @@ def _of_the_machine(error: Exception) -> BringupError | None:
     return None
 
 
-def _bug(error: Exception, verbose: bool) -> int:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    again = "" if verbose else "; `bringup -v …` shows where it comes from"
-    sys.stderr.write(
-        f"this is a bug in bringup {__version__}: {type(error).__name__}: {error}\n"
-        f"  at {place.filename}:{place.lineno}{again}\n"
-        "  please report it with the command you typed\n"
-    )
+def _bug(error: Exception, words: Sequence[str]) -> int:
+    from bringup.cli.crash import report, save, scrubbed
+
+    text = report(error, words)
+    path = save(text)
+    said = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    sys.stderr.write(f"this is a bug in bringup {__version__}: {visible(scrubbed(said))}\n")
+    if path:
+        sys.stderr.write(f"  what is known of it: {path}\n  please report it with that file\n")
+    else:
+        sys.stderr.write(f"  please report it with what follows: no folder takes a file\n\n{text}")
     return BUG

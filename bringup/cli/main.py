@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,56 +10,119 @@ from typing import NoReturn
 
 import click
 
-from bringup import __version__
-from bringup.diagnostics import did_you_mean
+from bringup import stops
+from bringup.cli import reserve
 
-COMMANDS = ("compile", "check", "run", "verify", "explain", "models", "doctor")
-WRONG_COMMAND, INTERRUPTED = 2, 130
+COMMANDS = {
+    "compile": "Make a bundle of a model and its weights.",
+    "check": "Prove that a checkpoint fits a graph.",
+    "run": "Generate text, or token ids, from a bundle.",
+    "verify": "Compare with the reference implementation.",
+    "explain": "Tell more of a code, a parameter or a tensor.",
+    "models": "List what can be named.",
+    "doctor": "Say what is missing here, and how to get it.",
+    "cache": "Show, explain or remove what compiles keep.",
+    "completion": "Print a shell's completion script.",
+}
 
 
 class Bringup(click.Group):
     """Subcommands are imported when they are asked for."""
 
+    verbose = False
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return import_module(f"bringup.cli.{cmd_name}").command if cmd_name in COMMANDS else None
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table above: `--help` imports no command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], COMMANDS) or f"there are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command `{args[0]}`; {hint}", ctx)
-        return super().resolve_command(ctx, args)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
         """Runs the command and exits; click's own runner for tests comes in here too."""
         sys.exit(self._exit_code(list(sys.argv[1:] if args is None else args)))
 
     def _exit_code(self, words: list[str]) -> int:
+        self.verbose = False
+        if "_BRINGUP_COMPLETE" in os.environ:  # a shell asks what comes next
+            import_module("bringup.cli.completion")
+            super().main(words, "bringup")
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  text files, both
         try:
-            return super().main(words, "bringup", standalone_mode=False) or 0
-        except click.ClickException as error:
-            error.show()
-            return WRONG_COMMAND
-        except (click.Abort, KeyboardInterrupt):
-            return INTERRUPTED
+            with self.make_context("bringup", words) as ctx:
+                code = self.invoke(ctx) or 0
+            sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
+            return code
+        except click.exceptions.Exit as ended:
+            return ended.exit_code
+        except (click.Abort, KeyboardInterrupt) as error:
+            return stops.told(error)
+        except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
+            from bringup.cli.culprit import of_user_code
+            from bringup.cli.failures import told
+
+            if (known := of_user_code(left)) is None:
+                raise
+            return told(known, words, verbose=self.verbose)
         except Exception as error:
             from bringup.cli.failures import told
 
-            return told(error, verbose="-v" in words or "--verbose" in words)
+            return told(error, words, verbose=self.verbose)
 
 
-@click.group(cls=Bringup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="bringup")
-@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
-def cli(verbose: bool) -> None:
+def _with_verbose(command: click.Command) -> click.Command:
+    """The command, and those below it, with the option that may stand anywhere."""
+    if VERBOSE not in command.params:
+        command.params.append(VERBOSE)
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _with_verbose(inner)
+    return command
+
+
+def _verbose(ctx: click.Context, option: click.Parameter, value: bool) -> None:
+    root = ctx.find_root().command
+    if value and isinstance(root, Bringup):
+        root.verbose = True
+
+
+def _version(ctx: click.Context, option: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from bringup.cli.packages import versions
+
+        print(versions())
+        ctx.exit()
+
+
+VERBOSE = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_verbose,
+    help="Show the traceback of an error.",
+)
+VERSION = click.Option(
+    ["-V", "--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show versions."
+)
+
+
+@click.group(cls=Bringup, params=[VERSION, VERBOSE], context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
     """Takes a model from a published checkpoint to a compiled graph that runs, and proves each step."""
 
 
 def main() -> NoReturn:
-    cli.main()
+    stops.catch()
+    reserve.hold()
+    try:
+        cli.main()
+    finally:
+        if not cli.verbose:
+            sys.unraisablehook = lambda unraisable: None  # what libraries stumble over as the interpreter ends

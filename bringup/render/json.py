@@ -1,4 +1,4 @@
-"""A report for programs: the words of `check --format json`."""
+"""`--format json`: a report for programs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 
 from bringup.diagnostics import Report
 from bringup.render.report import ordered
+from bringup.render.terminal import Paint
 
 
-def as_json(report: Report, **more: object) -> str:
-    """`more` are keys beside those that every report has."""
+def render(report: Report, paint: Paint) -> str:
+    """One object. `bytes_per_rank` is there when ranks were asked for."""
     found: dict[str, object] = {
         "ok": report.ok,
         "model": report.model,
@@ -17,4 +18,6 @@ def as_json(report: Report, **more: object) -> str:
         "counts": report.counts,
         "seconds": round(report.seconds, 6),
     }
-    return json.dumps(found | more, indent=2)
+    if report.bytes_per_rank:
+        found["bytes_per_rank"] = report.bytes_per_rank
+    return json.dumps(found, indent=2) + "\n"

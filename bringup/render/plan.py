@@ -6,6 +6,7 @@ from bringup.adapters.plan import Entry, Plan
 from bringup.compile.copies import how
 from bringup.graphs.axes import show
 from bringup.grouping import digits, grouped
+from bringup.render.visible import visible
 from bringup.render.words import table
 
 
@@ -15,7 +16,7 @@ def plan_text(plan: Plan) -> str:
     for name, entry in plan.entries.items():
         alike.setdefault((digits(name)[0], *_facts(entry)), []).append(name)
     rows: list[tuple[str, ...]] = [
-        (text, *facts[1:], "<-", ", ".join(grouped(i.name for n in names for i in plan.entries[n].tensors)))
+        (text, *facts[1:], "<-", visible(", ".join(grouped(i.name for n in names for i in plan.entries[n].tensors))))
         for facts, names in alike.items()
         for text in [", ".join(grouped(names))]
     ]
@@ -23,8 +24,8 @@ def plan_text(plan: Plan) -> str:
     dropped: dict[str, list[str]] = {}
     for name, drop in plan.dropped.items():
         dropped.setdefault(drop.why, []).append(name)
-    lines += [f"dropped: {', '.join(grouped(names))} ({why})" for why, names in dropped.items()]
-    lines += [f"{p.code}: {p.parameter} {p.message}".rstrip() for p in plan.problems]
+    lines += [visible(f"dropped: {', '.join(grouped(names))} ({why})") for why, names in dropped.items()]
+    lines += [visible(f"{p.code}: {p.parameter} {p.message}").rstrip() for p in plan.problems]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -9,15 +9,22 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from bringup.diagnostics import Diagnostic
-from bringup.progress import Stage
+from bringup.progress import TOLD, Stage
 from bringup.render.report import findings_text
-from bringup.render.terminal import Paint, is_live
+from bringup.render.terminal import Paint, is_live, on_github
 from bringup.render.words import seconds
 
 VERB = 12  # columns of the right-aligned verb
 _BAR = 24
 _REDRAW = 0.1  # seconds between two pictures of a bar
-_IRREGULAR = {"Building": "Built", "Making": "Made", "Reading": "Read", "Running": "Ran", "Writing": "Wrote"}
+_IRREGULAR = {
+    "Building": "Built",
+    "Finding": "Found",
+    "Making": "Made",
+    "Reading": "Read",
+    "Running": "Ran",
+    "Writing": "Wrote",
+}
 
 
 class StageLines:
@@ -31,6 +38,7 @@ class StageLines:
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:
         """Runs one stage; a stage that fails is left as it stood."""
+        TOLD.append(name)
         verb, _, rest = name.partition(" ")
         under_way = _Line(self, verb, rest)
         start = time.perf_counter()
@@ -47,10 +55,15 @@ class StageLines:
     def warn(self, finding: Diagnostic) -> None:
         """A warning, above what is under way."""
         self.stream.write(self._clear() + findings_text([finding], self.paint))
+        if on_github():
+            from bringup.render.github import workflow_commands
+
+            self.stream.write(workflow_commands([finding]))
         self.stream.flush()
 
     def say(self, verb: str, text: str) -> None:
         """One finished line."""
+        TOLD.append(f"{verb} {text}")
         self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'green')} {text}\n")
         self.stream.flush()
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from bringup.diagnostics import Diagnostic, Report, Severity
 from bringup.render.terminal import Paint
-from bringup.render.words import plural
+from bringup.render.visible import harmless
+from bringup.render.words import plural, size
 
+STYLE = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _ORDER = list(Severity)
 
 
@@ -16,36 +18,51 @@ def ordered(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
     return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
 
 
-def findings_text(findings: Iterable[Diagnostic], paint: Paint, style: str = "full") -> str:
-    """Every finding and a newline behind each; "" when there is none."""
+def findings_text(findings: Iterable[Diagnostic], paint: Paint) -> str:
+    """Every finding at length, with an empty line behind each; "" when there is none."""
     listed = ordered(findings)
     if not listed:
         return ""
-    from bringup.render.concise import concise
-    from bringup.render.full import full
+    from bringup.render.finding import finding_text  # parses source files
 
-    if style == "concise":
-        return "".join(f"{concise(finding, paint)}\n" for finding in listed)
-    return "".join(f"{full(finding, paint)}\n\n" for finding in listed)
-
-
-def report_text(report: Report, paint: Paint, style: str) -> str:
-    """Every finding, then the summary."""
-    more = "" if report.ok or style == "concise" else f"; {pointer(report.errors)}"
-    return findings_text(report.findings, paint, style) + summary(report, paint) + more
+    return "".join(f"{finding_text(harmless(finding), paint)}\n\n" for finding in listed)
 
 
 def summary(report: Report, paint: Paint) -> str:
     """`gpt2: 149 parameters, 160 tensors, 148 read, 12 dropped — fits`, or `gpt2: 3 errors`."""
     label = f"{report.model}: " if report.model else ""
-    numbers = [(severity, sum(f.severity is severity for f in report.findings)) for severity in Severity]
-    said = ", ".join(plural(count, str(severity)) for severity, count in numbers if count)
+    said = tally(report.findings)
     if not report.ok:
         return label + paint(said, "red")
     counts = report.counts
     facts = [plural(counts["parameters"], "parameter"), plural(counts["tensors"], "tensor")]
     facts += [f"{counts['consumed']:,} read", f"{counts['dropped']:,} dropped"]
     return f"{label}{', '.join(facts)} — {paint('fits', 'green')}{f' ({said})' if said else ''}"
+
+
+def tally(findings: Iterable[Diagnostic]) -> str:
+    """`2 errors, 1 warning`; "" when there is nothing."""
+    severities = [finding.severity for finding in findings]
+    return ", ".join(plural(severities.count(s), s) for s in Severity if s in severities)
+
+
+def shares(report: Report) -> str:
+    """What each rank would hold: `2 ranks: 248.9 MB each`, or a line for each; "" when nobody asked."""
+    held = report.bytes_per_rank
+    if len(set(held)) == 1:
+        return f"{plural(len(held), 'rank')}: {size(held[0])} each"
+    return "\n".join(f"rank {rank}: {size(nbytes)}" for rank, nbytes in enumerate(held))
+
+
+def fixable(report: Report) -> str:
+    """How many findings `--fix` repairs; "" when it repairs none."""
+    count = sum(bool(finding.fixes) for finding in report.findings)
+    return f"[*] {count} fixable with --fix" if count else ""
+
+
+def mark(finding: Diagnostic) -> str:
+    """`[*] ` before what `--fix` repairs."""
+    return "[*] " if finding.fixes else ""
 
 
 def pointer(findings: Iterable[Diagnostic]) -> str:

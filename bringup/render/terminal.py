@@ -1,4 +1,4 @@
-"""What a terminal can show: colour where it is wanted, lines written over where somebody watches."""
+"""What reads our streams: a terminal with colour, somebody who watches, a file, GitHub Actions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def wants_color(stream: TextIO) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_live(stream)
+
+
+def on_github() -> bool:
+    """Whether a step of GitHub Actions runs us, and reads what we write."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 class Paint:

@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from bringup.compile.children import die_with
 
 # Aggressive fusion puts GPT-2's embedding gather into LayerNorm and exceeds the stack limit of 32 KiB.
 _COMMON = (
@@ -62,31 +67,73 @@ class IreeOptions:
             *self.device_flags,
             *_COMMON,
             *(_PACKED if self.pack_weights else _PLAIN),
+            f"--iree-llvmcpu-debug-symbols={'true' if self.dump_dir else 'false'}",
             *self.extra_flags,
             *dump,
         ]
 
 
+class Compilation:
+    """iree-compile under way, in a folder that is the caller's. Leaving the `with` block ends it."""
+
+    def __init__(self, text: str, options: IreeOptions, folder: Path) -> None:
+        self.options = options
+        self.source, self.output, self.log = (folder / name for name in ("model.mlir", "model.vmfb", "iree.log"))
+        self.source.write_text(text)
+        self.process = self._start("--verify=false")
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        self.process.wait()
+        for path in (self.source, self.output, self.log):
+            path.unlink(missing_ok=True)
+
+    def result(self) -> bytes:
+        """The compiled module; nothing of the work is left. Raises LoweringError with the compiler's first error.
+
+        The IR is verified between the passes, a quarter of the whole time, only to find out why a module failed.
+        """
+        if self.process.wait() > 0:
+            self.process = self._start("--verify=true")
+        if code := self.process.wait():
+            log = self.log.read_text("utf-8", "replace")
+            raise LoweringError(_first_error(log, code), log)
+        module = self.output.read_bytes()
+        self._end()
+        return module
+
+    def _start(self, verify: str) -> subprocess.Popen[bytes]:
+        from iree.compiler.tools.binaries import find_tool
+
+        command = [find_tool("iree-compile"), str(self.source), "-o", str(self.output), *self.options.flags(), verify]
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"TMPDIR": str(self.source.parent)},  # its own temporary files go with the folder
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+
+
 def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
     """The compiled module. Raises LoweringError with the compiler's first error."""
-    from iree.compiler.tools.binaries import find_tool
-
-    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
-        source, output = Path(folder, "model.mlir"), Path(folder, "model.vmfb")
-        source.write_text(text)
-        command = [
-            find_tool("iree-compile"),
-            str(source),
-            "-o",
-            str(output),
-            *(options or IreeOptions()).flags(),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LoweringError(_first_error(done.stderr, done.returncode), done.stderr)
-        return output.read_bytes()
+    with (
+        tempfile.TemporaryDirectory(prefix="bringup-") as folder,
+        Compilation(text, options or IreeOptions(), Path(folder)) as compilation,
+    ):
+        return compilation.result()
 
 
 def _first_error(log: str, code: int) -> str:
+    if code < 0:
+        return f"iree-compile was ended by {signal.Signals(-code).name}"
     errors = (line.split("error: ", 1)[1] for line in log.splitlines() if "error: " in line)
     return next(errors, f"iree-compile ended with code {code} and no error line")

@@ -11,10 +11,11 @@ arguments (`torch.overwrite.tensor.contents`), copies every state whole on every
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
@@ -51,19 +52,27 @@ def _builtin(spec: TensorSpec) -> str:
     return f"tensor<{''.join(f'{size}x' for size in spec.shape)}{element}>"
 
 
-def _states_as_values(exported: ExportedProgram) -> None:
-    """Turns in-place updates into leading results."""
-    from torch.export.graph_signature import OutputKind
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageText:
+    """A stage as MLIR: its function, the types of its results, and the states that come first among them."""
 
-    specs = exported.graph_signature.output_specs
-    specs[:] = [
-        replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind is OutputKind.USER_INPUT_MUTATION else s
-        for s in specs
-    ]
+    text: str
+    results: tuple[str, ...]
+    updated: tuple[str, ...]
 
 
-def _stages(program: Program, keep_attention: bool) -> tuple[str, dict[str, list[str]], dict[str, list[str]]]:
-    """Text of every stage, and by function: its result types, and the states it updates in result order."""
+def encode(function: Function, exported: ExportedProgram) -> bytes:
+    """A traced stage as bytes, for `decode`."""
+    return json.dumps(asdict(stage_text(function, exported))).encode()
+
+
+def decode(data: bytes) -> StageText:
+    words = json.loads(data)
+    return StageText(text=words["text"], results=tuple(words["results"]), updated=tuple(words["updated"]))
+
+
+def stage_text(function: Function, exported: ExportedProgram, *, keep_attention: bool = False) -> StageText:
+    """One traced stage as a private function; see `to_mlir`."""
     from torch_mlir import ir
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
@@ -75,16 +84,12 @@ def _stages(program: Program, keep_attention: bool) -> tuple[str, dict[str, list
     context = ir.Context()
     torch_dialect.register_dialect(context)
     importer = FxImporter(context=context)
-    results: dict[str, list[str]] = {}
-    updated: dict[str, list[str]] = {}
-    for function in program.interface.functions:
-        exported = _decomposed(program.exported[function.name], table)
-        updated[function.name] = _updated_states(function, exported)
-        _states_as_values(exported)
-        op = importer.import_program(exported, func_name=function.name, func_visibility="private")
-        results[function.name] = [str(t) for t in op.type.results]
-    body = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
-    return body, results, updated
+    exported = _decomposed(exported, table)
+    updated = _updated_states(function, exported)
+    _states_as_values(exported)
+    op = importer.import_program(exported, func_name=function.name, func_visibility="private")
+    text = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
+    return StageText(text=text, results=tuple(str(t) for t in op.type.results), updated=updated)
 
 
 def _decomposed(exported: ExportedProgram, table: dict[OperatorBase, Callable[..., Any]]) -> ExportedProgram:
@@ -94,22 +99,31 @@ def _decomposed(exported: ExportedProgram, table: dict[OperatorBase, Callable[..
         return exported.run_decompositions(table)
 
 
-def _updated_states(function: Function, exported: ExportedProgram) -> list[str]:
+def _updated_states(function: Function, exported: ExportedProgram) -> tuple[str, ...]:
     from torch.export.graph_signature import OutputKind
 
     signature = exported.graph_signature
     first = len(function.weights)
     names = dict(zip(signature.user_inputs[first : first + len(function.states)], function.states, strict=True))
-    return [names[s.target] for s in signature.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
+    return tuple(names[s.target] for s in signature.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION)
+
+
+def _states_as_values(exported: ExportedProgram) -> None:
+    """Turns in-place updates into leading results."""
+    from torch.export.graph_signature import OutputKind
+
+    specs = exported.graph_signature.output_specs
+    specs[:] = [
+        replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind is OutputKind.USER_INPUT_MUTATION else s
+        for s in specs
+    ]
 
 
 class _EntryText:
     """Lines of one public function."""
 
-    def __init__(
-        self, interface: Interface, entry: Entry, results: dict[str, list[str]], updated: dict[str, list[str]]
-    ) -> None:
-        self.interface, self.entry, self.results, self.updated = interface, entry, results, updated
+    def __init__(self, interface: Interface, entry: Entry, stages: Mapping[str, StageText]) -> None:
+        self.interface, self.entry, self.stages = interface, entry, stages
         self.weights = {spec.name: spec for spec in interface.weights}
         self.states = {spec.name: (f"%s{i}", _vtensor(spec)) for i, spec in enumerate(interface.states)}
         self.value: dict[str, tuple[str, str]] = {}
@@ -141,21 +155,21 @@ class _EntryText:
         return self.value.get(name, self.states[name])
 
     def call(self, call: Call, values: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        function, kinds = self.interface.function(call.function), self.results[call.function]
+        function, stage = self.interface.function(call.function), self.stages[call.function]
         args = [
             *map(self.weight, bound(call, function.weights)),
             *map(self.state, bound(call, function.states)),
             *(values[i] for i in call.inputs),
             *self.step(),
         ]
-        names = [self.fresh() for _ in kinds]
+        names = [self.fresh() for _ in stage.results]
         self.emit(
             ", ".join(names),
             f'func.call @"{function.name}"({", ".join(v for v, _ in args)}) : '
-            f"({', '.join(t for _, t in args)}) -> ({', '.join(kinds)})",
+            f"({', '.join(t for _, t in args)}) -> ({', '.join(stage.results)})",
         )
-        out = list(zip(names, kinds, strict=True))
-        changed = bound(call, self.updated[call.function])
+        out = list(zip(names, stage.results, strict=True))
+        changed = bound(call, stage.updated)
         self.value.update(zip(changed, out, strict=False))
         return out[len(changed) :]
 
@@ -178,8 +192,13 @@ def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
 
     `keep_attention` leaves scaled_dot_product_attention whole: better on CUDA and ROCm, worse on a CPU.
     """
-    body, results, updated = _stages(program, keep_attention)
-    interface = program.interface
+    functions = program.interface.functions
+    stages = {f.name: stage_text(f, program.exported[f.name], keep_attention=keep_attention) for f in functions}
+    return module_text(program.interface, stages)
+
+
+def module_text(interface: Interface, stages: Mapping[str, StageText]) -> str:
+    """The module of stages that were made one by one."""
     used = {
         name
         for entry in interface.entries
@@ -192,7 +211,7 @@ def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
         for s in interface.weights
         if s.name in used
     ]
-    lines.append(body)
+    lines += [stage.text for stage in stages.values()]
     for entry in interface.entries:
-        lines += _EntryText(interface, entry, results, updated).text()
+        lines += _EntryText(interface, entry, stages).text()
     return "\n".join([*lines, "}", ""])

@@ -75,6 +75,18 @@ class IreeExecutor:
             buffer = state.get_buffer()
             buffer.fill_zero(0, buffer.byte_length())
 
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        pairs = zip(self._interface.states, self._states, strict=True)
+        return {spec.name: _download(view, spec.dtype) for spec, view in pairs}
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named."""
+        for index, spec in enumerate(self._interface.states):
+            if spec.name in arrays:
+                buffer = self._upload(_bytes(arrays[spec.name]), self._rt.HalElementType.UINT_8).get_buffer()
+                self._states[index] = self._rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+
     def _upload(self, array: np.ndarray, element: HalElementType) -> HalBufferView:
         rt = self._rt
         return self._device.allocator.allocate_buffer_copy(
@@ -120,9 +132,9 @@ def _element(dtype: str) -> HalElementType:
     return getattr(rt.HalElementType, _ELEMENTS[dtype])
 
 
-def _download(view: HalBufferView) -> np.ndarray:
+def _download(view: HalBufferView, dtype_name: str = "") -> np.ndarray:
     """A copy on the host, bfloat16 as ml_dtypes.bfloat16."""
     names = {int(_element(name)): name for name in ("float32", "float16", "bfloat16")}
-    dtype = dtype_of(names[int(view.element_type)])
+    dtype = dtype_of(dtype_name or names[int(view.element_type)])
     raw = view.map().asarray([math.prod(view.shape) * dtype.itemsize], np.dtype(np.uint8))
     return raw.copy().view(dtype).reshape(view.shape)

@@ -3,130 +3,112 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from bringup.adapters.readers.files import strict_json
+from bringup.adapters.readers.files import opened
 from bringup.adapters.readers.gguf import MAGIC, metadata
 from bringup.adapters.readers.gguf_tokenizer import eos_ids, tokenizer_json
+from bringup.adapters.readers.gguf_vocab import read_vocab
+from bringup.compile.run.beside import chat_beside, chat_of_gguf, eos_beside, read_small, unreadable, write_beside
+from bringup.compile.run.chat import Chat
+from bringup.compile.run.fallback import Fallback
+from bringup.compile.run.jail import Overrun, confined
+from bringup.compile.run.rust import told_as
+from bringup.compile.run.stream import Stream
 from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
     import tokenizers
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what undecodable bytes become
+MOST_BYTES = 64 << 20  # of a tokenizer.json; the largest published ones have 33 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """`eos` are the ids after which generation stops."""
+    """`eos` are the ids after which generation stops; `chat` is how a conversation is written, where that is known."""
 
     backend: tokenizers.Tokenizer
     eos: frozenset[int]
+    chat: Chat | None = None
+    fallback: Fallback = field(init=False, repr=False)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens written in the text count as such, and the model's prefix is added."""
-        return self.backend.encode(text).ids
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fallback", Fallback.of(self.backend))
+
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        """Token ids; special tokens written in the text count as such.
+
+        `whole` puts the model's own tokens around the text. What is no Unicode becomes U+FFFD. Raises BU613.
+        """
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        with told_as(_impossible):
+            return self.backend.encode(text, add_special_tokens=whole).ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """The text of ids, with or without special tokens such as `<|im_end|>`."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special)
+        """The text of ids, with or without special tokens such as `<|im_end|>`. Raises BU613."""
+        with told_as(_impossible):
+            return self.fallback.decode(self.backend, list(ids), skip_special)
 
     def stream(self, *, skip_special: bool = False) -> Stream:
-        return Stream(self, skip_special)
+        return Stream(self.decode, skip_special)
 
 
-@dataclass(slots=True)
-class Stream:
-    """Text as its ids arrive: the pieces of `push`, and then that of `finish`, make up `decode` of all ids.
+def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
+    """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU221, BU226, BU231, BU232, BU922.
 
-    A character whose bytes are spread over tokens is held back until it is whole. Each piece is what ids add
-    to the text of those given out last, since a decoder may treat the first of a text apart.
+    One that is not `trusted` (a bundle's is) is tried first in a process of its own.
     """
-
-    tokenizer: Tokenizer
-    skip_special: bool = False
-    ids: list[int] = field(default_factory=list[int])  # those given out last, then those held back
-    num_given: int = 0
-
-    def push(self, token: int) -> str:
-        """The text that is certain once this id is known; often empty."""
-        self.ids.append(token)
-        new = self._held()
-        if not new or new.endswith(REPLACEMENT):
-            return ""
-        self.ids, self.num_given = self.ids[self.num_given :], len(self.ids) - self.num_given
-        return new
-
-    def finish(self) -> str:
-        """What was held back; bytes that never became a character come as U+FFFD."""
-        new = self._held()
-        self.ids, self.num_given = [], 0
-        return new
-
-    def _held(self) -> str:
-        given = self.tokenizer.decode(self.ids[: self.num_given], skip_special=self.skip_special)
-        return self.tokenizer.decode(self.ids, skip_special=self.skip_special)[len(given) :]
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU231, BU232, BU922."""
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         help = "give a tokenizer.json, or a folder that has one"
         raise fail("BU231", f"no tokenizer at `{path}`", help=help, file=str(path))
-    with path.open("rb") as file:
+    with opened(path) as file:
         is_gguf = file.read(len(MAGIC)) == MAGIC
     if is_gguf:
-        meta = metadata(path)
-        return Tokenizer(_build(json.dumps(tokenizer_json(meta)).encode(), path), eos_ids(meta))
-    backend = _build(path.read_bytes(), path)
-    return Tokenizer(backend, _eos_beside(path.parent, backend))
+        vocab = read_vocab(metadata(path))
+        backend = _build(json.dumps(tokenizer_json(vocab)).encode(), path, trusted)
+        return Tokenizer(backend, eos_ids(vocab), chat_of_gguf(vocab))
+    backend = _build(read_small(path, MOST_BYTES), path, trusted)
+    return Tokenizer(backend, eos_beside(path.parent, backend), chat_beside(path.parent))
 
 
 def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer.json, and a generation_config.json that says `eos`, for `load_tokenizer`."""
+    """Writes a tokenizer.json, and beside it what says `eos` and `chat`, for `load_tokenizer`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer.backend.to_str(), "utf-8")
-    text = json.dumps({"eos_token_id": sorted(tokenizer.eos)})
-    (folder / "generation_config.json").write_text(text + "\n", "utf-8")
+    write_beside(folder, tokenizer.eos, tokenizer.chat)
 
 
-def _build(text: bytes, path: Path) -> tokenizers.Tokenizer:
+def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
     try:
         import tokenizers
     except ImportError:
         help = "run: pip install 'bringup[compile]'"
         raise fail("BU922", "the package `tokenizers` is not installed", help=help) from None
-    try:
+    if not trusted:
+        _try(text, path)
+    with told_as(lambda why: unreadable(path, why)):
         backend = tokenizers.Tokenizer.from_buffer(text)
-    except Exception as error:  # what its Rust code raises for a bad file is a plain Exception
-        raise _unreadable(path, str(error)) from None
     backend.no_truncation()  # settings of training that some published files keep
     backend.no_padding()
     return backend
 
 
-def _eos_beside(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
-    """Ids in generation_config.json (without it, config.json), and the token in tokenizer_config.json."""
-    said = _words(folder / "generation_config.json").get("eos_token_id")
-    if said is None:
-        said = _words(folder / "config.json").get("eos_token_id")
-    listed: Sequence[Any] = cast(Sequence[Any], said) if isinstance(said, list) else [said]
-    token = _words(folder / "tokenizer_config.json").get("eos_token")
-    content = cast(dict[str, Any], token).get("content") if isinstance(token, dict) else token
-    named = backend.token_to_id(content) if isinstance(content, str) else None
-    return frozenset(number for number in (*listed, named) if type(number) is int)
-
-
-def _words(path: Path) -> dict[str, Any]:
+def _try(text: bytes, path: Path) -> None:
+    """Raises BU226 for a file that takes much more than its size would, BU231 for one that does not load."""
+    size = len(text) / 1e6
     try:
-        return strict_json(path.read_bytes()) if path.is_file() else {}
-    except ValueError as error:
-        raise _unreadable(path, str(error)) from None
+        answer = json.loads(confined("trial.py", text, seconds=0.6 + size / 8, megabytes=130 + int(12 * size)))
+    except Overrun as error:
+        help = "fetch the model's published tokenizer.json; no real one comes near"
+        raise fail("BU226", f"the tokenizer in `{path}` {error}", help=help, file=str(path)) from None
+    if answer["error"]:
+        raise unreadable(path, answer["error"])
 
 
-def _unreadable(path: Path, why: str) -> BringupError:
-    return fail("BU231", f"`{path}` is not readable: {why}", help="fetch the file again", file=str(path))
+def _impossible(why: str) -> BringupError:
+    help = "its tokenizer.json asks for the impossible; compile again with the one that the model's makers published"
+    return fail("BU613", f"the tokenizer gives up: {why}", help=help)

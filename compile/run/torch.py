@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from bringup.compile.program import Interface, bound
+from bringup.compile.program import Function, Interface, bound
 from bringup.compile.run.weights import check_weights, dtype_of
 from bringup.graphs.graph import Step
 
@@ -60,23 +61,27 @@ class TorchExecutor:
         for state in self._states.values():
             state.zero_()
 
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        return {name: to_numpy(state.clone()) for name, state in self._states.items()}
 
-def save_functions(exported: Mapping[str, ExportedProgram], folder: Path) -> list[Path]:
-    """Writes `<function>.pt2` for each function."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.pt2" for name in exported]
-    for path, program in zip(paths, exported.values(), strict=True):
-        kept, program.example_inputs = (
-            program.example_inputs,
-            None,
-        )  # fake tensors: torch's safe loader refuses them
-        torch.export.save(program, path)
-        program.example_inputs = kept
-    return paths
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named."""
+        for name, array in arrays.items():
+            self._states[name].copy_(to_tensor(np.ascontiguousarray(array)))
+
+
+def encode(function: Function, program: ExportedProgram) -> bytes:
+    """A traced stage as the bytes of a `.pt2` file."""
+    kept, program.example_inputs = program.example_inputs, None  # fake tensors: torch's safe loader refuses them
+    file = BytesIO()
+    torch.export.save(program, file)
+    program.example_inputs = kept
+    return file.getvalue()
 
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
-    """Reads what `save_functions` wrote."""
+    """Every function of a program, from `<function>.pt2` as `encode` made it."""
     return {function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions}
 
 

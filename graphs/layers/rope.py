@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bringup.graphs.config import Fields
 from bringup.graphs.module import Const, Module
+from bringup.shown import short, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,10 @@ class RopeConfig:
         inner = Fields(raw, f"{fields.family} rope")
         theta = inner.take("rope_theta", float, fields.take("rope_theta", float, 10000.0))
         kind = inner.take("rope_type", str, inner.take("type", str, "default"))
-        if kind == "default":
+        if inner.findings:  # theta or the type is a stand-in
+            made = cls()
+            inner.read |= raw.keys()
+        elif kind == "default":
             made = cls(theta=theta)
         elif kind == "linear":
             made = cls(kind, theta, inner.take("factor", float))
@@ -44,22 +48,27 @@ class RopeConfig:
                 inner.take("factor", float),
                 inner.take("low_freq_factor", float),
                 inner.take("high_freq_factor", float),
-                inner.take("original_max_position_embeddings", int),
+                inner.size("original_max_position_embeddings"),
             )
         else:
             made = cls()
             inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
             inner.error(
                 "BU122",
-                f"config says rope type `{kind}`; the {fields.family} graph implements `default`, `linear`, `llama3`",
+                f"config says rope type `{short(kind)}`; the {fields.family} graph implements `default`, `linear`, "
+                "`llama3`",
                 "rope_type",
                 "add the type to graphs/layers/rope.py; angles of another type would be wrong at every position",
             )
         if made.factor <= 0 or theta <= 0:
             inner.error("BU121", f"rope theta {theta:g} and factor {made.factor:g} have to be above 0", "rope_theta")
         inner.read |= {"original_max_position_embeddings"} if kind != "llama3" else set()
-        for key in raw.keys() - inner.read:
-            inner.error("BU120", f"rope setting `{key}` = {raw[key]!r} is not one that type `{kind}` knows", key)
+        if made.high_freq_factor <= made.low_freq_factor:
+            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
+        if unknown := [key for key in raw if key not in inner.read]:
+            said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
         fields.findings += inner.findings
         return made
 

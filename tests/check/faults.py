@@ -320,15 +320,14 @@ def write_draft(draft: Draft, folder: Path, shards: int = 1) -> Path:
     return folder
 
 
-def tiny(family: Family, folder: Path) -> Path:
+def tiny(family: Family, folder: Path, config: Any = None) -> Path:
     """A small random model of the family, as transformers saves it; no tensor is as a new one would be."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
-    config = CONFIGS[family.name]()
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(config or CONFIGS[family.name]())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

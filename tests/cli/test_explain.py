@@ -13,7 +13,7 @@ from tests.cli.headers import write_gguf
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("adapters/**/*.py"), *ROOT.glob("compile/**/*.py"), *ROOT.glob("graphs/**/*.py")]
-SOURCES += [*ROOT.glob("bringup/*.py"), *ROOT.glob("bringup/cli/*.py")]
+SOURCES += [*ROOT.glob("bringup/*.py"), *ROOT.glob("bringup/cli/*.py"), *ROOT.glob("bringup/render/**/*.py")]
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
@@ -25,7 +25,7 @@ def test_every_code_has_a_page_and_every_page_a_code() -> None:
 def test_a_page_has_all_its_parts(code: str) -> None:
     text = (FOLDER / f"{code}.md").read_text("utf-8")
     assert re.match(rf"# {code} [a-z0-9]+(-[a-z0-9]+)*\n\n", text)
-    parts = ["**Why it matters.**", "**Example**\n\n    ", "**Fix.**"]
+    parts = ["**Why it matters.**", "**Example**\n\n", "**Fix.**"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from importlib.metadata import version
-from types import SimpleNamespace
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import click
 import pytest
@@ -18,31 +23,38 @@ def failing(monkeypatch: pytest.MonkeyPatch):
     """Makes `bringup models` end with an error."""
 
     def fail_with(error: BaseException) -> None:
-        def stop() -> None:
-            raise error
-
-        stub = SimpleNamespace(command=click.Command("models", callback=stop))
+        code = compile("raise error", main.__file__, "exec")  # what the mistake of a file of bringup's looks like
+        stub = SimpleNamespace(command=click.Command("models", callback=FunctionType(code, {"error": error})))
         monkeypatch.setattr(main, "import_module", lambda name: stub)
 
     return fail_with
 
 
 def test_version_help_and_lists(bringup: Bringup) -> None:
-    assert bringup("--version").output == f"bringup, version {version('bringup')}\n"
+    told = bringup("--version").output
+    assert told == bringup("-V").output
+    assert re.fullmatch(
+        rf"bringup {version('bringup')} \(python [\d.]+, .*torch {re.escape(version('torch'))}, .*\)\n", told
+    )
     for words in (["--help"], ["-h"], *([command, "--help"] for command in main.COMMANDS)):
         assert bringup(*words).exit_code == 0
     assert "hf://openai-community/gpt2\n" in bringup("models").output
     assert "LlamaForCausalLM" in bringup("models").output
 
 
-def test_doctor_tells_what_is_missing(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bringup.cli.doctor._version", lambda name: "9.9" if name == "numpy" else "")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    lines = bringup("doctor").output.splitlines()
-    rows = {line.split("  ")[0]: line for line in lines if line}
-    assert rows["numpy"].endswith(" 9.9")
-    assert rows["torch"].endswith(" missing; pip install 'bringup[compile]'")
-    assert rows["offline"].endswith("yes, by HF_HUB_OFFLINE")
+def test_no_arguments_are_a_mistake_that_shows_the_help(bringup: Bringup) -> None:
+    result = bringup()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: bringup [OPTIONS] COMMAND")
+
+
+def test_the_help_imports_no_command() -> None:
+    script = "import sys; from bringup.cli.main import main\ntry: main()\nfinally: print(sorted(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(f"  {name} " in told for name in main.COMMANDS)
+    loaded = {name for name in told.splitlines()[-1].split("'") if name.startswith("bringup.")}
+    assert not loaded & {f"bringup.cli.{name}" for name in (*main.COMMANDS, "options")}
+    assert not {name for name in loaded if name.startswith(("bringup.compile", "bringup.adapters", "bringup.graphs"))}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +66,7 @@ def test_doctor_tells_what_is_missing(bringup: Bringup, monkeypatch: pytest.Monk
         (PermissionError(13, "Permission denied", "/x"), 3, "error[BU901]: permission denied: `/x`"),
         (ModuleNotFoundError("…", name="bringup.nowhere"), 101, "this is a bug in bringup"),
         (ZeroDivisionError("division by zero"), 101, "ZeroDivisionError: division by zero"),
+        (RecursionError("maximum recursion depth exceeded"), 101, "RecursionError: maximum recursion depth exceeded"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -65,9 +78,56 @@ def test_exit_codes(bringup: Bringup, failing, error: BaseException, code: int, 
     assert "Traceback" not in result.output
 
 
-def test_a_traceback_only_when_asked(bringup: Bringup, failing) -> None:
+@pytest.mark.parametrize("words", [["-v", "models"], ["models", "-v"], ["models", "--verbose"]])
+def test_a_traceback_only_when_asked(bringup: Bringup, failing, words: list[str]) -> None:
     failing(ZeroDivisionError("division by zero"))
-    assert "Traceback" in bringup("-v", "models").stderr
+    assert "Traceback" in bringup(*words).stderr
+    assert "Traceback" not in bringup("models").stderr
+
+
+def test_verbose_stands_anywhere(bringup: Bringup) -> None:
+    for words in (["-v", "cache", "ls"], ["cache", "-v", "ls"], ["cache", "ls", "-v"], ["doctor", "-v", "--json"]):
+        assert bringup(*words).exit_code == 0
+
+
+def test_verbose_is_an_option_and_no_other_word(bringup: Bringup, failing) -> None:
+    failing(ZeroDivisionError("division by zero"))
+    assert "Traceback" not in bringup("models", "--", "-v").stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "help"),
+    [
+        ("check", "neither a model nor a checkpoint is named", "give a MODEL (`bringup models` lists them)"),
+        ("check a b", "got unexpected extra argument (b)", "`bringup check --help` shows what there is"),
+        ("run", "`BUNDLE` is missing", "usage: bringup run [OPTIONS] BUNDLE"),
+        ("check gpt2 --tp x", "`--tp`: `x` is not a whole number", "`bringup check --help`"),
+        ("check gpt2 --tp", "option `--tp` requires an argument", "--help` shows what there is"),
+        ("run x --tokens 1 --top-p 7", "`--top-p`: 7.0 is not in the range 0<x<=1", "`bringup run --help`"),
+        ("check gpt2 --checkpoint ./x --revision y", "--revision goes with a checkpoint", "leave it out"),
+    ],
+)
+def test_wrong_usage_is_told_like_all_else(bringup: Bringup, line: str, said: str, help: str) -> None:
+    result = bringup(*line.split())
+    told = result.stdout + result.stderr
+    assert result.exit_code == 2
+    assert re.match(rf"error\[BU02[34]\]: {re.escape(said)}", told), told
+    assert f"\n  = help: {help}" in told or help in told
+    assert "Usage:" not in told
+
+
+def test_a_stream_that_takes_no_more() -> None:
+    """The reader went away, the disk is full: one line or none, and nothing from the interpreter as it ends."""
+    command = [sys.executable, "-m", "bringup", "models"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("error[BU90")) == (3, 1)
+    assert "Exception ignored" not in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_packages_are_found_by_module() -> None:

@@ -175,19 +175,30 @@ def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ok", [True, False])
 def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> None:
-    departs = Diagnostic(code="BU701", message="the first module that departs is `h.0`")
-    parity = SimpleNamespace(
-        ok=ok,
-        rows=[("prefill", "1e-6 over 48 rows")],
-        findings=[] if ok else [departs],
-        tolerance=2e-4,
-        as_json=lambda: {"ok": ok},
-    )
-    monkeypatch.setattr("bringup.compile.verify.verify", lambda model, checkpoint, progress: parity)
-    result = bringup("verify", "gpt2")
+    from bringup.compile.parity import Difference, Layer, Parity
+
+    off = 1e-6 if ok else 0.5
+    parity = Parity(model="gpt2", target="torch", dtype="float32", reference="mine 1", tolerance=2e-4, tokens=77)
+    parity.differences.append(Difference(phase="prefill_64", rows=61, relative=off, wrong=0, exempt=0))
+    parity.modules += [Layer(name=name, given=0.0, output=off, alone=off) for name in ("h.0", "h.0.attn")]
+    if not ok:
+        parity.findings.append(Diagnostic(code="BU701", message="the first module that departs is `h.0`"))
+    asked: dict[str, Any] = {}
+
+    def verify(model: str, checkpoint: str | None, **options: Any) -> Parity:
+        asked.update(options)
+        return parity
+
+    monkeypatch.setattr("bringup.compile.verify.verify", verify)
+    result = bringup("verify", "gpt2", "--checkpoint", "dummy")
     assert result.exit_code == (0 if ok else 1)
-    assert result.stdout.startswith("prefill  1e-6 over 48 rows\n")
+    assert result.stdout.startswith("prefill_64  ")
     assert ("error[BU701]" in result.stdout) is not ok
-    last = f"gpt2: {'agrees' if ok else 'departs'} (transformers, tolerance 0.0002)\n"
+    said = "agrees" if ok else "departs"
+    last = f"gpt2: {said} on torch with mine 1 (77 tokens, float32, tolerance 0.0002)\n"
     assert result.stdout.endswith(last)
-    assert json.loads(bringup("verify", "gpt2", "--json").stdout) == {"ok": ok}
+    assert (asked["against"], asked["target"], asked["bisect"], asked["save"]) == ("transformers", "torch", False, None)
+    bringup("verify", "gpt2", "--checkpoint", "dummy", "--bisect", "-o", "kept", "--against", "a.npz")
+    assert (asked["against"], asked["target"], asked["bisect"], asked["save"]) == ("a.npz", "cpu", True, Path("kept"))
+    told = json.loads(bringup("verify", "gpt2", "--checkpoint", "dummy", "--json").stdout)
+    assert (told["ok"], told["layers"]) == (ok, {"h.0": off, "h.0.attn": off})

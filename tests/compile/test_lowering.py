@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from bringup.compile.export import ExportOptions, export_program
+from bringup.compile.export import export_program
 from bringup.compile.lower.iree import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.lower.mlir import to_mlir
 from bringup.compile.program import Executor, Interface, Program
 from bringup.compile.run.iree import IreeExecutor
-from bringup.compile.run.torch import TorchExecutor, load_functions, save_functions, to_numpy
+from bringup.compile.run.torch import TorchExecutor, encode, load_functions, to_numpy
+from bringup.compile.stages import Layout
 from bringup.diagnostics import BringupError
 from bringup.graphs.graph import Step
 from bringup.graphs.ops.attention import BLOCK
@@ -47,17 +48,18 @@ def state_names(module: torch.nn.Module) -> list[str]:
     return [name for name, _ in module.named_buffers() if name in module.state_dict()]
 
 
+def layout_of(module: torch.nn.Module, kinds: Sequence[int], all_logits: bool = False) -> Layout:
+    paths = {id(part): path for path, part in module.named_modules()}
+    layers = [paths[id(layer)] for layer in module.layers]
+    return Layout(layers=layers, kinds=kinds, buckets=(BUCKET,), context=MAX_SEQ, all_logits=all_logits)
+
+
 @cache
 def build(model: str, dtype: torch.dtype, all_logits: bool = False) -> Built:
     make, kinds = MODELS[model]
     module = seeded(make, dtype)
     states = state_names(module)
-    program = export_program(
-        module.to("meta"),
-        kinds=kinds,
-        states=states,
-        options=ExportOptions(buckets=(BUCKET,), max_seq=MAX_SEQ, all_logits=all_logits),
-    )
+    program = export_program(module.to("meta"), layout_of(module, kinds, all_logits), states=states)
     module = seeded(make, dtype)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return Built(module, program, {name: to_numpy(t) for name, t in tensors.items() if name not in states}, dtype)
@@ -155,8 +157,7 @@ def test_equal_layers_are_lowered_once() -> None:
     counts = []
     for layers in (2, 6):
         module = seeded(lambda n=layers: ToyGPT(layers=n), torch.float32)
-        options = ExportOptions(buckets=(BUCKET,), max_seq=MAX_SEQ)
-        program = export_program(module, kinds=[0] * layers, states=state_names(module), options=options)
+        program = export_program(module, layout_of(module, [0] * layers), states=state_names(module))
         assert len(program.interface.functions) == 6
         flow = compile_mlir(to_mlir(program), IreeOptions(extra_flags=("--compile-to=flow",))).decode()
         counts.append(len(re.findall(r"^\s*flow\.executable ", flow, re.MULTILINE)))
@@ -174,7 +175,8 @@ def test_interface_survives_json_and_functions_survive_saving(tmp_path: Path) ->
     built = build("llama", torch.float32)
     interface = Interface.from_json(built.program.interface.to_json())
     assert interface == built.program.interface
-    save_functions(built.program.exported, tmp_path)
+    for function in interface.functions:
+        (tmp_path / f"{function.name}.pt2").write_bytes(encode(function, built.program.exported[function.name]))
     run = TorchExecutor(load_functions(tmp_path, interface), interface, built.weights)
     tokens = np.arange(7)
     logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET)._asdict())["logits"]

@@ -145,6 +145,13 @@ def test_arrays_in_memory_have_no_source(saved, tmp_path):
         verify(str(out))
 
 
+def test_a_bundle_has_its_own_target(tmp_path):
+    (tmp_path / "manifest.json").touch()
+    for option in (["--target", "cpu"], ["--dtype", "bfloat16"]):
+        result = CliRunner().invoke(cli, ["verify", str(tmp_path), *option])
+        assert (result.exit_code, "is a bundle" in result.output) == (2, True), result.output
+
+
 # --- models that transformers does not know
 
 

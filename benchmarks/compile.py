@@ -1,0 +1,138 @@
+"""How long GPT-2 takes to compile: from nothing, again, and after an edit of one layer's forward. See README.md.
+
+Every figure is the time of a whole process, interpreter and imports included, that ends when the model could run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bandwidth import cores
+
+from bringup import open_job
+from bringup.compile.weights_file import write_weights
+from bringup.graphs import gpt2
+
+HERE = Path(__file__).parent
+CASES = ("from nothing", "again, the same place", "again, elsewhere", "after an edit")
+Times = dict[str, float]
+
+# What makes graphs/gpt2.py a model file of the user's own.
+FAMILY = """
+
+from bringup.adapters.gpt2 import adapter
+from bringup.graphs.registry import Family
+
+family = Family(name="gpt2", graph=GPT2, config=GPT2Config, adapter=adapter)
+"""
+FORWARD = "        x_Nm = x_Nm + self.attn(self.ln_1(x_Nm), step)\n"
+EDITED = "        x_Nm = x_Nm + 1.5 * self.attn(self.ln_1(x_Nm), step)\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-python", metavar="PYTHON", help="an interpreter that has Modular's `max`")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the table also goes here")
+    options = parser.parse_args()
+    contenders: dict[str, Callable[[Path, Path], Times]] = {"bringup": _bringup, "torch.compile": _torch}
+    if options.max_python:
+        contenders["MAX"] = lambda scratch, checkpoint: _max(options.max_python, scratch, checkpoint)
+    seen: dict[str, list[Times]] = {name: [] for name in contenders}
+    with TemporaryDirectory(prefix="bringup-bench-") as folder:
+        checkpoint = Path(folder, "gpt2")
+        _write(checkpoint)
+        for number in range(options.rounds):
+            for name, run in contenders.items():
+                print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+                with TemporaryDirectory(prefix="bringup-bench-") as scratch:
+                    seen[name].append(run(Path(scratch), checkpoint))
+    text = _table(seen)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n", "utf-8")
+
+
+def _write(checkpoint: Path) -> None:
+    """Seeded GPT-2 124M in float32, as a folder that every contender opens."""
+    job = open_job("gpt2", "dummy")
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text(json.dumps(dict(job.config)), "utf-8")
+    headers = job.checkpoint.headers
+    write_weights(
+        checkpoint / "model.safetensors", list(headers.values()), lambda name: job.checkpoint.read(headers[name])
+    )
+
+
+def _bringup(scratch: Path, checkpoint: Path) -> Times:
+    model = scratch / "my_gpt2.py"
+    source = Path(gpt2.__file__).read_text("utf-8")
+    assert FORWARD in source
+    model.write_text(source + FAMILY, "utf-8")
+    command = [sys.executable, "-m", "bringup", "compile", str(model), "--checkpoint", str(checkpoint)]
+    places = {"BRINGUP_COMPILE_CACHE": str(scratch / "cache")}
+
+    def compiled(name: str) -> float:
+        return _seconds([*command, "-o", str(scratch / name)], places)
+
+    nothing, same, elsewhere = compiled("a.bundle"), compiled("a.bundle"), compiled("b.bundle")
+    model.write_text((source + FAMILY).replace(FORWARD, EDITED), "utf-8")
+    return dict(zip(CASES, (nothing, same, elsewhere, compiled("c.bundle")), strict=True))
+
+
+def _torch(scratch: Path, checkpoint: Path) -> Times:
+    """transformers' model, its forward compiled for 512 tokens and for one; its cache knows no places."""
+    command = [sys.executable, str(HERE / "compile_torch.py"), str(checkpoint)]
+    places = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"), "HF_HUB_OFFLINE": "1"}
+    nothing, again = _seconds(command, places), _seconds(command, places)
+    edited = _seconds([*command, "edited"], places)
+    return {CASES[0]: nothing, CASES[2]: again, CASES[3]: edited}
+
+
+def _max(python: str, scratch: Path, checkpoint: Path) -> Times:
+    """The same model on MAX's API, one graph of the whole sequence; its cache knows no places."""
+    command = [python, str(HERE / "compile_max.py"), str(checkpoint)]
+    places = {"MODULAR_CACHE_DIR": str(scratch / "max"), "MODULAR_HOME": str(scratch / "home")}
+    nothing, again = _seconds(command, places), _seconds(command, places)
+    edited = _seconds([*command, "edited"], places)
+    return {CASES[0]: nothing, CASES[2]: again, CASES[3]: edited}
+
+
+def _seconds(command: list[str], places: dict[str, str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, env=os.environ | places, check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
+    return time.perf_counter() - start
+
+
+def _table(seen: dict[str, list[Times]]) -> str:
+    rows = [
+        f"GPT-2 124M float32, {cores()} cores, whole processes; median (least to most) seconds of {_rounds(seen)}",
+        "",
+    ]
+    rows += [f"| | {' | '.join(seen)} |", f"|---|{'---|' * len(seen)}"]
+    for case in CASES:
+        rows.append(
+            f"| {case} | {' | '.join(_cell([t[case] for t in times if case in t]) for times in seen.values())} |"
+        )
+    return "\n".join(rows)
+
+
+def _rounds(seen: dict[str, list[Times]]) -> str:
+    return f"{len(next(iter(seen.values())))} rounds"
+
+
+def _cell(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "-"
+
+
+if __name__ == "__main__":
+    main()

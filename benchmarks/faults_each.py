@@ -1,0 +1,34 @@
+"""Runs a load on many folders after one import of the tool.
+
+What the load prints comes to stand in the folder's `said.txt`, its exit code in `exit_code`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def each(arguments: Sequence[str], load: Callable[[Path, str], None]) -> None:
+    """`arguments` are FOLDER,MORE pairs; `load` gets the two. What it raises is told as the interpreter would."""
+    terminal = [os.dup(stream) for stream in (1, 2)]
+    for pair in arguments:
+        name, _, more = pair.partition(",")
+        folder = Path(name)
+        with (folder / "said.txt").open("wb") as said:
+            for stream in (1, 2):
+                os.dup2(said.fileno(), stream)
+        code = 0
+        try:
+            load(folder, more)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream, kept in zip((1, 2), terminal, strict=True):
+            os.dup2(kept, stream)
+        (folder / "exit_code").write_text(str(code), "utf-8")

@@ -1,0 +1,17 @@
+"""A file for parsers that read files: rewritten for each input, in memory where the system has such a place."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+_MEMORY = Path("/dev/shm")
+
+
+def scratch_folder() -> Path:
+    """An empty folder that vanishes with the process."""
+    made = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made

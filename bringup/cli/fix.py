@@ -1,0 +1,66 @@
+"""`bringup check --fix` and `--diff`: the edits that a check has proved, shown and made."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from difflib import unified_diff
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import TextIO
+
+from bringup.compile.fix.pyfile import PyFile
+from bringup.diagnostics import Fix, Report
+from bringup.render.words import plural
+
+
+def repair(report: Report, told: TextIO, *, write: bool) -> bool:
+    """Prints the edits of a report's findings as a diff, and makes them; whether a file was changed. Raises OSError."""
+    findings = [finding for finding in report.findings if finding.fixes]
+    edits: dict[Path, list[Fix]] = {}
+    for fix in dict.fromkeys(fix for finding in findings for fix in finding.fixes):
+        edits.setdefault(Path(fix.file).resolve(), []).append(fix)
+    changed = False
+    for path, fixes in edits.items():
+        before = PyFile.read(path)
+        after = before.edited(fixes)
+        told.write(_diff(before, after))
+        if write and _is_installed(path):
+            print(f"note: `{path}` belongs to an installed package: copy it, and use --adapter FILE", file=sys.stderr)
+        elif write:
+            _replace(path, after)
+            changed = True
+    done = "fixed" if changed else "would fix"
+    print(f"{done} {plural(len(findings), 'error')}" if findings else "nothing to fix for certain", file=sys.stderr)
+    return changed
+
+
+def _diff(before: PyFile, after: PyFile) -> str:
+    here, path = Path.cwd(), before.path
+    name = path.relative_to(here) if path.is_relative_to(here) else path
+    old, new = ([line.rstrip("\r\n") for line in file.lines] for file in (before, after))
+    return "".join(f"{line}\n" for line in unified_diff(old, new, str(name), str(name), lineterm=""))
+
+
+def _is_installed(path: Path) -> bool:
+    places = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+    return any(path.is_relative_to(place) for place in places)
+
+
+def _replace(path: Path, file: PyFile) -> None:
+    """Writes the file whole or not at all, and has Python read it anew."""
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(file.text.encode(file.encoding))
+        os.chmod(part, path.stat().st_mode)  # noqa: PTH101  a name, not a path
+        os.replace(part, path)  # noqa: PTH105
+    except BaseException:
+        os.unlink(part)  # noqa: PTH108
+        raise
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)  # same size, same second: it would pass for current
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None)]:
+        if Path(sys.modules[name].__file__ or "").resolve() == path:
+            del sys.modules[name]  # imported anew by whoever asks next

@@ -1,0 +1,115 @@
+"""`--report FILE.html`: what a command did, kept as a page when it ends, well or not."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bringup.diagnostics import BringupError, fail
+from bringup.progress import Progress
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+    from bringup.compile.parity import Parity
+    from bringup.compile.record import Recorder
+
+Command = Callable[..., Any]
+
+
+def report_option(command: Command) -> Command:
+    """The option of every command that has something to show."""
+    help = "Also write a page to look at: stages, memory, modules, where each parameter came from."
+    file = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--report", type=file, metavar="FILE.html", help=help)(command)
+
+
+@dataclass(slots=True)
+class Reporting:
+    """What the command says of its work; `progress` is for those who do it."""
+
+    progress: Progress
+    result: str = "planned"
+    bundle: Path | None = None
+    parity: Parity | None = None
+
+
+@contextmanager
+def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int | None) -> Generator[Reporting]:
+    """Writes the page for what happens inside, also when that ends in a BringupError; without a path, none.
+
+    Raises BU021 when the page cannot stand there.
+    """
+    from bringup.render.progress import StageLines
+
+    if path is None or job is None:
+        yield Reporting(StageLines())
+        return
+    if not path.resolve().parent.is_dir():  # before the work, not after
+        said = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
+        raise fail("BU021", said, help="give the path of a file")
+    from bringup.compile.record import Recorder
+
+    recorder = Recorder(StageLines())
+    told = Reporting(recorder)
+    try:
+        yield told
+    except BringupError as error:
+        told.result = "failed"
+        _write(path, job, target, max_seq_len, recorder, told, error)
+        raise
+    _write(path, job, target, max_seq_len, recorder, told)
+
+
+@contextmanager
+def reporting_on(
+    path: Path | None, model: str, checkpoint: str | None, target: str, dtype: str
+) -> Generator[Reporting]:
+    """The same for the verification of a bundle or a model."""
+    from bringup.compile.bundle import MANIFEST, read_manifest
+
+    folder = Path(model) if (Path(model) / MANIFEST).is_file() else None
+    job, context = None, None
+    if path and folder:
+        from bringup.compile.verify import job_of_bundle
+
+        manifest = read_manifest(folder)
+        job, target, context = job_of_bundle(manifest, checkpoint), manifest["target"], manifest["max_seq_len"]
+    elif path:
+        from bringup.compile.job import open_job
+
+        job = open_job(model, checkpoint, dtype=dtype)
+    with reporting(path, job, target, context) as told:
+        told.bundle = folder
+        yield told
+
+
+def _write(
+    path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, told: Reporting,
+    error: BringupError | None = None,
+) -> None:  # fmt: skip
+    from bringup.compile.record import record_of
+    from bringup.render.html.page import page
+    from bringup.render.write import write_whole
+
+    record = record_of(
+        job,
+        recorder,
+        command=shlex.join(["bringup", *sys.argv[1:]]),
+        date=datetime.now(UTC),
+        target=target,
+        max_seq_len=max_seq_len or (told.parity.tokens if told.parity else None),
+        result=told.result,
+        error=error,
+        bundle=told.bundle,
+        parity=told.parity,
+    )
+    write_whole(path, page(record))
+    print(f"report: {path}", file=sys.stderr)

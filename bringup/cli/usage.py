@@ -1,0 +1,50 @@
+"""A command line that cannot be read, as a diagnostic like any other."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from bringup.diagnostics import BringupError, did_you_mean, fail
+
+
+def of_usage(error: click.ClickException) -> BringupError:
+    """BU023 for what the command does not know or lacks, BU024 for a value that an option does not take."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    path = ctx.command_path if ctx else "bringup"
+    help = f"`{path} --help` shows what there is"
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        known = ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
+        name = f"{path} {error.command_name}".removeprefix("bringup ")
+        hint = did_you_mean(error.command_name, known) or f"there are {', '.join(known)}"
+        return fail("BU023", f"there is no command `{name}`", help=hint)
+    if isinstance(error, click.NoSuchOption):
+        known = [name for parameter in ctx.command.get_params(ctx) for name in parameter.opts] if ctx else []
+        return fail(
+            "BU023",
+            f"`{path}` has no option `{error.option_name}`",
+            help=did_you_mean(error.option_name, [name for name in known if name.startswith("-")]) or help,
+        )
+    if isinstance(error, click.MissingParameter) and error.param:
+        usage = ctx.command.get_usage(ctx).partition(":")[2].strip() if ctx else path
+        return fail("BU023", f"`{error.param.make_metavar(ctx or _NOWHERE)}` is missing", help=f"usage: {usage}")
+    if isinstance(error, click.BadParameter) and error.param:
+        return fail("BU024", f"`{named(error.param)}`: {_in_house_style(error.message)}", help=help)
+    message, _, more = _in_house_style(error.format_message()).partition("; ")
+    return fail("BU023", message, help=more or help)
+
+
+def named(parameter: click.Parameter) -> str:
+    """`--format`; of an argument its metavar."""
+    return max(parameter.opts, key=len) if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
+
+
+def _in_house_style(text: str) -> str:
+    """Click's sentences as ours: lower case, names in backticks, no final stop."""
+    text = text.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
+    text = re.sub(r"(?<!\w)'([^']*)'", r"`\1`", text).removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+_NOWHERE = click.Context(click.Command("bringup"))

@@ -1,0 +1,72 @@
+"""Which of the known names somebody meant: by the number of slips of the hand between the two.
+
+A slip is a letter too many, too few, another one, or two exchanged: the restricted Damerau-Levenshtein distance
+(R. A. Wagner and R. Lowrance, An extension of the string-to-string correction problem, J. ACM 22, 1975).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST = 3  # slips in one name; of a short one, a third of its letters
+SHORTEST_START = 3  # letters that are enough to stand for a name that begins with them
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The one or two known names that are closest to `name`; none when nothing is close.
+
+    A name cut short, and a dotted name without its first parts, stand for the whole. Case does not count.
+    """
+    best: list[str] = []
+    limit, asked = max(1, min(MOST, len(name) // 3)), name.lower()
+    for other in dict.fromkeys(known):
+        found = slips(asked, other.lower(), limit)
+        if found is None or found >= min(len(asked), len(other)):  # nothing in common
+            continue
+        if found < limit:
+            best, limit = [], found
+        best.append(other)
+    return best[:2] if best else _longer(asked, known)
+
+
+def _longer(asked: str, known: Iterable[str]) -> list[str]:
+    """The names that begin with what was asked, or end with it after a dot: when there are one or two."""
+    if len(asked) < SHORTEST_START:
+        return []
+    longer = [other for other in dict.fromkeys(known) if f".{other.lower()}".endswith(f".{asked}")]
+    longer = longer or [other for other in dict.fromkeys(known) if other.lower().startswith(asked)]
+    return longer if len(longer) <= 2 else []
+
+
+def slips(one: str, other: str, limit: int) -> int | None:
+    """How many slips turn `one` into `other`; None when more than `limit`, or when a whole part is another word."""
+    if abs(len(one) - len(other)) > limit:
+        return None
+    start = 0
+    while start < min(len(one), len(other)) and one[start] == other[start]:
+        start += 1
+    end = 0
+    while end < min(len(one), len(other)) - start and one[-1 - end] == other[-1 - end]:
+        end += 1
+    a, b = one[start : len(one) - end], other[start : len(other) - end]
+    found = _distance(a, b, limit)
+    if found > limit or (found == MOST and found == len(a) == len(b)):  # Llama is no slip of Gemma
+        return None
+    return found
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """Row by row, three rows at a time (the one two above serves exchanges); above `limit` any number above it."""
+    far = limit + 1
+    above, row = [far] * (len(b) + 1), list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        before, above, row = above, row, [far] * (len(b) + 1)
+        row[0] = i
+        for j in range(max(1, i - limit), min(len(b), i + limit) + 1):  # further off the diagonal is above the limit
+            steps = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != b[j - 1]))
+            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == b[j - 1]:
+                steps = min(steps, before[j - 2] + 1)
+            row[j] = steps
+        if min(row) > limit:
+            return far
+    return row[-1]

@@ -1,0 +1,39 @@
+"""What the check and the work had to say."""
+
+from __future__ import annotations
+
+from bringup.compile.record import Record
+from bringup.diagnostics import Diagnostic, Severity
+from bringup.render.html.section import Section
+from bringup.render.html.source import line_of
+from bringup.render.html.tags import Html, Inside, code, tag
+from bringup.render.report import ordered
+from bringup.render.words import plural
+
+
+def findings(record: Record) -> Section:
+    """Errors first, each with the lines it points at and what to do."""
+    listed = ordered(record.findings)
+    numbers = [(severity, sum(f.severity is severity for f in listed)) for severity in Severity]
+    said = ", ".join(plural(number, str(severity)) for severity, number in numbers if number)
+    nothing = "Every parameter is made whole, every tensor is read whole or dropped with a reason."
+    return Section("findings", "Findings of the check", said or nothing, tuple(map(_finding, listed)))
+
+
+def _finding(finding: Diagnostic) -> Html:
+    head = tag("h3", tag("span", f"{finding.severity} {finding.code}", class_="mark"), " ", backticked(finding.message))
+    facts: list[tuple[str, Inside]] = []
+    facts += [("the rule", line_of(finding.where))] if finding.where else []
+    facts += [("the parameter", line_of(finding.declared))] if finding.declared else []
+    known = {"file": finding.file, "expected": finding.expected, "actual": finding.actual}
+    facts += [(label, code(said)) for label, said in known.items() if said and said not in finding.message]
+    facts += [("help", backticked(finding.help))] if finding.help else []
+    facts += [("more", code(f"bringup explain {finding.code}"))]
+    listed = tag("dl", *((tag("dt", label), tag("dd", said)) for label, said in facts), class_="facts")
+    return tag("article", head, listed, class_=f"finding {finding.severity}")
+
+
+def backticked(message: str) -> Html:
+    """A message whose names stand in backticks."""
+    pieces = message.split("`")
+    return tag("span", *(code(piece) if k % 2 else piece for k, piece in enumerate(pieces)))

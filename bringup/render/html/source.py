@@ -1,0 +1,16 @@
+"""Lines of source code: where they stand, and what they say."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from bringup.render.html.tags import Html, code, tag
+from bringup.render.spans import span_of
+from bringup.spec import Site
+
+
+def line_of(site: Site) -> Html:
+    """A place in a file, and the expression that stands there, where it can be read."""
+    span = span_of(site)
+    lines = [(line, Html("\n")) for line in dedent("\n".join(span.lines)).split("\n")] if span else []
+    return tag("span", code(str(site), class_="site"), tag("pre", *lines) if lines else None, class_="source")

@@ -1,0 +1,116 @@
+"""A verification as text: phases, error by module, the operation that departs, and one line that sums it up."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bringup.render.report import findings_text
+from bringup.render.terminal import Paint
+from bringup.render.words import table
+from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from bringup.compile.parity import Layer, Op, Parity
+
+_FEW = 3  # layers in a row that agree and are shown one by one
+Row = tuple[str, ...]
+
+
+def parity_text(parity: Parity, name: str, paint: Paint) -> str:
+    """What `bringup verify` prints, with a newline at its end."""
+    parts = [table(parity.rows)]
+    if parity.modules:
+        near = all(module.output <= parity.tolerance for module in parity.modules)
+        parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
+    if parity.calls:
+        worst = max(parity.calls.values())
+        first = next((call for call, error in parity.calls.items() if error == worst), "")
+        first = parity.op.call if parity.op else first
+        rows = [(call, _number(error), _mark(call == first, "departs", paint)) for call, error in parity.calls.items()]
+        title = (f"compiled for {parity.target}", "from torch", "")
+        parts.append(table([title, *_shortened(rows)]))
+    if parity.op:
+        parts.append(op_text(parity.op, paint))
+    said = paint("agrees", "green") if parity.ok else paint("departs", "red")
+    last = f"{name}: {said} on {parity.target} with {parity.reference} ({parity.tokens:,} tokens, "
+    last += f"{parity.dtype}, tolerance {parity.tolerance:g})"
+    return "\n\n".join(parts) + "\n\n" + findings_text(parity.findings, paint) + last + "\n"
+
+
+def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> str:
+    """Error by module: every layer, and every module of the first layer that departs."""
+    departing = next((module for module in modules if _own(module) > tolerance), None)
+    inside = _layer(departing.name) if departing else ""
+    rows: list[Row] = []
+    for module in modules:
+        layer = _layer(module.name)
+        if layer not in ("", module.name, inside):
+            continue
+        state = "departs" if module is departing else "inherits" if module.output > tolerance else ""
+        if module is not departing and _own(module) > tolerance:
+            state = "departs too"
+        numbers = (_number(module.given), _number(module.output), _number(module.alone))
+        rows.append((module.name, *numbers, _mark(bool(state), state, paint)))
+    return table([("module", "input", "output", "alone", ""), *_shortened(rows)])
+
+
+def op_text(op: Op, paint: Paint) -> str:
+    """The operation, its line of source, and what it computes."""
+    site, margin = Site(op.file, op.line), len(str(op.line))
+    source = linecache.getline(op.file, op.line).rstrip()
+    bar, text = paint("|", "blue"), source.strip()
+    indent = " " * (len(source) - len(source.lstrip()))
+    label = f"{op.target} gives {op.dtype}{list(op.shape)}"
+    lines = [f"{paint(op.target, 'bold')} in {op.call} of {op.entry}"]
+    lines.append(f"{' ' * margin}{paint('-->', 'blue')} {site}")
+    if text:
+        lines += [f"{' ' * margin} {bar}", f"{paint(str(op.line), 'blue')} {bar} {source}"]
+        lines.append(f"{' ' * margin} {bar} {indent}{paint('^' * len(text) + ' ' + label, 'red')}")
+    lines.append(f"{' ' * margin} {paint('=', 'blue')} {paint('inputs', 'bold')}: {', '.join(op.inputs)}")
+    return "\n".join(lines)
+
+
+def _own(module: Layer) -> float:
+    return module.output if module.alone is None else module.alone
+
+
+def _nearest(modules: Sequence[Layer]) -> str:
+    furthest = max(modules, key=lambda module: module.output)
+    return f"all {len(modules)} modules agree; furthest off is {furthest.name}, by {furthest.output:.1e}"
+
+
+def _layer(name: str) -> str:
+    """The layer a module belongs to: `h.3` of `h.3.attn`; "" for one outside of layers."""
+    found = re.match(r"(.*?\.\d+)(\.|$)", name)
+    return found[1] if found else ""
+
+
+def _number(error: float | None) -> str:
+    return "-" if error is None else "0" if error == 0 else f"{error:.1e}"
+
+
+def _mark(on: bool, said: str, paint: Paint) -> str:
+    return paint(f"<- {said}", "red" if said == "departs" else "yellow") if on else ""
+
+
+def _shortened(rows: Sequence[Row]) -> Iterator[Row]:
+    """Long stretches of rows with no mark as their first, their last, and how many lie between."""
+    plain: list[Row] = []
+
+    def told() -> Iterator[Row]:
+        if len(plain) <= _FEW:
+            yield from plain
+        else:
+            yield from (plain[0], (f"… {len(plain) - 2} more that agree", *("" for _ in plain[0][1:])), plain[-1])
+        plain.clear()
+
+    for row in rows:
+        if row[-1]:
+            yield from told()
+            yield row
+        else:
+            plain.append(row)
+    yield from told()

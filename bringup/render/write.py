@@ -1,0 +1,29 @@
+"""A report in a file: whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bringup.diagnostics import fail
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replaces a file in one step; what is no plain file (a pipe, /dev/stdout) is written to.
+
+    Raises BU021 when the path cannot be that of a file, and OSError for what the machine refuses.
+    """
+    path = Path(os.path.realpath(file))
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, "utf-8")
+            return
+        try:
+            part.write_text(text, "utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        reason = (error.strerror or "").lower()
+        raise fail("BU021", f"cannot write the report `{file}`: {reason}", help="give the path of a file") from error

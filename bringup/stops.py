@@ -1,0 +1,63 @@
+"""Signals that end the program, as an exception in the main thread: what is under way cleans up as after Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the program to end; `exit_code` is what shells expect of that."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.exit_code = 128 + signum
+
+
+class _Stops:
+    """Raises the first signal: at once, or when the outermost `undisturbed` block ends. Later ones change nothing."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.signum = 0
+        self.raised = False
+
+    def __call__(self, signum: int, frame: object) -> None:
+        self.signum = self.signum or signum
+        self.deliver()
+
+    def deliver(self) -> None:
+        if self.signum and not self.depth and not self.raised:
+            self.raised = True
+            raise Stopped(self.signum)
+
+
+_stops = _Stops()
+
+
+def catch() -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP raise Stopped; those that the parent had ignored stay ignored (nohup)."""
+    _stops.__init__()
+    for signum in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _stops)
+
+
+def told(error: BaseException) -> int:
+    """Says on stderr what stopped the program, and gives its exit code: 128 and the signal's number."""
+    stopped = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, Stopped)), None)
+    sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; nothing half-written is left behind\n")
+    return stopped.exit_code if stopped else 128 + signal.SIGINT
+
+
+@contextmanager
+def undisturbed() -> Generator[None]:
+    """Puts a signal off until the block has ended. For short work that must not be left half done."""
+    _stops.depth += 1
+    try:
+        yield
+    finally:
+        _stops.depth -= 1
+        _stops.deliver()

@@ -1,0 +1,113 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Each call of an entry, compiled, from torch's own inputs: how far its results are from torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.bisect.derive import (
+    Body,
+    Signature,
+    flat,
+    program_of,
+    spec_of,
+    traced,
+    value_name,
+    with_values_as_states,
+)
+from bringup.compile.bisect.executors import Lower
+from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
+from bringup.compile.parity import relative
+from bringup.compile.program import Call, Entry, Function, Program, TensorSpec, bound
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+COLLECT = "collect"
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """How far one call's results are from torch's: its values, and the states it leaves, the worst of which is `left`
+    by the name `state`.
+    """
+
+    name: str
+    value: float
+    kept: float
+    state: str
+    left: np.ndarray | None
+
+    @property
+    def worst(self) -> float:
+        return max(self.value, self.kept)
+
+
+def call_names(entry: Entry) -> list[str]:
+    """`prologue`, `model.layers.0`, …, `epilogue`."""
+    return [call.prefix.rstrip(".") or call.function.rpartition(".")[2] for call in entry.calls]
+
+
+def separated(program: Program, entry: Entry) -> Program:
+    """The entry with every call on its own: the values it took are states; the results of all are collected."""
+    blocks = program.interface.max_blocks
+    functions: dict[str, tuple[Function, ExportedProgram]] = {}
+    states = {spec.name: spec for spec in program.interface.states}
+    results: list[TensorSpec] = []
+    step: list[TensorSpec] = []
+    for call in entry.calls:
+        function, exported = program.interface.function(call.function), program.exported[call.function]
+        taken = Signature(function, exported, blocks)
+        step = taken.step
+        for index, spec in enumerate(taken.values):
+            name = call.prefix + value_name(index)
+            states[name] = replace(spec, name=name)
+        nodes = {node.name: node for node in exported.graph.nodes}
+        results += [spec_of(nodes[str(name)]) for name in exported.graph_signature.user_outputs]
+        if call.function not in functions:
+            functions[call.function] = with_values_as_states(function, exported, blocks, {}, _as_it_is(exported))
+    collect = traced(lambda w, s, values, step: [flat(values)], {}, {}, results, step, blocks)
+    functions[COLLECT] = Function(name=COLLECT, weights=(), states=()), collect
+    calls = [Call(function=call.function, prefix=call.prefix, inputs=()) for call in entry.calls]
+    calls.append(Call(function=COLLECT, prefix="", inputs=tuple(range(len(results)))))
+    return program_of(program, entry, calls, functions, list(states.values()))
+
+
+def _as_it_is(exported: ExportedProgram) -> Body:
+    return lambda weights, states, values, step: Nodes(exported).on(
+        [*weights.values(), *states.values(), *values, *step]
+    )
+
+
+def compare_calls(
+    program: Program,
+    entry: Entry,
+    runs: Sequence[CallRun],
+    step: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray],
+    lower: Lower,
+) -> list[CallError]:
+    """Runs the separated entry from `states`, with the values that torch's runs took."""
+    executor = lower(separated(program, entry))
+    given = {
+        run.call.prefix + value_name(index): array for run in runs for index, array in enumerate(arrays(run.values))
+    }
+    executor.set_states({**states, **given})
+    collected = executor.step(entry.name, step)["logits"]
+    after = executor.states()
+    found: list[CallError] = []
+    at = 0
+    for name, run in zip(call_names(entry), runs, strict=True):
+        values = 0.0
+        for output in arrays(run.outputs):
+            values = max(values, relative(collected[at : at + output.size], output.reshape(-1)))
+            at += output.size
+        kept = dict(zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True))
+        errors = {name: relative(readable(after[name]), readable(array)) for name, array in kept.items()}
+        worst = max(errors, key=lambda name: errors[name], default="")
+        found.append(CallError(name, values, errors.get(worst, 0.0), worst, after.get(worst)))
+    return found

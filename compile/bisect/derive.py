@@ -1,0 +1,143 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Smaller programs made of a program: its functions run again under `torch.export`, with other inputs and outputs.
+
+What a call takes from the call before it, and what an operation takes from the one before it, becomes a state. An
+executor whose states are set to torch's values then computes each part from inputs that are torch's own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+Tensors = Mapping[str, "Tensor"]
+Body = Callable[[Tensors, Tensors, "tuple[Tensor, ...]", "tuple[Tensor, ...]"], "Sequence[Tensor]"]
+
+
+def value_name(index: int) -> str:
+    """The state that stands for a function's value of that index; relative to the call's prefix."""
+    return f"value.{index}"
+
+
+def traced(
+    body: Body,
+    weights: Mapping[str, TensorSpec],
+    states: Mapping[str, TensorSpec],
+    values: Sequence[TensorSpec],
+    step: Sequence[TensorSpec],
+    max_blocks: int,
+) -> ExportedProgram:
+    """Traces a body as `program.Function` describes one. Operations keep the source lines of what they came from."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.export import Dim, export
+    from torch.fx import traceback
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class Body(torch.nn.Module):
+        def forward(self, weights: Tensors, states: Tensors, values: Any, step: Any) -> tuple[Tensor, ...]:
+            return tuple(body(weights, states, values, step))
+
+    def fake(spec: TensorSpec) -> Tensor:
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+
+    blocks = {1: Dim("P", min=1, max=max_blocks)} if max_blocks > 1 else None
+    shapes = (
+        {n: None for n in weights},
+        {n: None for n in states},
+        (None,) * len(values),
+        (None, None, None, blocks, None),
+    )
+    with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), traceback.preserve_node_meta():
+        args = (
+            {name: fake(spec) for name, spec in weights.items()},
+            {name: fake(spec) for name, spec in states.items()},
+            tuple(map(fake, values)),
+            tuple(map(fake, step)),
+        )
+        return export(Body(), args, dynamic_shapes=shapes, strict=False)
+
+
+def functional(exported: ExportedProgram) -> ExportedProgram:
+    """The same operations without updates in place."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # torch 2.13's own
+        return exported.run_decompositions({})
+
+
+def user_inputs(exported: ExportedProgram) -> list[Any]:
+    """The placeholder nodes of a function's arguments, in order."""
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    return [nodes[name] for name in exported.graph_signature.user_inputs]
+
+
+def spec_of(node: Any, name: str = "") -> TensorSpec:
+    """Shape and dtype of a node; a size that is not fixed (the number of cache blocks) is 2."""
+    value = node.meta["val"]
+    shape = tuple(size if isinstance(size, int) else 2 for size in value.shape)
+    return TensorSpec(name=name or node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch."))
+
+
+class Signature:
+    """The arguments of a function, as `TensorSpec`s."""
+
+    def __init__(self, function: Function, exported: ExportedProgram, max_blocks: int) -> None:
+        specs = [spec_of(node) for node in user_inputs(exported)]
+        first, second = len(function.weights), len(function.weights) + len(function.states)
+        self.weights = dict(zip(function.weights, specs[:first], strict=True))
+        self.states = dict(zip(function.states, specs[first:second], strict=True))
+        self.values, self.step = specs[second:-5], specs[-5:]
+        blocks = self.step[3]
+        self.step[3] = TensorSpec(name=blocks.name, shape=(blocks.shape[0], min(2, max_blocks)), dtype="int64")
+
+
+def with_values_as_states(
+    function: Function, exported: ExportedProgram, max_blocks: int, extra: Mapping[str, TensorSpec], body: Body
+) -> tuple[Function, ExportedProgram]:
+    """The function again, as `body` runs it; its values, and `extra`, are states: an executor can be given them."""
+    taken = Signature(function, exported, max_blocks)
+    given = {value_name(index): spec for index, spec in enumerate(taken.values)}
+    states = {**taken.states, **given, **extra}
+
+    def run(weights: Tensors, states: Tensors, _: tuple[Tensor, ...], step: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        own = {name: states[name] for name in (*taken.states, *extra)}
+        return body(weights, own, tuple(states[name] for name in given), step)
+
+    made = traced(run, taken.weights, states, (), taken.step, max_blocks)
+    return Function(name=function.name, weights=function.weights, states=tuple(states)), made
+
+
+def program_of(
+    parent: Program,
+    entry: Entry,
+    calls: Sequence[Call],
+    functions: Mapping[str, tuple[Function, ExportedProgram]],
+    states: Sequence[TensorSpec],
+) -> Program:
+    """A program of one entry, like `entry` in its step, over weights of the parent."""
+    whole = parent.interface
+    used = {name for call in calls for name in bound(call, functions[call.function][0].weights)}
+    made = Entry(name=entry.name, num_tokens=entry.num_tokens, num_sequences=entry.num_sequences, calls=tuple(calls))
+    interface = Interface(
+        functions=tuple(function for function, _ in functions.values()),
+        entries=(made,),
+        weights=tuple(spec for spec in whole.weights if spec.name in used),
+        states=tuple(states),
+        max_blocks=whole.max_blocks,
+        all_logits=True,
+    )
+    return Program(interface=interface, exported={name: exported for name, (_, exported) in functions.items()})
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All elements in one row of float32, so that an entry's one output shows them."""
+    import torch
+
+    return torch.cat([tensor.to(torch.float32).reshape(-1) for tensor in tensors])

@@ -1,0 +1,126 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The graph's own code run by torch, module by module, beside a reference's activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bringup.adapters.materialise import materialise
+from bringup.compile.job import Job
+from bringup.compile.parity import Layer, relative
+from bringup.compile.reference import INPUT
+from bringup.compile.run.torch import to_tensor
+from bringup.compile.steps import slots_for
+from bringup.graphs.graph import Step
+from bringup.graphs.torch_module import to_torch
+
+
+class Eager:
+    """The job's graph with its weights and zeroed states; takes the steps of a session one after the other."""
+
+    def __init__(self, job: Job, context: int) -> None:
+        self.module: Any = to_torch(job.graph, job.graph.dtype, positions=context, slots=slots_for(context))
+        for name, array in materialise(job.plan, job.checkpoint).items():
+            owner, _, leaf = name.rpartition(".")
+            parameter = torch.nn.Parameter(to_tensor(array), requires_grad=False)
+            self.module.get_submodule(owner)._parameters[leaf] = parameter
+        for owner in self.module.modules():
+            for name, buffer in list(owner._buffers.items()):
+                if buffer.is_meta:
+                    owner._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+
+    def __call__(self, step: Mapping[str, np.ndarray]) -> Tensor:
+        """Logits of every row of a step."""
+        fields = Step(*(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields))
+        with torch.no_grad():
+            x, *shared = self.module.prologue(fields)
+            for layer in self.module.layers:
+                x = layer(x, *shared, fields)
+            return self.module.epilogue(x)
+
+    def layers(self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> tuple[list[Layer], Shapes]:
+        """Each module of one step beside the reference's rows of it, in the order in which modules end.
+
+        `theirs` is keyed as `record` does it: [count, …] for the step's tokens without padding. Also gives the shapes
+        of the outputs that the reference has in another shape.
+        """
+        found: list[Layer] = []
+        odd: Shapes = {}
+        busy = False
+
+        def watch(name: str) -> Any:
+            def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
+                nonlocal busy
+                wanted = theirs.get(name)
+                if busy or wanted is None:
+                    return
+                ours = _rows(output, len(wanted))
+                if ours is None or ours[0].size != wanted[0].size:
+                    odd[name] = () if ours is None else ours.shape
+                    return
+                given, alone = None, None
+                taken, x = theirs.get(name + INPUT), _rows(args[:1], len(wanted))
+                if taken is not None and x is not None and x.size == taken.size:
+                    given = relative(x.reshape(-1), taken.reshape(-1))
+                    busy = True
+                    alone = relative(_alone(module, args, taken).reshape(-1), wanted.reshape(-1))
+                    busy = False
+                error = relative(ours.reshape(-1), wanted.reshape(-1))
+                exact = x is None and not any(
+                    _is_float(arg) for arg in args
+                )  # token ids are equal: nothing is inherited
+                found.append(
+                    Layer(name=name, given=0.0 if exact else given, output=error, alone=error if exact else alone)
+                )
+
+            return hook
+
+        named = [(name, module) for name, module in self.module.named_modules() if name]
+        hooks = [module.register_forward_hook(watch(name)) for name, module in named]
+        try:
+            self(step)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found, odd
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _alone(module: Any, args: tuple[Any, ...], taken: np.ndarray) -> np.ndarray:
+    """The module's rows on the reference's input; what it keeps is put back as it was."""
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    x = args[0].clone()
+    x[: len(taken)] = torch.from_numpy(taken.reshape(x[: len(taken)].shape)).to(x.dtype)
+    rows = _rows(module.forward(x, *args[1:]), len(taken))
+    for buffer, before in kept:
+        buffer.copy_(before)
+    assert rows is not None, "it gave rows before"
+    return rows
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _rows(given: Any, count: int) -> np.ndarray | None:
+    """The first of several tensors as float32, its first `count` rows; None when it is no float tensor of rows."""
+    first = given[0] if isinstance(given, tuple) and given else given
+    if not isinstance(first, Tensor) or not first.is_floating_point() or first.ndim < 2 or len(first) < count:
+        return None
+    return first.detach()[:count].float().numpy()
+
+
+def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
+    """The first module that departs by itself; where inputs were not recorded, the first that departs at all."""
+    for layer in layers:
+        own = layer.output if layer.alone is None else layer.alone
+        if not own <= tolerance and not layer.output <= tolerance:
+            return layer
+    return next((layer for layer in layers if not layer.output <= tolerance), None)

@@ -1,0 +1,233 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The operations of one call, compiled: the first whose result departs.
+
+First every operation is compiled on its own, from torch's inputs: nothing is fused with it. When none departs so, the
+fault lies in what is compiled together: the function is then cut off behind an operation, by bisection, so that all
+before it is compiled as the compiler likes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bringup.compile.bisect.calls import CallError
+from bringup.compile.bisect.derive import (
+    Body,
+    flat,
+    functional,
+    program_of,
+    user_inputs,
+    value_name,
+    with_values_as_states,
+)
+from bringup.compile.bisect.executors import Lower
+from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
+from bringup.compile.parity import OP_TOLERANCE, Op, relative
+from bringup.compile.program import Call, Entry, Executor, Program, TensorSpec
+from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+LARGE = 1 << 20  # elements; a larger array that only weights go into (a transposed matrix) is not looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The operation, and its tensors: inputs by name, what torch and the compiled program gave."""
+
+    op: Op
+    inputs: dict[str, np.ndarray]
+    ours: np.ndarray
+    compiled: np.ndarray
+
+
+class Operations:
+    """The operations of one call, and how to compile parts of it."""
+
+    def __init__(
+        self, program: Program, entry: Entry, run: CallRun, step: Mapping[str, np.ndarray], lower: Lower
+    ) -> None:
+        import torch
+
+        self.program, self.entry, self.run, self.step, self.lower = program, entry, run, step, lower
+        self.function = program.interface.function(run.call.function)
+        self.exported = functional(program.exported[run.call.function])
+        replay = Nodes(self.exported)
+        with torch.no_grad():
+            replay.on(run.inputs)
+        self.sizes = {name: size for name, size in replay.seen.items() if isinstance(size, int)}
+        tensors = {name: seen for name, seen in replay.seen.items() if name not in self.sizes}
+        self.given = dict(zip(tensors, arrays(list(tensors.values())), strict=True))
+        moved = _moved(self.exported, len(run.weights))
+        graph = [node for node in self.exported.graph.nodes if node.name in self.given]
+        self.nodes = [node for node in graph if node.name in moved or self.given[node.name].size <= LARGE]
+        self.state_shapes = {tuple(state.shape) for state in run.states.values()}
+        self.cut_off: dict[int, tuple[float, np.ndarray]] = {}
+
+    def alone(self) -> Found | None:
+        """The first operation that departs when each is compiled on its own, from torch's inputs and sizes."""
+        extra = {_given(node.name): _stored(node.name, self.given[node.name]) for node in self.nodes}
+
+        def body(weights: Any, states: Any, values: Any, step: Any) -> list[Tensor]:
+            def instead(name: str, out: Any) -> Any:
+                if name in self.sizes:
+                    return self.sizes[name]
+                return states[_given(name)].to(out.dtype) if _given(name) in extra else out
+
+            replay = Nodes(self.exported, instead)
+            own = [state for name, state in states.items() if name not in extra]
+            replay.on([*weights.values(), *own, *values, *step])
+            return [flat([replay.seen[node.name] for node in self.nodes])]
+
+        prefix = self.run.call.prefix
+        given = {prefix + _given(node.name): _bytes(self.given[node.name]) for node in self.nodes}
+        row = self._row(self._executor(extra, body), given)
+        at = 0
+        for node in self.nodes:
+            wanted = self.given[node.name]
+            got, at = row[at : at + wanted.size].reshape(wanted.shape), at + wanted.size
+            error, tolerance = self._error(got, wanted), OP_TOLERANCE.get(wanted.dtype.name, 0.0)
+            if not error <= tolerance:
+                return self._found(node, got, error, tolerance, alone=True)
+        return None
+
+    def together(self, tolerance: float) -> Found | None:
+        """The first operation whose result departs when it is the function's last, all before it compiled with it."""
+        results = {str(spec.arg.name) for spec in self.exported.graph_signature.output_specs}
+        index = {node.name: at for at, node in enumerate(self.nodes)}
+        ends = [index[name] for name in results if name in index]
+        high = next((end for end in sorted(ends) if self._departs(end, tolerance)), None)
+        if high is None:
+            return None
+        low = -1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._departs(middle, tolerance) else (middle, high)
+        while True:  # operations in order are no chain: an operand further up may depart already
+            operands = [index[source.name] for source in self.nodes[high].all_input_nodes if source.name in index]
+            before = next((at for at in operands if self._departs(at, tolerance)), None)
+            if before is None:
+                error, got = self.cut_off[high]
+                return self._found(self.nodes[high], got, error, tolerance, alone=False)
+            high = before
+
+    def left(self, call: CallError, tolerance: float) -> Found | None:
+        """The operation whose result the call leaves otherwise in a state, for the next step to read."""
+        inner = call.state.removeprefix(self.run.call.prefix)
+        if call.left is None or call.kept <= tolerance:
+            return None
+        inputs = [node.name for node in user_inputs(self.exported)]
+        names = dict(zip(inputs[len(self.function.weights) :], self.function.states, strict=False))
+        specs = self.exported.graph_signature.output_specs
+        writer = next(str(spec.arg.name) for spec in specs if spec.target and names.get(spec.target) == inner)
+        node = next(node for node in self.exported.graph.nodes if node.name == writer)
+        found = self._found(node, call.left, call.kept, tolerance, alone=False)
+        return replace(found, op=replace(found.op, state=call.state))
+
+    def _departs(self, index: int, tolerance: float) -> bool:
+        """Whether an operation departs when the function ends with it."""
+        if index not in self.cut_off:
+            name = self.nodes[index].name
+
+            def body(weights: Any, states: Any, values: Any, step: Any) -> list[Tensor]:
+                replay = Nodes(self.exported)
+                replay.on([*weights.values(), *states.values(), *values, *step])
+                return [flat([replay.seen[name]])]
+
+            wanted = self.given[name]
+            got = self._row(self._executor({}, body), {}).reshape(wanted.shape)
+            self.cut_off[index] = self._error(got, wanted), got
+        return not self.cut_off[index][0] <= tolerance
+
+    def _executor(self, extra: Mapping[str, TensorSpec], body: Body) -> Executor:
+        function, exported = with_values_as_states(
+            self.function, self.program.exported[self.function.name], self.program.interface.max_blocks, extra, body
+        )
+        call = Call(function=function.name, prefix=self.run.call.prefix, inputs=())
+        kept = list(zip(function.states, _state_specs(self.run, extra), strict=True))
+        states = [replace(spec, name=call.prefix + name) for name, spec in kept]
+        return self.lower(program_of(self.program, self.entry, [call], {function.name: (function, exported)}, states))
+
+    def _row(self, executor: Executor, more: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What the entry gives from torch's states and values."""
+        prefix = self.run.call.prefix
+        states = dict(zip(self.run.states, arrays(list(self.run.states.values())), strict=True))
+        values = {value_name(index): array for index, array in enumerate(arrays(self.run.values))}
+        executor.set_states({prefix + name: array for name, array in {**states, **values}.items()} | dict(more))
+        return executor.step(self.entry.name, self.step)["logits"]
+
+    def _error(self, got: np.ndarray, wanted: np.ndarray) -> float:
+        if wanted.shape in self.state_shapes:
+            got, wanted = readable(got), readable(wanted)
+        return relative(got, wanted)
+
+    def _found(self, node: Any, got: np.ndarray, error: float, tolerance: float, *, alone: bool) -> Found:
+        site, wanted = site_of(node), self.given[node.name]
+        tensors = dict(
+            zip([n.name for n in self.exported.graph.nodes if n.op == "placeholder"], self.run.inputs, strict=False)
+        )
+        inputs = {
+            n.name: self.given[n.name] if n.name in self.given else arrays([tensors[n.name]])[0]
+            for n in node.all_input_nodes
+            if n.name in self.given or n.name in tensors
+        }
+        op = Op(
+            entry=self.entry.name,
+            call=self.run.call.prefix.rstrip(".") or self.function.name.rpartition(".")[2],
+            name=node.name,
+            target=str(node.target),
+            file=site.file,
+            line=site.line,
+            shape=wanted.shape,
+            dtype=wanted.dtype.name,
+            inputs=tuple(f"{name} {array.dtype.name}{list(array.shape)}" for name, array in inputs.items()),
+            relative=error,
+            tolerance=tolerance,
+            alone=alone,
+        )
+        return Found(op, inputs, wanted, got)
+
+
+def site_of(node: Any) -> Site:
+    """The innermost line of the model's own source that a node comes from."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    file, line = lines[-1] if lines else ("", 0)
+    return Site(file, int(line))
+
+
+def _given(name: str) -> str:
+    return f"given.{name}"
+
+
+def _stored(name: str, array: np.ndarray) -> TensorSpec:
+    """The state that holds a result: bool as uint8."""
+    dtype = "uint8" if array.dtype == bool else array.dtype.name
+    return TensorSpec(name=_given(name), shape=array.shape, dtype=dtype)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.uint8) if array.dtype == bool else array
+
+
+def _state_specs(run: CallRun, extra: Mapping[str, TensorSpec]) -> list[TensorSpec]:
+    tensors: Sequence[Tensor] = [*run.states.values(), *run.values]
+    own = [TensorSpec(name="", shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch.")) for t in tensors]
+    return [*own, *extra.values()]
+
+
+def _moved(exported: ExportedProgram, num_weights: int) -> set[str]:
+    """Nodes that depend on more than weights."""
+    weights = {node.name for node in user_inputs(exported)[:num_weights]}
+    moved: set[str] = set()
+    for node in exported.graph.nodes:
+        outside = node.op == "placeholder" and node.name not in weights
+        if outside or any(source.name in moved for source in node.all_input_nodes):
+            moved.add(node.name)
+    return moved

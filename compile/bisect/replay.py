@@ -1,0 +1,105 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedBaseClass=false
+"""Runs traced functions by torch and keeps what is computed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from bringup.compile.program import Call, Entry, Program, bound
+from bringup.compile.run.torch import to_numpy, to_tensor
+from bringup.graphs.graph import Step
+from bringup.graphs.ops.attention import BLOCK
+
+
+class Nodes(fx.Interpreter):
+    """Runs a graph node by node; `seen` holds the tensor, or the size, that each gave.
+
+    `instead` may put something else in a result's place for the nodes after it: given the node's name and its result.
+    """
+
+    def __init__(self, exported: ExportedProgram, instead: Callable[[str, Any], Any] = lambda _, out: out) -> None:
+        super().__init__(exported.graph_module)
+        self.exported, self.instead = exported, instead
+        self.seen: dict[str, Any] = {}
+
+    def on(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Runs it on the flat arguments; gives the results that are not updated states."""
+        left = iter(inputs)
+        specs = self.exported.graph_signature.input_specs
+        args = [
+            next(left) if spec.kind is InputKind.USER_INPUT else self.exported.constants[spec.target or ""]
+            for spec in specs
+        ]
+        results: Any = self.run(*args)
+        return list(results)[-len(self.exported.graph_signature.user_outputs) :]
+
+    def run_node(self, n: fx.Node) -> Any:
+        out = super().run_node(n)
+        if n.op != "call_function" or not isinstance(out, Tensor | int | torch.SymInt):
+            return out
+        self.seen[n.name] = out
+        return self.instead(n.name, out)
+
+
+@dataclass(frozen=True, slots=True)
+class CallRun:
+    """One call as torch ran it; states by their names within the function."""
+
+    call: Call
+    weights: dict[str, Tensor]
+    states: dict[str, Tensor]
+    values: tuple[Tensor, ...]
+    step: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    states_after: dict[str, Tensor]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The flat arguments."""
+        return [*self.weights.values(), *self.states.values(), *self.values, *self.step]
+
+
+def run_calls(
+    program: Program,
+    entry: Entry,
+    step: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray],
+) -> list[CallRun]:
+    """Every call of an entry, each on what the calls before it gave."""
+    fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
+    run = {name: exported.module() for name, exported in program.exported.items()}
+    values: list[Tensor] = []
+    done: list[CallRun] = []
+    for call in entry.calls:
+        function = program.interface.function(call.function)
+        own = zip(function.weights, bound(call, function.weights), strict=True)
+        kept = zip(function.states, bound(call, function.states), strict=True)
+        bound_weights = {name: to_tensor(weights[full]) for name, full in own}
+        before = {name: to_tensor(states[full].copy()) for name, full in kept}
+        after = {name: state.clone() for name, state in before.items()}
+        given = tuple(values[index] for index in call.inputs)
+        with torch.no_grad():
+            outputs = tuple(run[call.function](bound_weights, after, given, fields))
+        values += outputs
+        done.append(CallRun(call, bound_weights, before, given, fields, outputs, after))
+    return done
+
+
+def arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """As numpy; bfloat16 as ml_dtypes has it."""
+    return [to_numpy(tensor) for tensor in tensors]
+
+
+def readable(state: np.ndarray) -> np.ndarray:
+    """The rows of a state that a step can read: all but the last block, where padding goes in any order."""
+    return state[: len(state) - BLOCK]

@@ -1,0 +1,43 @@
+"""A tensor of one layer that has another float type than the same tensor of the other layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from bringup.adapters.plan import Plan
+from bringup.compile.shapes import stored
+from bringup.diagnostics import Diagnostic, Severity, Sites
+from bringup.grouping import digits, grouped
+from bringup.spec import FLOATS
+
+
+def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
+    """Warnings for the minority: fewer than half of at least three tensors whose names differ only in numbers."""
+    read = {name: plan.headers[name].dtype for name in plan.wanted if name in plan.headers}
+    if len(set(read.values()) & FLOATS) < 2:
+        return
+    alike: dict[str, dict[str, str]] = {}
+    for name, dtype in read.items():
+        if dtype in FLOATS:
+            alike.setdefault(digits(name)[0], {})[name] = dtype
+    odd: dict[tuple[str, str], list[str]] = {}
+    for names in alike.values():
+        usual, count = Counter(names.values()).most_common(1)[0]
+        if 2 * count > len(names) > 2:
+            for name, dtype in names.items():
+                if dtype != usual:
+                    odd.setdefault((dtype, usual), []).append(name)
+    for (dtype, usual), names in odd.items():
+        first = plan.entries.get(plan.wanted[names[0]])
+        yield Diagnostic(
+            code="BU135",
+            severity=Severity.WARNING,
+            message=f"`{', '.join(grouped(names))}` is stored as {dtype}, its like in other layers as {usual}",
+            help="values are rounded to the parameter's dtype; was one part of the checkpoint saved by another script?",
+            parameter=", ".join(grouped(dict.fromkeys(plan.wanted[name] for name in names))),
+            sources=tuple(names),
+            expected=usual,
+            actual=dtype,
+            **(Sites(where=first.rule.site, declared=first.declared.site) if first else Sites()) | stored(plan, names),
+        )

@@ -1,0 +1,85 @@
+"""The proof of an edit: the job planned and checked once more with the edited file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bringup.adapters.plan import make_plan
+from bringup.adapters.rules import Adapter
+from bringup.compile.check import check
+from bringup.compile.fix.pyfile import PyFile
+from bringup.compile.job import Job
+from bringup.diagnostics import BringupError, Fix
+
+_TRIAL = "bringup_fix_trial"
+NAMES = "names"
+Facts = frozenset[tuple[str, str, str]]
+
+
+def facts(job: Job) -> Facts:
+    """What does not fit, each tensor for itself, so that it does not matter how mistakes are told."""
+    plan = job.plan
+    found = {(kind(p.code), p.parameter, source) for p in plan.problems for source in p.sources or ("",)}
+    found |= {(NAMES, "", name) for name in plan.headers if name not in plan.wanted and name not in plan.dropped}
+    told = ((kind(finding.code), finding.sources) for finding in check(plan).errors)
+    return frozenset(found | {(code, "", source) for code, sources in told if code != NAMES for source in sources})
+
+
+def kind(code: str) -> str:
+    """A code; one for all that say that a name is missing or unread, which may be told as one mistake or as two."""
+    return NAMES if code in ("BU101", "BU105", "BU109") else code
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where edits of one job's adapter file are tried."""
+
+    job: Job
+    file: PyFile
+    function: str  # what makes the adapter in that file; "" when the file defines a family
+
+    @classmethod
+    def of(cls, job: Job) -> Bench | None:
+        """None when the adapter is not what one Python file says, or the checkpoint is in a dialect of its own."""
+        file, function = adapter_file(job)
+        if file is None or job.family.dialect(job.checkpoint.format):
+            return None
+        return cls(job, PyFile.read(file), function)
+
+    def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
+        """The job with the adapter of the edited file; None when that makes none."""
+        edited = self.file.edited(fixes)
+        try:
+            adapter = self._made(edited)
+            plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
+        except (BringupError, ValueError, LookupError, TypeError, AttributeError, AssertionError):
+            return None  # the file's own code does not like the new name
+        return replace(self.job, adapter=adapter, plan=plan)
+
+    def _made(self, file: PyFile) -> Adapter:
+        """Runs the text in a module of its own; the file on disk stays as it is."""
+        module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses look their module up there
+        module.__file__ = str(file.path)
+        try:
+            exec(compile(file.text, str(file.path), "exec", dont_inherit=True), module.__dict__)
+            make: Any = getattr(module, self.function) if self.function else module.__dict__["family"].load("adapter")
+            return make(self.job.graph.config)
+        finally:
+            del sys.modules[_TRIAL]
+
+
+def adapter_file(job: Job) -> tuple[Path | None, str]:
+    """The file that holds the job's rules, and the name of the function in it."""
+    if job.adapter_file:
+        return Path(job.adapter_file), "adapter"
+    if isinstance(job.family.adapter, str):
+        module, _, name = job.family.adapter.partition(":")
+        spec = find_spec(module)
+        return (Path(spec.origin).resolve() if spec and spec.origin else None), name
+    return (Path(job.model) if job.model and job.model.endswith(".py") else None), ""

@@ -1,0 +1,132 @@
+"""What might repair a finding: other names for its tensors, or its axes the other way round."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bringup.adapters.expr import Source
+from bringup.adapters.names import Names
+from bringup.adapters.pattern import fill, match
+from bringup.adapters.problems import Problem
+from bringup.adapters.rules import Rule, Tied
+from bringup.compile.fix.pyfile import PyFile
+from bringup.compile.fix.respell import edits, respelt
+from bringup.compile.job import Job
+from bringup.diagnostics import Diagnostic, Fix
+from bringup.graphs.axes import parse
+from bringup.nearest import slips
+
+MOST_NAMES = 12  # that one source could have meant: of more none is certain
+TYPO = 2  # slips of the hand that still leave a name what it was
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Edits that belong together; `slips` tell how far another name is from the one that was written."""
+
+    fixes: tuple[Fix, ...]
+    slips: int = 0
+
+
+def proposals(job: Job, file: PyFile, finding: Diagnostic) -> list[list[Proposal]]:
+    """For each mistake in a finding, what might repair it."""
+    mistakes = [p for p in job.plan.problems if set(p.sources) & set(finding.sources)]
+    if finding.code == "BU101":
+        return list(_renames(job, file, finding, [p for p in mistakes if p.code in ("BU101", "BU109")]))
+    if finding.code == "BU102":
+        return list(_turns(job, file, [p for p in mistakes if p.code == "BU102"]))
+    return []
+
+
+def _names(job: Job) -> Names:
+    return Names(job.plan.headers, job.adapter.prefix, job.adapter.outside())
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A source of one parameter: its name there, the rule's line and variables."""
+
+    source: Source
+    name: str
+    line: int
+    bindings: Mapping[str, str]
+
+    def respelt(self, pattern: str) -> str:
+        """Its name if the source were written so."""
+        return fill(pattern, {**(match(self.source.name, self.name) or {}), **self.bindings})
+
+
+def _leaves(problem: Problem) -> Iterator[_Leaf]:
+    assert isinstance(problem.rule, Rule), "a parameter's problem"
+    rule, bindings = problem.rule, match(problem.rule.pattern, problem.parameter) or {}
+    for expr in (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.made,):
+        for source, name in expr.leaves(bindings):
+            yield _Leaf(source, name, rule.site.line, bindings)
+
+
+def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
+    """Of each source that is missing, other spellings that stand for tensors which nothing reads.
+
+    Unless the finding pairs the two, only slips of the hand count.
+    """
+    names, paired = _names(job), bool(set(finding.sources) & job.plan.headers.keys())
+    asked: dict[str, list[_Leaf]] = {}
+    for problem in mistakes:
+        absent = {name for name in problem.sources if name not in job.plan.headers}
+        for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
+            if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
+                asked.setdefault(leaf.source.name, []).append(leaf)
+    taken = job.plan.wanted.keys() | job.plan.dropped.keys()
+    free = {known for known, info in names.items() if info.name not in taken}
+    for pattern, leaves in asked.items():
+        calls = file.sources(pattern, leaves[0].line)
+        spellings = dict.fromkeys(respelt(pattern, leaves[0].bindings, other) for other in sorted(free))
+        found: list[Proposal] = []
+        for spelling in filter(None, spellings) if len(calls) == 1 else ():
+            apart = _slips(pattern, spelling)
+            made = edits(file, calls[0].args[0], pattern, spelling) if paired or apart <= TYPO else None
+            if made and all(leaf.respelt(spelling) in free for leaf in leaves):
+                found.append(Proposal(tuple(made), apart))
+        yield found if len(found) <= MOST_NAMES else []
+
+
+def _slips(old: str, new: str) -> int:
+    found = slips(old, new, TYPO)
+    return TYPO + 1 if found is None else found
+
+
+def _turns(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
+    """The axes of each source that lies the other way round: where it states them, else by the adapter's defaults."""
+    names, seen = _names(job), set[tuple[str, int]]()
+    for problem in mistakes:
+        wanted = [axis.size for axis in problem.axes]
+        if not isinstance(problem.rule, Rule) or len(wanted) != 2 or problem.actual != str(wanted[::-1]):
+            continue
+        for leaf in _leaves(problem):
+            place = leaf.source.name, leaf.line
+            if names.behind(leaf.name) == [job.plan.headers.get(problem.sources[0])] and place not in seen:
+                seen.add(place)
+                yield list(_turned(file, problem, leaf))
+
+
+def _turned(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
+    calls = file.sources(leaf.source.name, leaf.line)
+    stated, turned = (" ".join(axis.name or str(axis) for axis in axes) for axes in (problem.axes, problem.axes[::-1]))
+    if len(calls) == 1:
+        given = [*calls[0].args[1:2], *(word.value for word in calls[0].keywords if word.arg == "axes")]
+        if leaf.source.axes and given:
+            turned = " ".join(str(axis) for axis in parse(leaf.source.axes)[::-1])
+            yield from _rewritten(file, given[0], leaf.source.axes, turned)
+        elif not leaf.source.axes and not given:
+            yield Proposal((file.fix(file.span(calls[0].args[0])[1], "", f', "{turned}"'),))
+    defaults = [node for node in file.strings("Adapter", "defaults") if node.value == stated]
+    if len(defaults) == 1 and not leaf.source.axes:
+        yield from _rewritten(file, defaults[0], stated, turned)
+
+
+def _rewritten(file: PyFile, node: ast.expr, old: str, new: str) -> Iterator[Proposal]:
+    made = edits(file, node, old, new)
+    if made:
+        yield Proposal(tuple(made))

@@ -1,0 +1,117 @@
+"""A Python file as text with positions: where it writes a source, `S(…)`, and what an edit makes of it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from bringup.diagnostics import Fix
+
+
+@dataclass(frozen=True)
+class PyFile:
+    """`text` has the file's own line ends; a byte order mark and the encoding come back when it is written."""
+
+    path: Path
+    text: str
+    encoding: str = "utf-8"
+
+    @classmethod
+    def read(cls, path: Path) -> PyFile:
+        """Raises SyntaxError for an encoding that Python does not know, OSError when there is no such file."""
+        data = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return cls(path, data.decode(encoding), encoding)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """With their ends; only what Python takes for one counts."""
+        return list(io.StringIO(self.text, newline=""))
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each line starts in the text."""
+        starts = [0]
+        for line in self.lines:
+            starts.append(starts[-1] + len(line))
+        return starts
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        """Where a node begins and ends in the text; the tree counts columns in bytes of UTF-8."""
+        assert node.end_lineno is not None, "a node that was parsed"
+        assert node.end_col_offset is not None, "a node that was parsed"
+        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+
+    def _at(self, line: int, column: int) -> int:
+        before = self.lines[line - 1].encode()[:column].decode()
+        return self.starts[line - 1] + len(before)
+
+    def fix(self, at: int, old: str, new: str) -> Fix:
+        """The edit that puts `new` where `old` stands at a place of the text."""
+        line = max(k for k, start in enumerate(self.starts) if start <= at)
+        return Fix(str(self.path), line + 1, at - self.starts[line], old, new)
+
+    def edited(self, fixes: Iterable[Fix]) -> PyFile:
+        """The file with these edits, which must not overlap."""
+        text = self.text
+        for fix in sorted(set(fixes), key=lambda fix: (-fix.line, -fix.column)):
+            at = self.starts[fix.line - 1] + fix.column
+            assert text.startswith(fix.old, at), "the file is as it was when the edit was found"
+            text = text[:at] + fix.new + text[at + len(fix.old) :]
+        return PyFile(self.path, text, self.encoding)
+
+    def sources(self, name: str, line: int) -> list[ast.Call]:
+        """The calls `S(name, …)` that may have made a source: those of the statement at `line`, else of the file."""
+        called = _names_of_s(self.tree)
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.args]
+        fitting = [call for call in calls if _last_name(call.func) in called and _spells(call.args[0], name)]
+        near = {id(node) for statement in self._statements(line) for node in ast.walk(statement)}
+        return [call for call in fitting if id(call) in near] or fitting
+
+    def strings(self, function: str, keyword: str) -> Iterator[ast.Constant]:
+        """The strings inside one keyword argument of the calls of a function."""
+        for call in (node for node in ast.walk(self.tree) if isinstance(node, ast.Call)):
+            for given in call.keywords if _last_name(call.func) == function else ():
+                if given.arg == keyword:
+                    found = (node for node in ast.walk(given.value) if isinstance(node, ast.Constant))
+                    yield from (node for node in found if isinstance(node.value, str))
+
+    def _statements(self, line: int) -> Iterator[ast.stmt]:
+        """The simple statements that a line belongs to."""
+        statements = (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+        return (node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno))
+
+
+def _names_of_s(tree: ast.Module) -> set[str]:
+    """What the file calls `S`."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {"S"} | {alias.asname for node in imports for alias in node.names if alias.name == "S" and alias.asname}
+
+
+def _last_name(function: ast.expr) -> str:
+    """`S` of `S(…)` and of `expr.S(…)`."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _spells(node: ast.expr, name: str) -> bool:
+    """Whether a string, or an f-string with some values, is this name."""
+    return bool(re.fullmatch("".join(f"({re.escape(p)})" if k else "(.*)" for p, k in pieces(node)), name))
+
+
+def pieces(node: ast.expr) -> list[tuple[str, bool]]:
+    """The text of a string as (text, True), values that an f-string puts in as ("", False); anything else has one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [(node.value, True)]
+    if isinstance(node, ast.JoinedStr):
+        return [(str(p.value), True) if isinstance(p, ast.Constant) else ("", False) for p in node.values]
+    return [("\0", True)]  # no name holds that

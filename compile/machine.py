@@ -1,0 +1,96 @@
+"""What the machine refuses, as errors: the disk is full, memory is short, a file may not be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bringup.diagnostics import BringupError, fail
+
+_FULL = {
+    errno.ENOSPC: "no space is left on the disk of `{}`",
+    errno.EDQUOT: "the disk quota for `{}` is used up",
+    errno.EFBIG: "a file in `{}` would be larger than this process may write",
+}
+# What torch, IREE, LLVM and the dynamic loader say instead of raising MemoryError, in lower case.
+_SHORT = (
+    "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc",
+    "resource_exhausted", "can't start new thread", "failed to map segment", "memory allocation",
+    "ended with code -9",  # what the kernel does to the largest process where no memory is left
+)  # fmt: skip
+_NO_SPACE = os.strerror(errno.ENOSPC).lower()
+_ROOM = "free some space, or choose a place on another disk with -o"
+_HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run tells the need"
+
+
+def refused(error: BaseException, place: Path | None = None) -> BringupError | None:
+    """BU902 for a full disk, BU903 for a lack of memory, None for all else; `place` is what was being written."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return _full(cause.errno, place or Path(cause.filename or "."))
+        if _says(cause, _NO_SPACE):
+            return _full(errno.ENOSPC, place or Path())
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _says(cause, *_SHORT):
+            what = str(cause).strip().splitlines()
+            return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
+    return None
+
+
+def _full(code: int, place: Path) -> BringupError:
+    free = free_bytes(place)
+    said = f": {free:,} bytes are free" if free is not None and code == errno.ENOSPC else ""
+    return fail("BU902", _FULL[code].format(place) + said, help=_ROOM)
+
+
+def _says(error: BaseException, *words: str) -> bool:
+    """Whether a library tells in words, also in the log of a tool, what is wrong with the machine."""
+    told = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
+    text = f"{error} {getattr(error, 'log', '')}".lower() if told else ""
+    return any(word in text for word in words)
+
+
+def unwritable(error: OSError, path: Path) -> BringupError:
+    """BU901, BU902 or BU903 for what stopped a write to `path`."""
+    return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {error.strerror or error}")
+
+
+def free_bytes(place: Path) -> int | None:
+    """Bytes that this user may still write on the disk of `place`; None where the file system does not tell."""
+    existing = next((path for path in (place, *place.absolute().parents) if path.exists()), Path("/"))
+    stat = os.statvfs(existing)
+    blocks = stat.f_bavail if os.geteuid() else stat.f_bfree
+    return blocks * stat.f_frsize if stat.f_blocks else None
+
+
+def need_room(folder: Path, nbytes: int) -> None:
+    """Raises BU902 when `nbytes` will not fit on the disk of `folder`."""
+    free = free_bytes(folder)
+    if free is not None and free < nbytes:
+        message = f"{nbytes:,} bytes are to be written, and the disk of `{folder}` has {free:,} bytes free"
+        raise fail("BU902", message, help=_ROOM)
+
+
+@contextmanager
+def refusals(place: Path | None = None) -> Generator[None]:
+    """Raises what `refused` makes of an exception in the block."""
+    try:
+        yield
+    except BringupError:
+        raise
+    except Exception as error:
+        if known := refused(error, place):
+            raise known from error
+        raise
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it was raised from or while handling."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__

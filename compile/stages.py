@@ -1,0 +1,130 @@
+"""A program's stages and how they are put together. What traces a stage is handed in; nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from bringup.compile.program import Call, Entry, Function, Interface, TensorSpec
+from bringup.compile.steps import slots_for
+from bringup.graphs.axes import shape_of
+from bringup.graphs.graph import Graph
+from bringup.graphs.module import Const, Param, State
+from bringup.graphs.ops.attention import BLOCK
+from bringup.spec import Shape
+
+DECODE = "decode"
+
+Part = Literal["prologue", "layer", "last_rows", "all_rows"]  # the last two: the epilogue, of which rows
+Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
+Code = TypeVar("Code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One function to trace: a part of the model over `num_tokens` tokens of one sequence.
+
+    `path` is where its module hangs ("" for the graph itself), `values` what it is called with beside the step.
+    """
+
+    name: str
+    part: Part
+    path: str
+    num_tokens: int
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced(Generic[Code]):
+    """A traced stage: the names that it binds, what it gives, and its code in whatever form the tracer makes.
+
+    `found`: it was in the cache.
+    """
+
+    function: Function
+    outputs: tuple[Value, ...]
+    code: Code
+    found: bool = False
+
+
+Trace = Callable[[Stage], Traced[Code]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a program is made for: the paths of its layers, which of them are alike, and the lengths compiled.
+
+    `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens. `all_logits`
+    gives the logits of every prefill row, not only of the last.
+    """
+
+    layers: Sequence[str]
+    kinds: Sequence[int]
+    buckets: Sequence[int]
+    context: int
+    all_logits: bool = False
+
+    @classmethod
+    def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, all_logits: bool = False) -> Layout:
+        paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
+        return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, all_logits=all_logits)
+
+    @property
+    def entries(self) -> list[tuple[str, int]]:
+        """Name and tokens of each entry point: prefill of every bucket's length, and decode."""
+        return [*((f"prefill_{size}", size) for size in self.buckets), (DECODE, 1)]
+
+    @property
+    def max_blocks(self) -> int:
+        return -(-self.context // BLOCK)
+
+
+def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) -> tuple[Entry, list[Traced[Code]]]:
+    """One entry point: its stages traced once per kind of layer, and the calls that run them one after the other."""
+    made: dict[str, Traced[Code]] = {}
+    calls: list[Call] = []
+
+    def call(function: str, part: Part, path: str, values: Sequence[Value], inputs: Sequence[int]) -> None:
+        if function not in made:
+            stage = Stage(name=function, part=part, path=path, num_tokens=num_tokens, values=tuple(values))
+            made[function] = trace(stage)
+        calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(inputs)))
+
+    call(f"{name}.prologue", "prologue", "", (), ())
+    values = made[f"{name}.prologue"].outputs
+    shared, x = range(1, len(values)), 0
+    for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
+        call(f"{name}.layer{kind}", "layer", path, values, (x, *shared))
+        x = len(values) + index
+    rows: Part = "last_rows" if num_tokens > 1 and not layout.all_logits else "all_rows"
+    call(f"{name}.epilogue", rows, "", values[:1], (x,))
+    return Entry(name=name, num_tokens=num_tokens, num_sequences=1, calls=tuple(calls)), list(made.values())
+
+
+def interface_of(
+    layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code]]]], tensors: tuple[Sequence[TensorSpec], ...]
+) -> Interface:
+    """All entries together; `tensors` are the weights and the states."""
+    parts = list(entries)
+    weights, states = tensors
+    return Interface(
+        functions=tuple(traced.function for _, made in parts for traced in made),
+        entries=tuple(entry for entry, _ in parts),
+        weights=tuple(weights),
+        states=tuple(states),
+        max_blocks=layout.max_blocks,
+        all_logits=layout.all_logits,
+    )
+
+
+def tensors_of(graph: Graph, context: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """What a graph's program binds by name: its weights, tables among them, and its states."""
+
+    def spec(name: str, leaf: Param | Const | State, shape: Shape) -> TensorSpec:
+        return TensorSpec(name=name, shape=shape, dtype=leaf.declared_dtype or graph.dtype)
+
+    weights = [spec(name, leaf, shape_of(leaf.axes)) for name, leaf in graph.leaves(Param)]
+    weights += [spec(name, leaf, leaf.table(context).shape) for name, leaf in graph.leaves(Const)]
+    states = [spec(name, leaf, leaf.sized(slots_for(context))) for name, leaf in graph.leaves(State)]
+    return weights, states

@@ -1,0 +1,99 @@
+"""A second compile finds everything; weights are shared with the bundle that has them, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+import bringup
+from tests.cache.mini import Mini
+
+
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory) -> Mini:
+    made = Mini.write(tmp_path_factory.mktemp("mini"))
+    made.compile("-o", "a.bundle")
+    return made
+
+
+def logits(mini: Mini, bundle: str):
+    return bringup.load(mini.folder / bundle).prefill([3, 1, 4]).tolist()
+
+
+def test_the_same_compile_again_does_nothing_and_says_so(mini):
+    before = {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")}
+    told = mini.compile("-o", "a.bundle").stderr
+    assert "nothing has changed" in told
+    assert {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")} == before
+
+
+def test_another_place_takes_everything_from_the_cache(mini):
+    told = mini.compile("-o", "b.bundle").stderr
+    assert "all from the cache" in told
+    assert "module.vmfb" in told
+    assert told.count("from the cache") == 2
+    assert "shared with the bundle" in told
+    assert logits(mini, "b.bundle") == logits(mini, "a.bundle")
+    manifests = [json.loads((mini.folder / name / "manifest.json").read_text()) for name in ("a.bundle", "b.bundle")]
+    assert manifests[0]["files"] == manifests[1]["files"]
+
+
+def test_another_target_is_another_bundle(mini):
+    told = mini.compile("-o", "a.bundle", "--target", "torch", "--force").stderr
+    assert "from the cache" not in told
+    assert "shared with the bundle" in told
+    assert not (mini.folder / "a.bundle" / "module.vmfb").exists()
+
+
+def test_weights_that_were_touched_are_not_shared(mini):
+    mini.compile("-o", "c.bundle", "--force")
+    mini.compile("-o", "d.bundle", "--force")
+    whole = (mini.folder / "c.bundle" / "weights.safetensors").read_bytes()
+    for name in ("a.bundle", "b.bundle", "c.bundle", "d.bundle"):
+        path = mini.folder / name / "weights.safetensors"
+        if path.exists():
+            path.chmod(0o644)
+            path.write_bytes(bytes(len(whole)))
+    told = mini.compile("-o", "e.bundle").stderr
+    assert "shared" not in told
+    assert (mini.folder / "e.bundle" / "weights.safetensors").read_bytes() == whole
+
+
+def test_an_edit_of_a_forward_keeps_the_weights_and_changes_the_numbers(mini):
+    mini.compile("-o", "f.bundle", "--force")
+    before = logits(mini, "f.bundle")
+    mini.edit("mini.py", "return x + helpers.twice(y)", "return x - helpers.twice(y)")
+    told = mini.compile("-o", "f.bundle", "--force").stderr
+    mini.edit("mini.py", "return x - helpers.twice(y)", "return x + helpers.twice(y)")
+    assert "shared with the bundle" in told
+    assert "4 of them from the cache" in told
+    assert logits(mini, "f.bundle") != before
+
+
+def test_cache_commands(mini):
+    def cache(*words: str):
+        import subprocess
+        import sys
+
+        env = os.environ | {"BRINGUP_COMPILE_CACHE": str(mini.folder / "cache")}
+        return subprocess.run(
+            [sys.executable, "-m", "bringup", "cache", *words], env=env, capture_output=True, text=True, check=False
+        )
+
+    mini.compile("-o", "g.bundle", "--force")
+    mini.edit("mini.py", "+ OFFSET,)  # prologue", "+ 2 * OFFSET,)  # prologue")
+    mini.compile("-o", "g.bundle", "--force")
+    mini.edit("mini.py", "+ 2 * OFFSET,)  # prologue", "+ OFFSET,)  # prologue")
+    listed = cache("ls")
+    assert "decode.layer0 of Mini" in listed.stdout
+    why = cache("why", "decode.prologue of Mini, mlir").stdout
+    assert "made again because" in why
+    assert [line.split()[:2] for line in why.splitlines()[2:]] == [["source", f"{mini.folder.name}/mini.py"]]
+    key = listed.stdout.split()[0]
+    assert "removed 1 entry" in cache("rm", key).stderr
+    wrong = cache("rm", key)
+    assert (wrong.returncode, "BU041" in wrong.stderr) == (2, True)
+    assert "entries" in cache("rm", "--all").stderr
+    assert cache("ls").stdout == ""

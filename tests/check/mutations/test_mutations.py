@@ -1,0 +1,72 @@
+"""Every mutation is found: by its code, in its phase, once, with the right parameter named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bringup.cli.main import cli
+from bringup.diagnostics import Severity
+from tests.check.mutations.answer import ask, names
+from tests.check.mutations.bases import BASES, base
+from tests.check.mutations.mutation import PAINS, Mutation, Trial
+from tests.check.mutations.table import MUTATIONS
+
+CHECKED = [mutation for mutation in MUTATIONS if mutation.phase == "check"]
+KEYS = [mutation.key for mutation in MUTATIONS]
+
+
+def test_there_are_thirty_and_one_for_each_pain() -> None:
+    assert len(MUTATIONS) >= 30
+    assert len(set(KEYS)) == len(KEYS)
+    assert {mutation.pain for mutation in MUTATIONS} == set(PAINS) == set(range(1, 15))
+    assert all(mutation.seen for mutation in MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=KEYS)
+def test_it_is_found_once(mutation: Mutation, tmp_path: Path) -> None:
+    trial = Trial(base(mutation.base))
+    mutation.spoil(trial)
+    answer = ask(trial.write(tmp_path / "model"), mutation.phase)
+    assert answer.phase == mutation.phase
+    assert [finding.code for finding in answer.findings] == [mutation.code], answer.findings
+    (finding,) = answer.findings
+    assert names(finding, mutation.names), (finding.parameter, finding.message)
+    assert (finding.severity is Severity.WARNING) == mutation.warns
+    assert answer.exit_code == (0 if mutation.warns else 1)
+
+
+@pytest.mark.parametrize("mutation", CHECKED, ids=[mutation.key for mutation in CHECKED])
+def test_the_command_says_the_same(mutation: Mutation, tmp_path: Path) -> None:
+    trial = Trial(base(mutation.base))
+    mutation.spoil(trial)
+    case = trial.write(tmp_path / "model")
+    result = CliRunner().invoke(cli, [*case.words(), "--format", "json"])
+    assert result.exit_code == (0 if mutation.warns else 1), result.output
+    found = json.loads(result.stdout)["findings"]
+    assert [(finding["code"], finding["parameter"]) for finding in found] == [
+        (finding.code, finding.parameter) for finding in ask(case, "check").findings
+    ]
+
+
+@pytest.mark.parametrize("key", BASES)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_sound_checkpoint_passes(key: str, shards: int, tmp_path: Path) -> None:
+    answer = ask(Trial(base(key), shards).write(tmp_path / "model"), "check" if shards == 3 else "verify")
+    assert answer.findings == []
+    assert answer.exit_code == 0
+
+
+@pytest.mark.parametrize("key", ["gpt2", "llama"])
+def test_the_sound_sources_as_user_files_pass(key: str, tmp_path: Path) -> None:
+    """What mutations edit: copies of the family's own graph and adapter."""
+    trial = Trial(base(key))
+    trial.edit_graph("from __future__", "from __future__")
+    trial.edit_adapter("from __future__", "from __future__")
+    case = trial.write(tmp_path / "model")
+    assert case.model
+    assert case.adapter
+    assert ask(case, "verify").findings == []

@@ -1,0 +1,57 @@
+"""Any two independent mutations of one checkpoint are two diagnostics, each as if it were alone."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.check.mutations.answer import ask, names
+from tests.check.mutations.bases import base
+from tests.check.mutations.mutation import Mutation, Trial
+from tests.check.mutations.table import MUTATIONS
+
+# They stop the check, or concern every name: nothing else is told beside them.
+ALONE = {"module-prefix", "doubled-prefix", "metas-names", "lora-unmerged", "index-drift", "pointer", "twice"}
+ALONE |= {"shard-left-out", "rope-type"}
+# They take layers or tensors away that the other mutation would be seen in.
+STRUCTURAL = {"lost-layer", "one-based", "deeper", "shallower", "compiled-layer", "fused-qkv"}
+STRUCTURAL |= {"lost-scale", "renamed-scale", "scales-as-bytes", "unknown-scales"}
+LOCAL = [m for m in MUTATIONS if m.phase == "check" and m.key not in ALONE | STRUCTURAL]
+
+
+def concerns(mutation: Mutation) -> set[str]:
+    """The parameters named, whatever the layer."""
+    return {re.sub(r"\{.*?\}|\d+", "", name) for name in mutation.names.split(", ")}
+
+
+def is_independent(one: Mutation, other: Mutation) -> bool:
+    both_in_rules = all(_edits_rules(mutation) for mutation in (one, other))
+    return one.base == other.base and not both_in_rules and not concerns(one) & concerns(other)
+
+
+def _edits_rules(mutation: Mutation) -> bool:
+    trial = Trial(base(mutation.base))
+    mutation.spoil(trial)
+    return bool(trial.adapter)
+
+
+PAIRS = [pair for pair in combinations(LOCAL, 2) if is_independent(*pair)]
+
+
+def test_there_are_pairs_of_each_base() -> None:
+    assert len(PAIRS) > 40
+    assert {one.base for one, _ in PAIRS} >= {"gpt2", "llama"}
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "+".join(m.key for m in pair))
+def test_both_are_named(pair: tuple[Mutation, Mutation], tmp_path: Path) -> None:
+    trial = Trial(base(pair[0].base))
+    for mutation in pair:
+        mutation.spoil(trial)
+    findings = ask(trial.write(tmp_path / "model"), "check").findings
+    assert sorted(finding.code for finding in findings) == sorted(mutation.code for mutation in pair), findings
+    for mutation in pair:
+        assert any(f.code == mutation.code and names(f, mutation.names) for f in findings), (mutation.names, findings)

@@ -1,0 +1,168 @@
+"""A mistake in bringup: exit 101, a few lines, and a report file without secrets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bringup.cli import crash
+from bringup.cli.failures import told
+from bringup.progress import TOLD
+
+# What a mistake inside bringup looks like: the command's own code is made to raise.
+SCRIPT = """
+import sys
+from bringup.cli import models
+from bringup.cli.main import main
+
+code = compile({raising!r}, models.__file__, "exec")
+models.command.callback = type(main)(code, {{"__name__": "bringup.cli.models"}})
+main()
+"""
+RAISING = "raise ZeroDivisionError('no quotient for hf_abcdefghijklmnop')"
+
+
+def crashed(state: Path, *words: str, raising: str = RAISING, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT.format(raising=raising), "models", *words]
+    where = os.environ | {"XDG_STATE_HOME": str(state), "TMPDIR": str(state)} | env
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+
+
+def test_a_report_file(tmp_path: Path) -> None:
+    done = crashed(tmp_path, HF_TOKEN="hf_secretsecret", BRINGUP_THING="private")
+    assert (done.returncode, done.stdout) == (101, "")
+    (file,) = (tmp_path / "bringup").glob("crash-*.txt")
+    assert done.stderr.splitlines() == [
+        done.stderr.splitlines()[0],
+        f"  what is known of it: {file}",
+        "  please report it with that file",
+    ]
+    assert done.stderr.startswith("this is a bug in bringup 0.1.0: ZeroDivisionError: no quotient for hf_…\n")
+    text = file.read_text("utf-8")
+    for part in (
+        "## versions\n\nbringup ",
+        "## command\n\nbringup models\n",
+        "Traceback (most recent",
+        "ZeroDivisionError",
+    ):
+        assert part in text
+    assert "\nBRINGUP_THING\n" in text
+    assert "\nHF_TOKEN\n" in text
+    assert all(secret not in text for secret in ("hf_secretsecret", "hf_abcdefghijklmnop", "private"))
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_the_traceback_is_shown_when_asked_for(tmp_path: Path) -> None:
+    assert "Traceback" not in crashed(tmp_path).stderr
+    assert "Traceback" in crashed(tmp_path, "-v").stderr
+
+
+def test_without_a_folder_of_its_own_it_goes_to_the_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = crashed(tmp_path / "file", TMPDIR=str(tmp_path))
+    assert done.returncode == 101
+    assert len(list(tmp_path.glob("crash-*.txt"))) == 1
+
+
+def test_where_nothing_can_be_written_the_report_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(crash, "_folders", lambda: [tmp_path / "file/x", Path("/proc")])
+    assert told(ZeroDivisionError("x"), ["models"], verbose=False) == 101
+    shown = capsys.readouterr().err
+    assert "no folder takes a file" in shown
+    assert "## traceback" in shown
+
+
+@pytest.mark.parametrize(
+    "raising",
+    [
+        "def f(): f()\nf()",
+        "raise ExceptionGroup('several', [ValueError('one'), KeyError('two')])",
+        "raise type('Odd', (Exception,), {'__str__': lambda self: 'first line\\nsecond line'})()",
+        "raise UnicodeEncodeError('ascii', '\\ud800', 0, 1, 'no')",
+        "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()",
+        "assert False, 'a promise was broken'",
+        "raise StopIteration",
+        "raise LookupError('\\ud800 \\x00 \\x1b[31m')",
+        "import asyncio; raise asyncio.TimeoutError",
+    ],
+)
+def test_whatever_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, raising: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(BaseException) as caught:  # noqa: PT011  whatever it is
+        exec(compile(raising, crash.__file__, "exec"), {"__name__": "bringup.odd"})
+    error = caught.value
+    assert isinstance(error, Exception)
+    assert error.__traceback__
+    error.__traceback__ = error.__traceback__.tb_next  # without this file
+    assert told(error, ["models"], verbose=False) == 101
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 3
+    assert "Traceback" not in shown
+    assert len(list((tmp_path / "bringup").glob("crash-*.txt"))) == 1
+
+
+def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:
+    """Finalisers of libraries that stumble when everything around them is gone."""
+    raising = "import bringup\nclass Leaky:\n    def __del__(self): raise OSError('too late')\nbringup.kept = Leaky()"
+    done = crashed(tmp_path, raising=raising)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "too late" in crashed(tmp_path, "-v", raising=raising).stderr
+
+
+SECRETS = {
+    "https://me:s3cretpass@host/x": "https://…@host/x",
+    "--token abcdef123456 --next": "--token … --next",
+    "?X-Amz-Signature=deadbeef&x=1": "?X-Amz-Signature=…&x=1",
+    "api_key='abcdef123456'": "api_key=…",
+    "Authorization: Bearer abcdef123456": "Authorization: Bearer …",
+    "hf_abcdefghijkl": "hf_…",
+    "--tokens 1,2,3": "--tokens 1,2,3",
+    "hf://org/name": "hf://org/name",
+    "layers.0.sig.weight": "layers.0.sig.weight",
+}
+
+
+@pytest.mark.parametrize(("text", "left"), SECRETS.items())
+def test_secrets_do_not_stay(text: str, left: str) -> None:
+    assert crash.scrubbed(text).replace("'", "") == left.replace("'", "")
+
+
+def test_values_of_secret_variables_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "correct horse")
+    assert crash.scrubbed("it said: correct horse") == "it said: …"
+
+
+def test_what_was_told_is_in_the_report() -> None:
+    from io import StringIO
+
+    from bringup.render.progress import StageLines
+
+    TOLD.clear()
+    stream = StringIO()
+    with pytest.raises(ZeroDivisionError), StageLines(stream).stage("Exporting gpt2"):
+        raise ZeroDivisionError
+    assert "## told so far\n\nExporting gpt2\n" in crash.report(ZeroDivisionError(), ["compile", "gpt2"])
+
+
+def test_a_compiler_that_dies_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    binaries = pytest.importorskip("iree.compiler.tools.binaries")
+    from bringup.compile.lower.iree import LoweringError, compile_mlir
+
+    tool = tmp_path / "iree-compile"
+    tool.write_text("#!/bin/sh\necho 'Stack dump: error: none of these' >&2\nkill -SEGV $$\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(binaries, "find_tool", lambda name: str(tool))
+    start = time.monotonic()
+    with pytest.raises(LoweringError, match=r"^iree-compile was ended by SIGSEGV$"):
+        compile_mlir("module {}")
+    assert time.monotonic() - start < 60

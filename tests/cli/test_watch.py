@@ -1,0 +1,182 @@
+"""`check --watch` in a real process: files change under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bringup.cli.watch import state
+from tests.cli.conftest import SMALL
+from tests.cli.headers import gpt2_shapes, write_checkpoint
+
+PATIENCE = 60  # seconds: an answer comes in well under one, on a machine that does nothing else
+ADAPTER = (Path(__file__).parents[2] / "adapters/gpt2.py").read_text("utf-8")
+
+
+class Watch:
+    """`bringup check --watch` under way; both its streams, line by line."""
+
+    def __init__(self, *words: str | Path, cwd: Path) -> None:
+        command = [sys.executable, "-m", "bringup", "check", "--watch", "--format", "concise", *map(str, words)]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+
+    def report(self, changed: str = "") -> list[str]:
+        """The lines of a check; of one that a change to that file began. Other rounds are passed over: somebody may
+        be editing this very checkout, which is watched as well."""
+        found: list[str] = []
+        end = time.monotonic() + PATIENCE
+        while True:
+            found.append(self.lines.get(timeout=end - time.monotonic()))
+            if found[-1].startswith("watching "):
+                what = found.pop(0) if changed else ""
+                if changed in what:
+                    return found[:-1]
+                found.clear()
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+        self.reader.join(PATIENCE)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+    def silent(self, seconds: float, about: str = "") -> bool:
+        """Whether no line that has these words comes for a while."""
+        time.sleep(seconds)
+        return not any(about in self.lines.get() for _ in range(self.lines.qsize()))
+
+
+Start = Callable[..., Watch]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Watch] = []
+
+    def begin(*words: str | Path) -> Watch:
+        started.append(Watch(*words, cwd=tmp_path))
+        return started[-1]
+
+    yield begin
+    for watch in started:
+        watch.end()
+
+
+def test_an_adapter_that_is_edited(start: Start, small: Path, tmp_path: Path) -> None:
+    """Each change is one report; a syntax error is one as well; nothing is said while nothing changes."""
+    adapter = tmp_path / "mine.py"
+    adapter.write_text(ADAPTER)
+    watch = start("--checkpoint", small, "--adapter", adapter)
+    fits = "gpt2: 41 parameters, 43 tensors, 40 read, 3 dropped — fits"
+    assert watch.report() == [fits]
+    adapter.write_text(ADAPTER.replace('S("h.{L}.{n}.{p}")', 'S("h.{L}.x{n}.{p}")'))
+    told = watch.report("mine.py")
+    assert told[-2:] == ["gpt2: 2 errors", "[*] 2 fixable with --fix"]
+    adapter.write_text(ADAPTER.replace("return gpt2", "return gpt2 +"))
+    told = watch.report("mine.py")
+    assert told[0].startswith("mine.py:19: error[BU026] `mine.py` fails when it is run: SyntaxError")
+    adapter.write_text(ADAPTER)
+    assert watch.report("mine.py") == [fits]
+    assert watch.silent(1.5, "mine.py")
+
+
+def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) -> None:
+    """A module beside the model file is read again although its byte code would pass for current."""
+    model, helper = tmp_path / "my_model.py", tmp_path / "my_helper.py"
+    second = int(time.time()) * 10**9
+    helper.write_text('NAME = "xtb"\n')
+    os.utime(helper, ns=(second, second))
+    model.write_text(
+        "import sys; sys.path.insert(0, '.')\nfrom my_helper import NAME\nfrom bringup.adapters.gpt2 import adapter\n"
+        "from bringup.adapters.expr import S\nfrom bringup.graphs.registry import Family\n"
+        "def mine(config):\n    made = adapter(config)\n"
+        "    made.drop(NAME, why='rest', expect=(0, 9))\n    return made\n"
+        "family = Family(name='mine', graph='bringup.graphs.gpt2:GPT2', config='bringup.graphs.gpt2:GPT2Config', "
+        "adapter=mine)\n"
+    )
+    shapes = gpt2_shapes(**SMALL) | {"xta": (3,)}
+    write_checkpoint(small, shapes, json.loads((small / "config.json").read_text()))
+    watch = start(model, "--checkpoint", small)
+    assert "nothing reads the tensor `xta`" in watch.report()[0]
+    helper.write_text('NAME = "xta"\n')
+    os.utime(helper, ns=(second, second + 10**8))
+    told = watch.report("my_helper.py")
+    assert told == ["gpt2: 41 parameters, 44 tensors, 40 read, 4 dropped — fits"]
+
+
+def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path) -> None:
+    watch = start("--checkpoint", small)
+    watch.report()
+    config = (small / "config.json").read_text()
+    (small / "config.json").write_text(config.replace('"n_layer": 3', '"n_layer": 2'))
+    told = watch.report("small/config.json")
+    assert "nothing reads the tensor `h.2`" in told[0]
+    other = write_checkpoint(tmp_path / "other", gpt2_shapes(**SMALL | {"layers": 2}), {})
+    (other / "model.safetensors").replace(small / "model.safetensors")
+    told = watch.report("small/model.safetensors")
+    assert told[-1].endswith("fits")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_there_yet(start: Start, small: Path, tmp_path: Path) -> None:
+    watch = start("--checkpoint", "later")
+    assert "error[BU201]" in watch.report()[0]
+    small.rename(tmp_path / "later")
+    told = watch.report("later")
+    assert told[-1].endswith("fits")
+
+
+@pytest.mark.slow
+def test_the_graph_file(start: Start, small: Path, tmp_path: Path) -> None:
+    """Files of bringup itself count where they can be edited."""
+    watch = start("--checkpoint", small)
+    watch.report()
+    graph = Path(__file__).parents[2] / "graphs/gpt2.py"
+    before = graph.stat()
+    os.utime(graph, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000))
+    try:
+        assert watch.report("graphs/gpt2.py")[-1].endswith("fits")
+    finally:
+        os.utime(graph, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_it_ends_as_it_is_asked_to(start: Start, small: Path) -> None:
+    watch = start("--checkpoint", small)
+    watch.report()
+    watch.process.send_signal(signal.SIGINT)
+    assert watch.process.wait(PATIENCE) == 130
+    assert watch.silent(0.3)
+
+
+def test_what_the_state_of_a_path_is(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    assert state(str(file)) is None
+    file.write_text("1")
+    first = state(str(file))
+    other = tmp_path / "y"
+    other.write_text("1")
+    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    other.replace(file)
+    assert state(str(file)) not in (None, first)  # another file of the same size and time
+    assert state(str(tmp_path)) == ["x.json"]

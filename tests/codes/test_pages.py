@@ -1,0 +1,53 @@
+"""`bringup explain CODE` shows a mistake that can be made: every page's example is run, and fails as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.codes.pages import Page, missing, pages
+
+EXIT = {"0": 2, "9": 3}  # by a code's first digit; every other error is the model's: 1
+SECONDS = 120
+SLOW = re.compile(r"bringup (compile|verify|run)|import torch")
+
+
+def _case(page: Page) -> object:
+    slow = any(SLOW.search(command.line) for command in page.commands)
+    return pytest.param(page, id=page.code, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize("page", [_case(page) for page in pages()])
+def test_the_example_fails_as_the_page_says(page, workshop, tmp_path):
+    """The last command gives the page's code, and every line under a command is among what it prints, in order."""
+    assert page.commands, f"{page.code}.md shows no example"
+    folder = tmp_path / "example"
+    shutil.copytree(workshop, folder)
+    for name, text in page.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for command in page.commands:
+        status, printed = run(command.line, folder)
+        assert missing(command.output, printed) == [], printed
+    severity = re.search(rf"(error|warning|note)\[{page.code}\]", printed)
+    assert severity, f"{page.code} is not told:\n{printed}"
+    if severity[1] == "error":
+        assert status == EXIT.get(page.code[2], 1), printed
+
+
+def run(line: str, folder: Path) -> tuple[int, str]:
+    """The exit code of a command for bash, and what it prints; `bringup` and `python` are those of the tests."""
+    scripts = Path(sys.executable).parent
+    places = {"PATH": f"{scripts}:{os.environ['PATH']}", "HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+    places |= {"XDG_CACHE_HOME": str(folder / ".cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=os.environ | places, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout

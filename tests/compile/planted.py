@@ -1,0 +1,112 @@
+"""A small Mistral of two kinds of layers, and faults planted in the way its operations are lowered."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from transformers import MistralConfig
+
+from bringup.compile.cache.store import Store
+from bringup.compile.job import Job, open_job
+from bringup.compile.lower import mlir
+from bringup.compile.pipeline import build
+from bringup.compile.program import Function
+from bringup.compile.session import Session, load
+from tests.models import parity
+
+CONFIG = MistralConfig(
+    vocab_size=67,
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    num_hidden_layers=2,
+    max_position_embeddings=256,
+    sliding_window=12,
+    layer_types=["full_attention", "sliding_attention"],
+)
+
+Change = Callable[[ExportedProgram, Node], None]
+
+
+def saved(folder: Path, dtype: str = "float32") -> Path:
+    return parity.save_checkpoint(CONFIG, folder, dtype)
+
+
+def compiled(
+    job: Job, out: Path, *, target: str = "cpu", context: int = 40, buckets: tuple[int, ...] = (16,)
+) -> Session:
+    cache = Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
+    made = build(job, out=out, target=target, max_seq_len=context, buckets=buckets, all_logits=True, cache=cache)
+    return load(made)
+
+
+def job(folder: Path) -> Job:
+    return open_job(checkpoint=str(folder))
+
+
+def plant(
+    patch: pytest.MonkeyPatch, stage: str, target: str, source: str, change: Change, *, fused: bool = False
+) -> None:
+    """From now on one operation is lowered wrongly: the last `target` whose line of source contains `source`, in every
+    function whose name contains `stage`; with `fused`, only where what goes into it is computed beside it.
+    """
+    real = mlir.stage_text
+
+    def wrong(function: Function, exported: ExportedProgram, **options: bool) -> mlir.StageText:
+        if stage not in function.name:
+            return real(function, exported, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            exported = exported.run_decompositions({})
+        nodes = [node for node in exported.graph.nodes if str(node.target) == target and source in line_of(node)]
+        nodes = [node for node in nodes if not fused or any(n.op == "call_function" for n in node.all_input_nodes)]
+        if nodes:
+            change(exported, nodes[-1])
+            exported.graph_module.recompile()
+        return real(function, exported, **options)
+
+    patch.setattr(mlir, "stage_text", wrong)
+
+
+def line_of(node: Node) -> str:
+    """The source text of the innermost line that a node comes from."""
+    lines = re.findall(r'File "[^"]+", line \d+[^\n]*\n\s*([^\n]*)', node.meta.get("stack_trace") or "")
+    return lines[-1] if lines else ""
+
+
+def times(factor: float) -> Change:
+    """The operation's result, multiplied."""
+
+    def change(exported: ExportedProgram, node: Node) -> None:
+        with exported.graph.inserting_after(node):
+            made = exported.graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+        renamed(exported, node.name, made.name)
+
+    return change
+
+
+def keeps_another_row(exported: ExportedProgram, node: Node) -> None:
+    """What a step reads of the cache is right; what it leaves for the next step has its rows moved by one."""
+    with exported.graph.inserting_after(node):
+        made = exported.graph.call_function(torch.ops.aten.roll.default, (node, [1], [0]))
+    made.meta = dict(node.meta)
+    (output,) = (found for found in exported.graph.nodes if found.op == "output")
+    output.replace_input_with(node, made)
+    renamed(exported, node.name, made.name)
+
+
+def renamed(exported: ExportedProgram, old: str, new: str) -> None:
+    """The signature names results by the nodes that give them."""
+    specs = exported.graph_signature.output_specs
+    specs[:] = [replace(spec, arg=replace(spec.arg, name=new)) if spec.arg.name == old else spec for spec in specs]

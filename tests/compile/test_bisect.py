@@ -1,0 +1,120 @@
+"""Operations that are lowered wrongly: bisecting names the operation, its line and the step; verify fails without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bringup.compile.parity import Parity
+from bringup.compile.verify import parity_of
+from tests.compile.planted import Change, compiled, job, keeps_another_row, line_of, plant, saved, times
+
+slow = pytest.mark.slow
+MUL, MLP = "aten.mul.Tensor", "self.down_proj("
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where an operation is planted, and where it has to be found: the first entry and call that it is in."""
+
+    stage: str
+    target: str
+    source: str
+    change: Change
+    entry: str
+    call: str
+
+
+FAULTS = {
+    "one-layer": Fault("layer1", MUL, MLP, times(1.01), "prefill_16", "model.layers.1"),
+    "left-for-the-next-step": Fault(
+        "decode.layer", "aten.index_copy.default", "self.k", keeps_another_row, "decode", "model.layers.0"
+    ),
+    "prologue": Fault("prologue", "aten.index.Tensor", "self.weight[", times(1.01), "prefill_16", "prologue"),
+    "epilogue": Fault("epilogue", "aten.linear.default", "linear(x", times(1.01), "prefill_16", "epilogue"),
+    "decode": Fault("decode.layer", "aten.softmax.int", "attention(", times(1.01), "decode", "model.layers.0"),
+    "one-bucket": Fault("prefill_32.layer0", "aten.sigmoid.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
+    "nan": Fault("layer0", "aten.sigmoid.default", MLP, times(float("nan")), "prefill_16", "model.layers.0"),
+    "bfloat16": Fault("layer1", MUL, MLP, times(1.1), "prefill_16", "model.layers.1"),
+    "bfloat16-decode": Fault(
+        "decode.layer1", "aten.rsqrt.default", "rms_norm(", times(1.1), "decode", "model.layers.1"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "one-layer" else slow) for name in FAULTS])
+def test_the_operation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    checkpoint = saved(tmp_path / "model", "bfloat16" if name.startswith("bfloat16") else "float32")
+    plant(monkeypatch, fault.stage, fault.target, fault.source, fault.change)
+    buckets = (16, 32) if name == "one-bucket" else (16,)
+    session = compiled(job(checkpoint), tmp_path / "b", buckets=buckets)
+    found = parity_of(session, job(checkpoint), bisect=True, save=tmp_path / "saved")
+    departing = [d.phase for d in found.differences if d.relative > found.tolerance or d.wrong]
+    assert fault.entry in departing  # so that a plain `verify` fails too
+    assert [finding.code for finding in found.findings if finding.severity == "error"] == ["BU704"]
+    op = found.op
+    assert op is not None
+    assert (op.entry, op.call, op.target) == (fault.entry, fault.call, fault.target)
+    assert fault.source in Path(op.file).read_text("utf-8").splitlines()[op.line - 1]
+    assert op.alone is (name != "left-for-the-next-step")
+    assert_saved(tmp_path / "saved" / "op.safetensors", found)
+
+
+def assert_saved(file: Path, found: Parity) -> None:
+    """The operation's tensors are there, and show how far it is off."""
+    assert found.op is not None
+    tensors = load_file(file)
+    inputs = sorted(name.partition(" ")[0] for name in found.op.inputs)
+    assert sorted(tensors) == sorted(["compiled", "torch", *(f"input:{name}" for name in inputs)])
+    assert tensors["torch"].shape == found.op.shape
+    off = np.abs(tensors["compiled"] - tensors["torch"]).max() / np.abs(tensors["torch"]).max()
+    assert np.isnan(off) == np.isinf(found.op.relative)
+    assert np.isnan(off) or off >= 0.9 * found.op.relative
+
+
+@slow
+def test_an_operation_that_is_wrong_only_together_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = saved(tmp_path / "model")
+    plant(monkeypatch, "layer1", MUL, MLP, times(1.01), fused=True)
+    session = compiled(job(checkpoint), tmp_path / "b")
+    op = parity_of(session, job(checkpoint), bisect=True).op
+    assert op is not None
+    assert (op.call, op.target, op.alone) == ("model.layers.1", MUL, False)
+    assert MLP in Path(op.file).read_text("utf-8").splitlines()[op.line - 1]
+
+
+@slow
+def test_a_bundle_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What made the bundle is wrong no more: nothing departs when it is compiled again."""
+    checkpoint = saved(tmp_path / "model")
+    with monkeypatch.context() as patch:
+        plant(patch, "layer1", MUL, MLP, times(1.01))
+        session = compiled(job(checkpoint), tmp_path / "b")
+    found = parity_of(session, job(checkpoint), bisect=True)
+    assert not found.ok
+    (finding,) = found.findings
+    assert finding.code == "BU702"
+    assert "compiled again" in finding.message
+
+
+def test_a_sound_program_has_no_departure(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path / "model")
+    session = compiled(job(checkpoint), tmp_path / "b", target="torch")
+    found = parity_of(session, job(checkpoint), bisect=True)
+    assert found.ok
+    assert (found.op, found.calls, found.findings) == (None, {}, [])
+
+
+def test_planted_faults_are_lines_of_the_model() -> None:
+    """The helper reads stack traces as torch writes them."""
+    from types import SimpleNamespace
+
+    trace = (
+        'File "/x/llama.py", line 3, in forward\n    x = layer(x)\nFile "/x/norm.py", line 9, in forward\n    return y'
+    )
+    assert line_of(SimpleNamespace(meta={"stack_trace": trace})) == "return y"

@@ -1,0 +1,53 @@
+"""What a verification runs reaches all of a program, or says what it does not reach."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bringup.compile.feeds import Feed, Run, not_covered, plan_runs
+from bringup.compile.program import Entry, Interface
+from bringup.compile.steps import make_step
+
+
+def interface(sizes: list[int]) -> Interface:
+    entries = [Entry(name=f"prefill_{size}", num_tokens=size, num_sequences=1, calls=()) for size in sizes]
+    entries.append(Entry(name="decode", num_tokens=1, num_sequences=1, calls=()))
+    return Interface(functions=(), entries=tuple(entries), weights=(), states=(), max_blocks=1, all_logits=False)
+
+
+@given(
+    sizes=st.lists(st.integers(2, 600), min_size=1, max_size=5, unique=True).map(sorted),
+    cap=st.integers(1, 2000),
+    decode=st.integers(0, 20),
+    span=st.integers(1, 2500),
+)
+def test_every_prefill_that_fits_is_run(sizes: list[int], cap: int, decode: int, span: int) -> None:
+    runs = plan_runs(interface(sizes), cap, decode, [span])
+    assert all(0 < run.prompt <= run.end <= cap and run.decode >= 0 for run in runs)
+    for before, size in pairwise([0, *sizes]):
+        reached = any(before < run.prompt <= size for run in runs)
+        assert reached is (before < cap)
+    assert any(run.prompt > sizes[-1] for run in runs) is (cap > sizes[-1])  # in chunks
+    assert span >= cap or any(run.prompt > span for run in runs)
+
+
+def test_a_usual_program() -> None:
+    runs = plan_runs(interface([64, 128]), 200, 16, [40])
+    assert runs == [Run(61, 16), Run(125, 4), Run(133, 4)]  # padded; past a block of 64; in two chunks
+    assert plan_runs(interface([64]), 200, 16, [100]) == [Run(61, 16), Run(69, 4), Run(103, 4)]
+    assert plan_runs(interface([64]), 64, 16, []) == [Run(48, 16)]
+
+
+def test_what_is_not_reached_is_said() -> None:
+    whole = interface([16, 32])
+    step = make_step(list(range(13)), 0, 16, 40)
+    notes = list(not_covered(whole, [Feed(0, "prefill_16", step, np.zeros((1, 5), np.float32))], [12, 13]))
+    assert [note.code for note in notes] == ["BU709"] * 3
+    assert [note.severity for note in notes] == ["note"] * 3
+    assert ["prefill_32" in notes[0].message, "decode" in notes[1].message, "window of 13" in notes[2].message] == [
+        True
+    ] * 3

@@ -1,0 +1,73 @@
+"""A process that has imported what a compile needs, and forks a child for each command: 60 compiles, one import.
+
+Reads a JSON request a line, answers with a JSON line. {"words": [...], "errors": FILE, "environment": {…},
+"limit": [address space, file size] in bytes or null, "before": "package:function", called in the child before the
+command} starts `bringup WORDS` and answers its process id; {"wait": PID} answers its exit code (negative: a signal),
+seconds, and the peak memory of it and of its children, in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from importlib import import_module
+
+from bringup import stops
+from bringup.cli.main import cli
+from bringup.compile import export, pipeline  # noqa: F401
+from bringup.compile.lower import iree, mlir  # noqa: F401
+from bringup.compile.run import torch as run_torch  # noqa: F401
+
+
+def start(request: dict) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.dup2(2, 1)
+    os.environ.update(request.get("environment", {}))
+    space, file = request.get("limit") or (None, None)
+    for kind, limit in ((resource.RLIMIT_AS, space), (resource.RLIMIT_FSIZE, file)):
+        if limit:
+            resource.setrlimit(kind, (limit, limit))
+    if before := request.get("before"):
+        module, _, name = before.partition(":")
+        getattr(import_module(module), name)(*request.get("arguments", []))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    try:
+        stops.catch()
+        cli.main(request["words"])
+    except SystemExit as end:
+        sys.stderr.flush()
+        os._exit(int(end.code or 0))
+
+
+def wait(child: int) -> dict:
+    _, status, used = os.wait4(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss * 1024}
+
+
+def warm() -> None:
+    """Traces once here, so that no child imports what tracing imports."""
+    from bringup.graphs.gpt2 import GPT2, GPT2Config
+    from tests.resources.compiles import TINY
+
+    pipeline.export(GPT2(GPT2Config.from_hf(TINY)), 64, [64])
+
+
+if __name__ == "__main__":
+    warm()
+    began: dict[int, float] = {}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "wait" in asked:
+            answer = wait(asked["wait"])
+            answer["seconds"] = time.monotonic() - began.pop(asked["wait"])
+        else:
+            answer = start(asked)
+            began[answer] = time.monotonic()
+        print(json.dumps(answer), flush=True)

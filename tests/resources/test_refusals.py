@@ -1,0 +1,110 @@
+"""Folders that may not be written, and Ctrl-C: one error or one line, and nothing is left."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from bringup.compile.machine import refused
+from bringup.diagnostics import BringupError
+from tests.resources.compiles import names, processes_on, temporary, tokens_of
+
+NOBODY = 65534
+
+
+def without_privileges() -> None:
+    """Root's rights over the files of others are given up; the interpreter's own stay readable. See capset(2)."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def test_a_folder_of_somebody_else(nursery, checkpoints, tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    out = tmp_path / "o" / "b"
+    words = ["compile", "--checkpoint", checkpoints[0], "--target", "torch", "-o", out]
+    assert nursery.run(*words).code == 0
+    before = tokens_of(out)
+    os.chown(out.parent, NOBODY, NOBODY)
+    ended = nursery.run(*words, "--force", before="tests.resources.test_refusals:without_privileges")
+    assert (ended.code, ended.said.count("error[BU901]")) == (3, 1), ended.said
+    assert names(out.parent) == ["b"]
+    assert tokens_of(out) == before
+
+
+def test_a_read_only_file_system(nursery, checkpoints, tmp_path):
+    out = tmp_path / "o" / "b"
+    words = ["compile", "--checkpoint", checkpoints[0], "--target", "torch", "-o", out]
+    assert nursery.run(*words).code == 0
+    before = tokens_of(out)
+    mounts = [["mount", "--bind", out.parent, out.parent], ["mount", "-o", "remount,bind,ro", out.parent]]
+    for mount in mounts:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"cannot mount: {done.stderr.strip()}")
+    try:
+        ended = nursery.run(*words, "--force")
+    finally:
+        subprocess.run(["umount", out.parent], check=True)
+    assert (ended.code, ended.said.count("error[BU901]")) == (3, 1), ended.said
+    assert names(out.parent) == ["b"]
+    assert tokens_of(out) == before
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_waiting(nursery, checkpoints, tmp_path, sent):
+    """A signal, and more of them while it cleans up: one line, 128 and the signal's number, nothing left."""
+    out = tmp_path / "o" / "b"
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # cold: there is time
+    words = ["compile", "--checkpoint", checkpoints[0], "--target", "torch", "-o", out]
+    running = nursery.start(*words, environment=environment)
+    while not running.errors.exists() or "Checked" not in running.errors.read_text():
+        time.sleep(0.01)
+    for _ in range(3):
+        os.kill(running.pid, sent)
+    ended = running.wait()
+    assert ended.code == 128 + sent
+    assert ended.said.splitlines()[-1] == f"stopped by {sent.name}; nothing half-written is left behind"
+    assert "Traceback" not in ended.said
+    assert names(tmp_path) in ([], ["cache"])
+    assert names(temporary(nursery.folder)) == []
+    assert processes_on(tmp_path) == []
+
+
+class Refused(RuntimeError):
+    """What a tool's failure is told with."""
+
+    log = "LLVM ERROR: out of memory\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "BU902"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "BU902"),
+        (RuntimeError("[enforce fail at inline_container.cc:858] . No space left on device"), "BU902"),
+        (MemoryError("Unable to allocate 8.00 GiB for an array"), "BU903"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "BU903"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: …"), "BU903"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "BU903"),
+        (RuntimeError("iree-compile ended with code -9 and no error line"), "BU903"),
+        (Refused("iree-compile ended with code -6 and no error line"), "BU903"),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        (ValueError("out of memory"), None),
+    ],
+)  # fmt: skip
+def test_what_the_machine_says_in_its_many_ways(error, code):
+    found = refused(error)
+    assert (found.findings[0].code if found else None) == code
+    wrapped = ZeroDivisionError()
+    wrapped.__cause__ = error
+    again = refused(wrapped)
+    assert (again.findings[0].code if again else None) == code
+    assert found is None or BringupError.exit_code.fget(found) == 3
