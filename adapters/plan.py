@@ -255,19 +255,24 @@ def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
         least, most = drop.expect
         for key in _layers(drop.pattern, names) if least else ():
             counts.setdefault(key, 0)
+        wrong: dict[int, list[str]] = {}
         for key, count in counts.items():
             if not least <= count <= most:
-                where = f" for {', '.join(key)}" if key else ""
-                plan.problems.append(
-                    Problem(
-                        code="BU111",
-                        rule=drop,
-                        expected=f"{least} to {most}",
-                        actual=str(count),
-                        message=f"drop `{drop.pattern}` ({drop.why}) meets {count} tensors{where}, "
-                        f"expects {least} to {most}",
-                    )
+                wrong.setdefault(count, []).append(".".join(key))
+        expected = f"{least} to {most}" if least < most else f"{least}"
+        for count, keys in wrong.items():
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            first = min(keys, key=lambda key: (len(key), key))
+            where = f" for {first}{more}" if first else ""
+            plan.problems.append(
+                Problem(
+                    code="BU111",
+                    rule=drop,
+                    expected=expected,
+                    actual=str(count),
+                    message=f"drop `{drop.pattern}` ({drop.why}) meets {count} tensors{where}, expects {expected}",
                 )
+            )
 
 
 def _layers(pattern: str, names: Names) -> set[tuple[str, ...]]:

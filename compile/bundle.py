@@ -33,6 +33,7 @@ def refuse(out: Path, *, force: bool) -> None:
     """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle.
 
     A link stands for what it leads to. The working directory and those above it are no place for a bundle: BU012.
+    Raises BU901 where the folders above take no bundle, as far as that shows before anything is written.
     """
     place = _resolved(out)
     if Path.cwd().is_relative_to(place):
@@ -42,6 +43,10 @@ def refuse(out: Path, *, force: bool) -> None:
             raise fail("BU012", f"`{out}` exists and is not a bundle", help="choose another name with -o")
         if not force:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
+    above = next(folder for folder in place.parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "takes no files from this user" if above.is_dir() else "is no folder"
+        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another place with -o")
 
 
 def is_made_from(out: Path, key: str) -> bool:

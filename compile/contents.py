@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bringup.compile.program import Interface
+    from bringup.compile.run.tokenizer import Tokenizer
+    from bringup.compile.stages import Layout
 
 
 def write_weights(
@@ -65,16 +67,30 @@ def write_weights(
     return path.stat().st_size
 
 
-def write_tokenizer(job: Job, folder: Path) -> None:
-    """The checkpoint's tokenizer, if it has one."""
-    if job.checkpoint.tokenizer:
-        from bringup.compile.run.tokenizer import load_tokenizer, to_folder
+def tokenizer_of(job: Job) -> Tokenizer | None:
+    """The checkpoint's tokenizer, if it has one. Raises what `load_tokenizer` does."""
+    if job.checkpoint.tokenizer is None:
+        return None
+    from bringup.compile.run.tokenizer import load_tokenizer
 
-        to_folder(load_tokenizer(job.checkpoint.tokenizer), folder / TOKENIZER)
+    return load_tokenizer(job.checkpoint.tokenizer)
 
 
-def manifest_of(job: Job, target: str, lowering: str, context: int, interface: Interface) -> dict[str, Any]:
-    """What a bundle says of itself; `seal` adds the tools' versions and the files' digests."""
+def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
+    """Into the bundle's folder, where there is one."""
+    if tokenizer:
+        from bringup.compile.run.tokenizer import to_folder
+
+        to_folder(tokenizer, folder / TOKENIZER)
+
+
+def manifest_of(
+    job: Job, target: str, lowering: str, layout: Layout, interface: Interface, made_from: str
+) -> dict[str, Any]:
+    """What a bundle says of itself; `seal` adds the tools' versions and the files' digests.
+
+    `made_from` is equal for bundles that would come out equal, see `cache.recipe`.
+    """
     return {
         "target": lowering,
         "asked_target": target,
@@ -83,7 +99,7 @@ def manifest_of(job: Job, target: str, lowering: str, context: int, interface: I
         "adapter": job.adapter_file,
         "allow": dict(job.allow),
         "dtype": job.graph.dtype,
-        "max_seq_len": context,
+        "max_seq_len": layout.context,
         "vocab_size": job.graph.config.vocab_size,
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
         "provenance": dict(job.checkpoint.provenance),
@@ -91,6 +107,7 @@ def manifest_of(job: Job, target: str, lowering: str, context: int, interface: I
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
         "interface": interface.to_json(),
+        "made_from": made_from,
     }
 
 

@@ -18,7 +18,7 @@ from bringup.progress import Silent
 Bytes = bytes | memoryview
 State = tuple[int, int, int, int]
 
-_digests: dict[State, str] = {}  # of the files that this process wrote
+_digests: dict[State, str] = {}  # of the files that this process wrote, or was told of
 
 
 class NewFile:
@@ -96,6 +96,12 @@ def sha256(path: Path, *, fresh: bool = False) -> str:
     with path.open("rb") as file:
         known = None if fresh else _digests.get(_state(file.fileno()))
         return known or hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remember(path: Path, digest: str) -> None:
+    """A file's digest, from who knows it."""
+    with path.open("rb") as file:
+        _digests[_state(file.fileno())] = digest
 
 
 def _state(file: int) -> State:

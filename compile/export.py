@@ -17,7 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from bringup.compile.program import Function, Program, TensorSpec
 from bringup.compile.stages import Layout, Part, Stage, Traced, interface_of, trace_entry
-from bringup.graphs.graph import Step
+from bringup.compile.steps import slots_for
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.module import State
+from bringup.graphs.torch_module import to_torch
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -83,9 +86,23 @@ class Tracer:
         return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
 
 
+def tracer_of(graph: Graph, layout: Layout) -> Tracer:
+    """A tracer of a graph's stages."""
+    module = to_torch(graph, graph.dtype, positions=layout.context, slots=slots_for(layout.context))
+    return Tracer(module, states=[name for name, _ in graph.leaves(State)], max_blocks=layout.max_blocks)
+
+
+def export_graph(graph: Graph, layout: Layout) -> Program:
+    """Every entry of a graph, traced here and now."""
+    return _program(tracer_of(graph, layout), layout)
+
+
 def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
     """Traces every entry of a module with `prologue`, `layers` and `epilogue`. `states`: see `Tracer`."""
-    tracer = Tracer(module, states=states, max_blocks=layout.max_blocks)
+    return _program(Tracer(module, states=states, max_blocks=layout.max_blocks), layout)
+
+
+def _program(tracer: Tracer, layout: Layout) -> Program:
     entries = [trace_entry(layout, name, num_tokens, tracer) for name, num_tokens in layout.entries]
     exported = {traced.function.name: traced.code for _, made in entries for traced in made}
     return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)

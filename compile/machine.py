@@ -11,9 +11,9 @@ from pathlib import Path
 from bringup.diagnostics import BringupError, fail
 
 _FULL = {
-    errno.ENOSPC: "no space is left on the disk of `{}`",
-    errno.EDQUOT: "the disk quota for `{}` is used up",
-    errno.EFBIG: "a file in `{}` would be larger than this process may write",
+    errno.ENOSPC: "no space is left on the disk of {}",
+    errno.EDQUOT: "the disk quota for {} is used up",
+    errno.EFBIG: "a file in {} would be larger than this process may write",
 }
 # What torch, IREE, LLVM and the dynamic loader say instead of raising MemoryError, in lower case.
 _SHORT = (
@@ -30,19 +30,20 @@ def refused(error: BaseException, place: Path | None = None) -> BringupError | N
     """BU902 for a full disk, BU903 for a lack of memory, None for all else; `place` is what was being written."""
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _FULL:
-            return _full(cause.errno, place or Path(cause.filename or "."))
+            return _full(cause.errno, place or (Path(os.fsdecode(cause.filename)) if cause.filename else None))
         if _says(cause, _NO_SPACE):
-            return _full(errno.ENOSPC, place or Path())
+            return _full(errno.ENOSPC, place)
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _says(cause, *_SHORT):
             what = str(cause).strip().splitlines()
             return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
     return None
 
 
-def _full(code: int, place: Path) -> BringupError:
-    free = free_bytes(place)
-    said = f": {free:,} bytes are free" if free is not None and code == errno.ENOSPC else ""
-    return fail("BU902", _FULL[code].format(place) + said, help=_ROOM)
+def _full(code: int, place: Path | None) -> BringupError:
+    """BU902. An error of a stream, such as stdout, tells no place."""
+    free = free_bytes(place) if place and code == errno.ENOSPC else None
+    said = f": {free:,} bytes are free" if free is not None else ""
+    return fail("BU902", _FULL[code].format(f"`{place}`" if place else "the output") + said, help=_ROOM)
 
 
 def _says(error: BaseException, *words: str) -> bool:

@@ -16,10 +16,11 @@ from bringup.compile.cache.recipe import Recipe
 from bringup.compile.cache.store import Store, default_store
 from bringup.compile.cache.weights import place_weights
 from bringup.compile.check import check as check_plan
-from bringup.compile.contents import manifest_of, write_tokenizer
+from bringup.compile.contents import manifest_of, tokenizer_of, write_tokenizer
 from bringup.compile.job import Job, job_of
-from bringup.compile.lowering import dump, emit_phase, form_of, lowered, write_program
+from bringup.compile.lowering import form_of, lowered
 from bringup.compile.memory import check_limit
+from bringup.compile.phases import dump, emit_phase
 from bringup.compile.stages import Layout
 from bringup.compile.target import resolve
 from bringup.compile.ties import tie_warnings
@@ -30,8 +31,6 @@ from bringup.progress import Progress, Silent
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from bringup.compile.program import Program
 
 DEFAULT_CONTEXT = 2048
 BUCKETS = (64, 128, 256, 512)  # prefill lengths; a prompt is padded to the next, a longer one runs in chunks
@@ -73,8 +72,7 @@ def build(
         job = job_of(job, weights or {})
     lowering, out, progress, store = resolve(target), Path(out), progress or Silent(), cache or default_store()
     dumped = Path(dump_dir) if dump_dir else None
-    context = context_of(job, max_seq_len)
-    layout = layout_of(job.graph, context, buckets, all_logits=all_logits)
+    layout = layout_of(job.graph, context_of(job, max_seq_len), buckets, all_logits=all_logits)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
@@ -82,52 +80,37 @@ def build(
         for finding in [*report.warnings, *tie_warnings(job)]:
             progress.warn(finding)
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
-    if emit == "program":
-        return write_program(export(job.graph, context, buckets, all_logits=all_logits), out)
+    if emit != "bundle":
+        return emit_phase(emit, job.graph, layout, out, store, dumped, progress)
     recipe = Recipe.of(job, layout, lowering)
-    if emit == "bundle" and not force and bundles.is_made_from(out, recipe.key):
+    if not force and bundles.is_made_from(out, recipe.key):
         with progress.stage("Finding") as stage:
             stage.done(f"{out} as it would be made: nothing has changed")
         return out
-    if emit == "bundle":
-        bundles.refuse(out, force=force)
+    bundles.refuse(out, force=force)
+    tokenizer = tokenizer_of(job)
     with progress.stage("Exporting") as stage:
         if dumped:
-            dump(export(job.graph, context, buckets, all_logits=all_logits), dumped)
-        program = coded(job.graph, layout, form_of(lowering if emit == "bundle" else "iree-cpu"), store)
+            dump(job.graph, layout, dumped)
+        program = coded(job.graph, layout, form_of(lowering), store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
-    if emit != "bundle":
-        return emit_phase(program, emit, out, progress)
     with (
         bundles.writing(out, force=force, progress=progress) as folder,
         lowered(program, lowering, folder, store, dumped) as finish,
     ):
         with progress.stage("Writing") as stage:
-            place = folder / bundles.WEIGHTS
-            placed = place_weights(
-                job, context, recipe.weights, place, store, advance=stage.advance, warn=progress.warn
-            )
+            placed = place_weights(job, layout.context, recipe.weights, folder / bundles.WEIGHTS, store, stage)
+            for finding in placed.warnings:
+                progress.warn(finding)
             stage.done(placed.told)
-        write_tokenizer(job, folder)
+        write_tokenizer(tokenizer, folder)
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
-        bundles.seal(folder, manifest_of(job, target, lowering, context, program.interface) | {"made_from": recipe.key})
+        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, recipe.key))
     placed.keep(store, out / bundles.WEIGHTS)
     store.trim()
     return out
-
-
-def export(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Program:
-    """The graph's program, traced here and now, as `layout_of` describes it."""
-    from bringup.compile.export import export_program
-    from bringup.compile.steps import slots_for
-    from bringup.graphs.module import State
-    from bringup.graphs.torch_module import to_torch
-
-    layout = layout_of(graph, context, buckets, all_logits=all_logits)
-    module = to_torch(graph, graph.dtype, positions=context, slots=slots_for(context))
-    return export_program(module, layout, states=[name for name, _ in graph.leaves(State)])
 
 
 def layout_of(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Layout:

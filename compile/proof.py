@@ -19,7 +19,7 @@ from bringup.compile.bundle import WEIGHTS
 from bringup.compile.feeds import Feed
 from bringup.compile.job import Job
 from bringup.compile.parity import Layer, Parity, compare
-from bringup.compile.pipeline import export
+from bringup.compile.pipeline import layout_of
 from bringup.compile.reference import record
 from bringup.compile.session import Session
 from bringup.compile.steps import make_step
@@ -103,7 +103,10 @@ class Proof:
     def _bisect(self, parity: Parity) -> None:
         whole = self.session.interface
         sizes = [entry.num_tokens for entry in whole.entries if entry.num_tokens > 1]
-        program = export(self.job.graph, self.session.max_seq_len, sizes, all_logits=whole.all_logits)
+        from bringup.compile.export import export_graph
+
+        layout = layout_of(self.job.graph, self.session.max_seq_len, sizes, all_logits=whole.all_logits)
+        program = export_graph(self.job.graph, layout)
         self.departure = bisect(
             program, self._weights(), self.session.executor, self.feeds, target=parity.target, dtype=parity.dtype
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,7 @@ from bringup.compile.cache.store import Store
 from bringup.compile.forked import forked
 from bringup.compile.program import Entry, Function, Interface
 from bringup.compile.stages import Layout, Stage, Traced, interface_of, tensors_of, trace_entry
-from bringup.compile.steps import slots_for
 from bringup.graphs.graph import Graph
-from bringup.graphs.module import State
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -56,7 +56,8 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
         source.may_trace()
-        parts |= zip(missing, forked(source.part, missing), strict=True)
+        with _collector_off():
+            parts |= zip(missing, forked(source.part, missing), strict=True)
     whole = [part for part in parts.values() if part]
     stages = [stage for _, made in whole for stage in made]
     return Coded(
@@ -64,6 +65,18 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
         code={stage.function.name: stage.code for stage in stages},
         found=sum(stage.found for stage in stages),
     )
+
+
+@contextmanager
+def _collector_off() -> Generator[None]:
+    """Tracing makes many objects that live to its end: to look for garbage among them takes a fifth of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Missing(Exception):
@@ -86,13 +99,9 @@ class _Source:
 
     def may_trace(self) -> None:
         """From here on, what is missing is traced. Done before forking, so that torch is imported once."""
-        from bringup.compile.export import Tracer
-        from bringup.graphs.torch_module import to_torch
+        from bringup.compile.export import tracer_of
 
-        context = self.layout.context
-        module = to_torch(self.graph, self.graph.dtype, positions=context, slots=slots_for(context))
-        states = [name for name, _ in self.graph.leaves(State)]
-        self.tracer = Tracer(module, states=states, max_blocks=self.layout.max_blocks)
+        self.tracer = tracer_of(self.graph, self.layout)
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
         inputs = stage_inputs(self.graph, self.layout, stage, self.form.name)

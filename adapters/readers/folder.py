@@ -111,7 +111,7 @@ def _check_numbering(folder: Path, present: set[str]) -> None:
         if missing:
             raise fail(
                 "BU215",
-                f"{len(missing)} of {total} numbered files are missing in `{folder}`: {some(missing, 50)}",
+                f"{len(missing)} of {len(wanted)} numbered files are missing in `{folder}`: {some(missing, 50)}",
                 help="fetch them into the folder",
                 file=str(folder),
             )

@@ -50,10 +50,12 @@ def _download(name: str, revision: str) -> Path:
     try:
         import huggingface_hub
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-    except ImportError:
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        why = "is not installed" if missing else f"cannot be loaded: {_first_line(error)}"
         raise fail(
             "BU922",
-            f"`{name}` is not in `{_model_cache(name)}`, and huggingface_hub is not installed to fetch it",
+            f"`{name}` is not in `{_model_cache(name)}`, and huggingface_hub, which would fetch it, {why}",
             help="run: pip install 'bringup[hub]'",
         ) from None
     http_error: type[Exception] = HfHubHTTPError.__bases__[0]  # whichever HTTP library it uses

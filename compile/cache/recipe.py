@@ -71,7 +71,7 @@ def _rest(job: Job, layout: Layout, target: str) -> Inputs:
         "config": digest(repr(sorted(job.config.items()))),
         "asked": repr((job.model, job.adapter_file, sorted(job.allow.items()))),
         "provenance": repr(sorted(job.checkpoint.provenance.items())),
-        "tokenizer": _identity(job.checkpoint.tokenizer) if job.checkpoint.tokenizer else "",
+        "tokenizer": digest("\n".join(_tokenizer(job.checkpoint.tokenizer))),
         "tools": ", ".join(f"{name} {number}" for name, number in versions()),
         "processor": processor(),
         **{f"source {name}": source_of(name) for name in _COMPILING},
@@ -91,6 +91,13 @@ def _headers(job: Job) -> Iterator[str]:
     yield from sorted(map(_identity, files))
     for info in job.checkpoint.headers.values():
         yield f"{info.name} {info.dtype} {info.shape} {info.offset} {info.file and info.file.name}"
+
+
+def _tokenizer(file: Path | None) -> Iterator[str]:
+    """Its file, and those beside it that say stop tokens and the chat template."""
+    if file:
+        beside = (path for end in ("json", "jinja") for path in file.parent.glob(f"*.{end}"))
+        yield from sorted(map(_identity, {file, *beside}))
 
 
 def _identity(file: Path) -> str:

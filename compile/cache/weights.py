@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bringup.compile.cache.store import Inputs, Store
 from bringup.compile.contents import write_weights
+from bringup.compile.disk import remember, sha256
 from bringup.compile.job import Job
 from bringup.diagnostics import Diagnostic
+from bringup.progress import Stage
 
 KIND = "weights"
 
@@ -25,36 +27,30 @@ class Placed:
     told: str
     inputs: Inputs | None
     seconds: float
+    warnings: Sequence[Diagnostic] = ()
 
     def keep(self, store: Store, file: Path) -> None:
         """Remembers where they are, once they lie where they will stay."""
         if self.inputs:
             file = file.resolve()
-            kept = json.dumps({"path": str(file), "state": _state(file)}).encode()
+            kept = json.dumps({"path": str(file), "state": _state(file), "digest": sha256(file)}).encode()
             store.put(KIND, self.inputs, kept, what=f"weights of {file.parent.name}", seconds=self.seconds)
 
 
-def place_weights(
-    job: Job,
-    context: int,
-    inputs: Inputs | None,
-    place: Path,
-    store: Store,
-    *,
-    advance: Callable[[float], None],
-    warn: Callable[[Diagnostic], None],
-) -> Placed:
-    """Links the weights that were made from these inputs, or writes them."""
+def place_weights(job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage) -> Placed:
+    """Links the weights that were made from these inputs, or writes them. `stage` hears the share that is written."""
     start = time.perf_counter()
     if inputs and _link(store, inputs, place):
         told = f"weights, {_megabytes(place)}, shared with the bundle that has them"
         return Placed(told=told, inputs=inputs, seconds=0.0)
     warnings: list[Diagnostic] = []
-    write_weights(job, context, place, advance, warnings.append)
-    for finding in warnings:
-        warn(finding)
-    kept = None if warnings else inputs  # whoever links them should be warned too
-    return Placed(told=f"weights, {_megabytes(place)}", inputs=kept, seconds=time.perf_counter() - start)
+    write_weights(job, context, place, stage.advance, warnings.append)
+    return Placed(
+        told=f"weights, {_megabytes(place)}",
+        inputs=None if warnings else inputs,  # whoever links them should be warned too
+        seconds=time.perf_counter() - start,
+        warnings=warnings,
+    )
 
 
 def _link(store: Store, inputs: Inputs, place: Path) -> bool:
@@ -69,6 +65,7 @@ def _link(store: Store, inputs: Inputs, place: Path) -> bool:
             return False
         try:
             os.link(file, place)
+            remember(place, words["digest"])
         except OSError:  # another file system, or one without links
             shutil.copyfile(file, place)
             return _state(file) == words["state"]

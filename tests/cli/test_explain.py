@@ -25,9 +25,11 @@ def test_every_code_has_a_page_and_every_page_a_code() -> None:
 def test_a_page_has_all_its_parts(code: str) -> None:
     text = (FOLDER / f"{code}.md").read_text("utf-8")
     assert re.match(rf"# {code} [a-z0-9]+(-[a-z0-9]+)*\n\n", text)
-    parts = ["**Why it matters.**", "**Example**\n\n", "**Fix.**"]
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
+    why, example, fix = (text.index(part) for part in ("**Why it matters.**", "**Example**\n\n```", "**Fix.**"))
+    assert why < example < fix
+    told = re.compile(rf"(error|warning|note)\[{code}\]: |BringupError: {code}: ")
+    assert re.search(r"^```console\n\$ ", text[example:fix], re.MULTILINE)
+    assert told.search(text[example:fix]), "the first line of what bringup says"
 
 
 def test_names_of_codes_are_unique() -> None:

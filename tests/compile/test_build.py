@@ -16,8 +16,9 @@ import bringup
 from bringup.adapters.materialise import materialise
 from bringup.compile.bundle import read_manifest
 from bringup.compile.contents import plan_hash
+from bringup.compile.export import export_graph
 from bringup.compile.job import Job, open_job
-from bringup.compile.pipeline import build, export
+from bringup.compile.pipeline import build, layout_of
 from bringup.compile.sizes import dry_run
 from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
@@ -51,7 +52,7 @@ def test_a_graph_and_a_dict_of_its_weights(job, bundle, tmp_path):
 
 
 def test_missing_extra_and_misshaped_weights_are_told_at_once_before_export(job, tmp_path, monkeypatch):
-    monkeypatch.setattr("bringup.compile.pipeline.export", lambda *_, **__: pytest.fail("exported"))
+    monkeypatch.setattr("bringup.compile.pipeline.coded", lambda *_, **__: pytest.fail("exported"))
     given = weights(job)
     del given["transformer.h.0.ln_1.weight"]
     given["transformer.h.9.extra"] = np.zeros(3, np.float32)
@@ -119,7 +120,7 @@ def test_an_existing_bundle_is_kept_unless_forced(job, tmp_path):
     build(job, out=out, target="torch")
     before = (out / "manifest.json").stat().st_ino
     with pytest.raises(BringupError, match="BU011"):
-        build(job, out=out, target="torch")
+        build(job, out=out, target="torch", max_seq_len=32)
     assert (out / "manifest.json").stat().st_ino == before
     build(job, out=out, target="torch", force=True)
     assert (out / "manifest.json").stat().st_ino != before
@@ -132,8 +133,8 @@ def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(job, tmp_path, mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bringup.compile.pipeline.write_weights", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr("bringup.compile.pipeline.place_weights", full)
+    with pytest.raises(BringupError, match="BU902"):
         build(job, out=out, target="torch", force=True)
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
@@ -161,7 +162,7 @@ def test_phases(job, tmp_path):
 def test_equal_layers_are_one_function():
     def functions(layers: int) -> int:
         graph = GPT2(GPT2Config.from_hf(TINY | {"n_layer": layers}))
-        return len(export(graph, 64).interface.functions)
+        return len(export_graph(graph, layout_of(graph, 64)).interface.functions)
 
     assert functions(2) == functions(7) == 6  # prologue, layer, epilogue; prefill and decode
 

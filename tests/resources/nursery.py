@@ -18,7 +18,7 @@ from importlib import import_module
 
 from bringup import stops
 from bringup.cli.main import cli
-from bringup.compile import export, pipeline  # noqa: F401
+from bringup.compile import export, pipeline
 from bringup.compile.lower import iree, mlir  # noqa: F401
 from bringup.compile.run import torch as run_torch  # noqa: F401
 
@@ -56,7 +56,8 @@ def warm() -> None:
     from bringup.graphs.gpt2 import GPT2, GPT2Config
     from tests.resources.compiles import TINY
 
-    pipeline.export(GPT2(GPT2Config.from_hf(TINY)), 64, [64])
+    graph = GPT2(GPT2Config.from_hf(TINY))
+    export.export_graph(graph, pipeline.layout_of(graph, 64, [64]))
 
 
 if __name__ == "__main__":
