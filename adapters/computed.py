@@ -41,7 +41,7 @@ class Computed:
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
     """A GGUF block type read as float32."""
     shape = tuple(axis.size for axis in axes)
-    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype), exact=False)
+    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype, shape), exact=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class _FromBlocks:
     """
 
     dtype: str
+    shape: Shape
 
     def __call__(self, data: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -64,7 +65,7 @@ class _FromBlocks:
             for start in range(0, len(blocks), step):
                 some = blocks[start : start + step].reshape(-1)
                 values[start : start + step] = dequantize(some, kind).reshape(-1, width)
-        return values
+        return values.reshape(self.shape)
 
 
 def block_bytes(index: int, info: TensorInfo) -> Region:

@@ -100,14 +100,14 @@ def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Rea
     made = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
     from bringup.adapters.arrays import numpy_dtype
 
-    if made.size != math.prod(source.shape) or made.dtype != numpy_dtype(source.dtype):
+    if made.shape != source.shape or made.dtype != numpy_dtype(source.dtype):
         raise fail(
             "BU116",
             f"`{source.name}` gave {made.dtype} {list(made.shape)}; its rule declares "
             f"{source.dtype} {list(source.shape)}",
             help="correct the axes or dtype that the rule declares, or the function",
         )
-    return made.reshape(source.shape)
+    return made
 
 
 def units(array: np.ndarray, view: str) -> np.ndarray:

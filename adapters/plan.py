@@ -240,6 +240,7 @@ def _by_position(region: Region, declared: Axes) -> Region:
 def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
     """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect, in any layer."""
     for drop in drops:
+        variables = sorted(closed(drop.pattern))
         counts: dict[tuple[str, ...], int] = {}
         for name, info in names.items():
             bindings = match(drop.pattern, name)
@@ -250,20 +251,20 @@ def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
                     plan.cut.setdefault(info.name, drop)
                 continue
             plan.dropped.setdefault(info.name, drop)
-            key = tuple(bindings[variable] for variable in sorted(closed(drop.pattern)))
+            key = tuple(bindings[variable] for variable in variables)
             counts[key] = counts.get(key, 0) + 1
         least, most = drop.expect
         for key in _layers(drop.pattern, names) if least else ():
             counts.setdefault(key, 0)
-        wrong: dict[int, list[str]] = {}
+        wrong: dict[int, list[tuple[str, ...]]] = {}
         for key, count in counts.items():
             if not least <= count <= most:
-                wrong.setdefault(count, []).append(".".join(key))
+                wrong.setdefault(count, []).append(key)
         expected = f"{least} to {most}" if least < most else f"{least}"
         for count, keys in wrong.items():
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            first = min(keys, key=lambda key: (len(key), key))
-            where = f" for {first}{more}" if first else ""
+            first = min(keys, key=lambda key: [(len(value), value) for value in key])
+            where = f" for {', '.join(map('='.join, zip(variables, first, strict=True)))}{more}" if variables else ""
             plan.problems.append(
                 Problem(
                     code="BU111",

@@ -101,7 +101,7 @@ def _torch(scratch: Path, checkpoint: Path) -> Times:
 def _max(python: str, scratch: Path, checkpoint: Path) -> Times:
     """The same model on MAX's API, one graph of the whole sequence; its cache knows no places."""
     command = [python, str(HERE / "compile_max.py"), str(checkpoint)]
-    places = {"MODULAR_CACHE_DIR": str(scratch / "max"), "MODULAR_HOME": str(scratch / "home")}
+    places = {"HOME": str(scratch), "XDG_CACHE_HOME": str(scratch / "cache")}
     nothing, again = _seconds(command, places), _seconds(command, places)
     edited = _seconds([*command, "edited"], places)
     return {CASES[0]: nothing, CASES[2]: again, CASES[3]: edited}

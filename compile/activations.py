@@ -138,14 +138,7 @@ def _checked(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray
         raise _mismatch(f"`{name}` of `{path}` has shape {list(array.shape)} for {count} tokens", name)
     wide = array.astype(np.float32)
     if not np.isfinite(wide).all():
-        row = int(np.argwhere(~np.isfinite(wide))[0][0])
-        what = "NaN" if np.isnan(wide).any() else "infinity"
-        raise fail(
-            "BU708",
-            f"`{name}` of `{path}` has {what} at token {row}: nothing can be compared with it",
-            help="the reference itself went wrong: find where with another dtype, float32 above all",
-            parameter=name,
-        )
+        raise not_finite(str(path), name, wide)
     return wide
 
 
@@ -185,6 +178,18 @@ def mismatched(source: str, name: str, theirs: tuple[int, ...], ours: tuple[int,
     said = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
     return _mismatch(
         said, name, "is the file of another size of the model? leave the tensor out if it means another thing"
+    )
+
+
+def not_finite(source: str, name: str, array: np.ndarray) -> BringupError:
+    """BU708 for an array [T, …] of a reference."""
+    row = int(np.argwhere(~np.isfinite(array))[0][0])
+    what = "NaN" if np.isnan(array).any() else "infinity"
+    return fail(
+        "BU708",
+        f"`{name}` of `{source}` has {what} at token {row}: nothing can be compared with it",
+        help="the reference itself went wrong: float16 overflows above 65504; in float32, look at that module's weights",
+        parameter=name,
     )
 
 

@@ -12,7 +12,7 @@ from bringup import __version__
 from bringup.adapters.arrays import mapped
 from bringup.adapters.materialise import materialise
 from bringup.adapters.readers.safetensors import read_header
-from bringup.compile.activations import LOGITS, Saved, mismatched, save_activations
+from bringup.compile.activations import LOGITS, Saved, mismatched, not_finite, save_activations
 from bringup.compile.bisect.diagnose import Departure, bisect, module_departs, weights_changed
 from bringup.compile.bisect.eager import Eager, culprit
 from bringup.compile.bundle import WEIGHTS
@@ -23,7 +23,7 @@ from bringup.compile.pipeline import layout_of
 from bringup.compile.reference import record
 from bringup.compile.session import Session
 from bringup.compile.steps import make_step
-from bringup.diagnostics import Diagnostic
+from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.module import Const
 
 
@@ -48,6 +48,8 @@ class Proof:
         self.has_logits = logits is not None
         self.wanted = self._own_logits() if logits is None else logits
         self.departure: Departure | None = None
+        if self.has_logits and not np.isfinite(self.wanted).all():
+            raise self._no_numbers()
 
     def explain(self, parity: Parity, *, source: str, bundled: bool, bisect: bool) -> None:
         """Adds the table of modules, and what is at fault when something is."""
@@ -65,6 +67,12 @@ class Proof:
             self._bisect(parity)
         if departing and not parity.findings:
             parity.findings.append(_unexplained(parity, departing, bisected=bisect))
+
+    def _no_numbers(self) -> BringupError:
+        """BU708 for the first module of the reference that gives NaN or infinity."""
+        given = {**self.reference.activations(self.tokens), LOGITS: self.wanted}
+        name = next(name for name, array in given.items() if not np.isfinite(array).all())
+        return not_finite(self.reference.name, name, given[name])
 
     def _own_logits(self) -> np.ndarray:
         step = make_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)

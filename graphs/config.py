@@ -6,7 +6,7 @@ rope type that the graph does not implement never passes silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import isfinite
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -128,10 +128,17 @@ class Fields:
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
         if value is not None and value not in allowed and key not in self.allowed:
-            listed = ", ".join(repr(value) for value in allowed)
-            self.error(
-                "BU122", f"config says `{key}` = {shown(value)}; the {self.family} graph implements {listed}", key
-            )
+            said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
+            self.error("BU122", said, key)
+
+    def choice(self, key: str, known: Collection[str], default: str) -> str:
+        """A key whose value names something that the graph has to have; --allow-config cannot make up for it."""
+        value = self.take(key, str, default)
+        if value in known:
+            return value
+        said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
+        self.error("BU122", said, key, did_you_mean(value, known))
+        return default
 
     def error(self, code: str, message: str, key: str, help: str = "") -> None:
         """Notes a finding about a key, unless there is one: one mistake is told once."""
@@ -166,6 +173,10 @@ class Fields:
             warning = Severity.WARNING
             self.findings.append(Diagnostic(code="BU025", message=message, parameter=key, help=help, severity=warning))
         return self.findings
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(repr, values))
 
 
 class HFConfig:

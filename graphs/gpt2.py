@@ -48,7 +48,6 @@ class GPT2Config(HFConfig):
         hidden, heads = fields.size("n_embd"), fields.size("n_head")
         if not fields.findings and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
-        fields.only("activation_function", *ACTIVATIONS)
         fields.only("add_cross_attention", False)
         # computes the same numbers in float32 whatever the dtype; ours always does
         fields.only("reorder_and_upcast_attn", False, True)
@@ -60,7 +59,7 @@ class GPT2Config(HFConfig):
             num_layers=fields.layers("n_layer"),
             num_heads=heads,
             ffn=fields.size("n_inner", 4 * hidden),
-            activation=fields.take("activation_function", str, "gelu_new"),
+            activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
             eps=fields.positive("layer_norm_epsilon", 1e-5),
             scale_by_head=fields.take("scale_attn_weights", bool, True),
             scale_by_layer=fields.take("scale_attn_by_inverse_layer_idx", bool, False),

@@ -54,7 +54,6 @@ class LlamaConfig(HFConfig):
         head_dim = fields.size("head_dim", 2 if fields.findings else hidden // heads)
         if not fields.findings and head_dim % 2:
             fields.error("BU121", f"rope turns channels in pairs, and `head_dim` is {head_dim}", "head_dim")
-        fields.only("hidden_act", "silu", *ACTIVATIONS)
         return cls(
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("max_position_embeddings", 2048),
@@ -63,7 +62,7 @@ class LlamaConfig(HFConfig):
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
-            activation=fields.take("hidden_act", str, "silu"),
+            activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             eps=fields.positive("rms_norm_eps", 1e-6),
             rope=RopeConfig.from_hf(fields),
             attention_bias=fields.take("attention_bias", bool, False),

@@ -85,19 +85,20 @@ def families() -> Iterator[Family]:
 
 
 def by_architecture(architectures: Sequence[str]) -> Family:
-    """The family of the first known architecture of a config.json. Raises BU125 when none is known."""
-    known: dict[str, Family] = {}
-    for family in FAMILIES:
-        for name in family.architectures:
-            if name in known:
-                raise fail("BU126", f"`{name}` is claimed by `{known[name].name}` and by `{family.name}`")
-            known[name] = family
+    """The family of the first known architecture of a config.json.
+
+    Raises BU125 when none is known, BU126 when it is several installed packages that serve it.
+    """
+    known = {name: family for family in FAMILIES for name in family.architectures}
     for name in architectures:
         if name in known:
             return known[name]
-    for family in families():
-        if set(family.architectures) & set(architectures):
-            return family
+    served = [family for family in families() if set(family.architectures) & set(architectures)]
+    if len(served) > 1:
+        names = " and ".join(f"`{family.name}`" for family in served)
+        raise fail("BU126", f"several families serve `{short(architectures[0])}`: {names}", help="name one as MODEL")
+    if served:
+        return served[0]
     said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
     hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
     raise fail(

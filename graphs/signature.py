@@ -72,8 +72,10 @@ class Signature(Mapping[str, Declared]):
         try:
             rows = json.loads(Path(path).read_text("utf-8"))
             return cls({name: _declared(name, row) for name, row in rows.items()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             raise fail("BU123", f"`{path}` is not a signature file: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise fail("BU123", f"`{path}` is JSON, but not what `to_json` writes") from error
 
     @classmethod
     def from_torch(cls, module: nn.Module) -> Signature:

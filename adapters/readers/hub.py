@@ -65,8 +65,8 @@ def _download(name: str, revision: str) -> Path:
         )
     except (ConnectionError, TimeoutError, EntryNotFoundError, http_error) as error:
         said = next((cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)), None)
-        if said is None:
-            raise _unreachable(name, revision, _first_line(_causes(error)[-1])) from None
+        if said is None or _is_passing(said.response.status_code):
+            raise _unreachable(name, revision, _first_line(said or _causes(error)[-1])) from None
         raise fail(
             "BU912",
             f"the Hugging Face hub refuses `{name}` at `{revision}`: {_first_line(said)}",
@@ -81,6 +81,11 @@ def _causes(error: BaseException) -> list[BaseException]:
     while cause := found[-1].__cause__ or found[-1].__context__:
         found.append(cause)
     return found
+
+
+def _is_passing(status: int) -> bool:
+    """Whether an HTTP status is one of a server in trouble, or asks to come again later (RFC 6585, RFC 9110)."""
+    return status == 429 or status >= 500
 
 
 def _first_line(error: BaseException) -> str:

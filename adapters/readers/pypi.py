@@ -72,13 +72,20 @@ def _download(name: str, version: str | None) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
             raise fail(
                 "BU921",
-                f"pip cannot fetch `{wanted}`: {lines[-1].removeprefix('ERROR: ') if lines else 'no wheel'}",
+                f"pip cannot fetch `{wanted}`: {_reason(done.stderr.splitlines())}",
                 help=f"try: pip download --no-deps --only-binary=:all: --dest {cache} {wanted}",
             )
         return Path(shutil.move(wheels[0], cache / wheels[0].name))
+
+
+def _reason(lines: list[str]) -> str:
+    """Why pip fails; where no index answers, pip's own last line says that there is no such package."""
+    if any("after connection broken by" in line for line in lines):
+        return "the package index cannot be reached"
+    told = [line for line in lines if line.startswith("ERROR")] or lines
+    return told[-1].removeprefix("ERROR: ") if told else "no wheel"
 
 
 def _extracted(wheel: Path) -> Path:

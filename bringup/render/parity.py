@@ -27,7 +27,8 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
     if parity.calls:
         worst = max(parity.calls.values())
-        first = next((call for call, error in parity.calls.items() if error == worst), "")
+        near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the whole departs
+        first = next((call for call, error in parity.calls.items() if error == worst and not near), "")
         first = parity.op.call if parity.op else first
         rows = [(call, _number(error), _mark(call == first, "departs", paint)) for call, error in parity.calls.items()]
         title = (f"compiled for {parity.target}", "from torch", "")

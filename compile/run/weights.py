@@ -19,19 +19,23 @@ def dtype_of(name: str) -> np.dtype:
 def check_weights(interface: Interface, weights: Mapping[str, np.ndarray]) -> None:
     """Compares names, shapes and dtypes: IREE takes any bytes of the right length.
 
-    Raises BU609, once for every fault.
+    Raises BU609, once for every fault; weights that are all of one other dtype are one fault.
     """
-    faults: list[Diagnostic] = []
+    alike: dict[tuple[str, str], list[str]] = {}
     for spec in interface.weights:
         array = weights.get(spec.name)
         if array is None:
-            faults.append(_fault(spec.name, f"the program needs `{spec.name}`, which the weights lack"))
-        elif array.shape != spec.shape or array.dtype != dtype_of(spec.dtype):
-            wanted, given = f"{spec.dtype}{list(spec.shape)}", f"{array.dtype}{list(array.shape)}"
-            faults.append(_fault(spec.name, f"the program takes `{spec.name}` as {wanted}, the weights have {given}"))
-    if faults:
-        raise BringupError(*faults)
+            alike.setdefault(("", "lack it"), []).append(spec.name)
+        elif array.dtype != dtype_of(spec.dtype):
+            alike.setdefault((f" as {spec.dtype}", f"have {array.dtype}"), []).append(spec.name)
+        elif array.shape != spec.shape:
+            shapes = f" as {spec.dtype}{list(spec.shape)}", f"have {array.dtype}{list(array.shape)}"
+            alike.setdefault(shapes, []).append(spec.name)
+    if alike:
+        raise BringupError(*(_fault(names, *how) for how, names in alike.items()))
 
 
-def _fault(name: str, message: str) -> Diagnostic:
-    return Diagnostic(code="BU609", message=message, help="compile the bundle again", parameter=name)
+def _fault(names: list[str], wanted: str, given: str) -> Diagnostic:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    message = f"the program takes `{names[0]}`{more}{wanted}, the weights {given}"
+    return Diagnostic(code="BU609", message=message, help="compile the bundle again", parameter=names[0])

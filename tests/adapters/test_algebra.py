@@ -238,6 +238,14 @@ def test_function_that_lies_about_its_shape_is_told():
         materialise(plan, checkpoint)
 
 
+def test_function_that_turns_its_result_is_told_though_the_size_is_right():
+    table = Adapter("test")
+    table["x"] = fn(np.transpose, S("w", "b a"), axes="b a", dtype="float32", a=3, b=2)
+    plan, checkpoint = plan_for(table, {"w": np.ones((2, 3), np.float32)}, x=Param("b a", a=3, b=2))
+    with pytest.raises(BringupError, match="BU116"):
+        materialise(plan, checkpoint)
+
+
 def test_cut_through_a_quantisation_block_is_refused():
     table = Adapter("fp8")
     part, _ = S("w.{p}", "(h x) m", x=192).mv("(h x) m -> h x m", x=192).split("x", 96, 96)

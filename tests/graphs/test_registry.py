@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bringup.diagnostics import BringupError
@@ -31,11 +33,17 @@ def test_unknown_name_suggests():
     assert "gpt2" in caught.value.findings[0].help
 
 
-def test_a_duplicate_is_an_error(monkeypatch):
-    twice = (*FAMILIES, FAMILIES[0])
-    monkeypatch.setattr(registry, "FAMILIES", twice)
-    with pytest.raises(BringupError, match="BU126"):
-        by_architecture(["GPT2LMHeadModel"])
+def test_two_packages_that_serve_an_architecture_are_an_error(monkeypatch):
+    twice = [replace(FAMILIES[0], name=name, architectures=("FalconForCausalLM",)) for name in ("falcon", "eagle")]
+    monkeypatch.setattr(registry, "families", lambda: (*FAMILIES, *twice))
+    with pytest.raises(BringupError, match=r"BU126: .*`falcon` and `eagle`"):
+        by_architecture(["FalconForCausalLM"])
+    assert by_architecture(["GPT2LMHeadModel"]) is FAMILIES[0]
+
+
+def test_our_families_share_no_architecture():
+    names = [name for family in FAMILIES for name in family.architectures]
+    assert len(names) == len(set(names))
 
 
 def test_broken_import_in_a_model_file_is_that_error(tmp_path):

@@ -35,7 +35,7 @@ class Nursery:
         self.process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("nursery.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent.parent,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent.parent), "BRINGUP_COMPILE_CACHE": ""},
         )  # fmt: skip
 
     def start(self, *words: str | Path, **options: object) -> Running:

@@ -24,6 +24,7 @@ Compile = Callable[[Path], int]
 def compiled(tmp_path, monkeypatch, checkpoints) -> Compile:
     """Compiles a checkpoint over the bundle in `o`, in this process; gives the exit code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("BRINGUP_COMPILE_CACHE")
     (tmp_path / "o").mkdir()
 
     def run(checkpoint: Path) -> int:
