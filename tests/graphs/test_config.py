@@ -21,7 +21,7 @@ SMALL_LLAMA = {
 def test_no_reason_makes_up_for_an_activation_that_is_not_there(config, raw, key):
     assert config.from_hf(raw)
     with pytest.raises(BringupError) as caught:
-        config.from_hf(raw | {key: "gelu_fat"}, {key: "I know what I do"})
+        config.from_hf(raw | {key: "gelu_nwe"}, {key: "I know what I do"})
     (finding,) = caught.value.findings
     assert (finding.code, finding.parameter) == ("BU122", key)
-    assert "gelu" in finding.help
+    assert "`gelu_new`" in finding.help
