@@ -171,8 +171,8 @@ def _identity(entry: Entry, source: Computed) -> object:
 
 
 def _fitting(entry: Entry, name: str, array: np.ndarray | None, shape: Shape, dtype: str) -> np.ndarray:
-    """The array, when it is one of that dtype and as many elements; else raises BU117."""
-    if array is not None and array.size == math.prod(shape) and array.dtype == numpy_dtype(dtype):
+    """The array, when it is one of that dtype and shape; else raises BU117."""
+    if array is not None and array.shape == shape and array.dtype == numpy_dtype(dtype):
         return array
     got = f"{array.dtype} {list(array.shape)}" if array is not None else "nothing"
     raise _refused(entry, f"{name} gave {got}, not {dtype} {list(shape)}")

@@ -188,7 +188,7 @@ def not_finite(source: str, name: str, array: np.ndarray) -> BringupError:
     return fail(
         "BU708",
         f"`{name}` of `{source}` has {what} at token {row}: nothing can be compared with it",
-        help="the reference itself went wrong: float16 overflows above 65504; in float32, look at that module's weights",
+        help="the reference itself went wrong: float16 ends at 65504; in float32 look at that module's weights",
         parameter=name,
     )
 

@@ -26,6 +26,8 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         near = all(module.output <= parity.tolerance for module in parity.modules)
         parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
     if parity.calls:
+        from bringup.compile.parity import STAGE_TOLERANCE
+
         worst = max(parity.calls.values())
         near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the whole departs
         first = next((call for call, error in parity.calls.items() if error == worst and not near), "")

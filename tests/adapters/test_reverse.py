@@ -111,6 +111,7 @@ def test_input_of_a_value_that_was_rounded():
     [
         lambda a: (a.astype(np.float64),),
         lambda a: (a[:2],),
+        lambda a: (a.reshape(2, 2),),
         lambda a: (a.view(np.int32),),
         lambda a: (a, a),
     ],
@@ -121,7 +122,9 @@ def test_inverse_that_gives_something_else(inverse):
     assert "the inverse of" in refused(plan, arrays)
 
 
-@pytest.mark.parametrize("given", [{}, {"x": F32.astype(np.float64)}, {"x": F32[:2]}, {"x": F32.view(np.int32)}])
+@pytest.mark.parametrize(
+    "given", [{}, {"x": F32.astype(np.float64)}, {"x": F32[:2]}, {"x": F32.view(np.int32)}, {"x": F32.reshape(2, 2)}]
+)
 def test_array_that_is_not_the_parameters(given):
     plan, _ = planned({"x": S("w")}, {"w": F32}, x=Param("n", n=4))
     assert "not float32 [4]" in refused(plan, given)

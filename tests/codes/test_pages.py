@@ -16,9 +16,10 @@ from tests.codes.pages import Page, missing, pages
 EXIT = {"0": 2, "9": 3}  # by a code's first digit; every other error is the model's: 1
 SECONDS = 120
 SLOW = re.compile(r"\b(bringup|python \S+) (compile|verify)\b|bringup\.build|import torch")
-# Compiles that stop before anything is exported.
+# Compiles and verifications that stop before anything is exported.
 QUICK = {
-    "BU006", "BU007", "BU008", "BU012", "BU226", "BU231", "BU232", "BU241", "BU901", "BU903", "BU922",
+    "BU006", "BU007", "BU008", "BU012", "BU226", "BU231", "BU232", "BU241", "BU706", "BU708", "BU901",
+    "BU903", "BU922",
 }  # fmt: skip
 
 

@@ -213,6 +213,8 @@ def test_every_weight_that_does_not_fit_is_told(bundle, tmp_path):
     manifest["files"] = {}
     changed[0]["shape"] = [1, 2, 3]
     changed.append(changed[0] | {"name": "of.another"})
+    for weight in changed[1:4]:
+        weight["dtype"] = "float16"
     for name in ("weights.safetensors", "programs"):
         (tmp_path / name).symlink_to(bundle / name)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
@@ -220,8 +222,11 @@ def test_every_weight_that_does_not_fit_is_told(bundle, tmp_path):
         bringup.load(tmp_path)
     assert [(f.code, f.parameter) for f in caught.value.findings] == [
         ("BU609", changed[0]["name"]),
+        ("BU609", changed[1]["name"]),  # and two more: one fault
         ("BU609", "of.another"),
     ]
+    said = f"the program takes `{changed[1]['name']}` and 2 more as float16, the weights have float32"
+    assert caught.value.findings[1].message == said
     assert caught.value.exit_code == 1
 
 

@@ -35,6 +35,7 @@ def test_a_folder_of_somebody_else(nursery, checkpoints, tmp_path):
     os.chown(out.parent, NOBODY, NOBODY)
     ended = nursery.run(*words, "--force", before="tests.resources.test_refusals:without_privileges")
     assert (ended.code, ended.said.count("error[BU901]")) == (3, 1), ended.said
+    assert "Exported" not in ended.said, "told before anything is done"
     assert names(out.parent) == ["b"]
     assert tokens_of(out) == before
 
