@@ -17,7 +17,6 @@ import datetime
 import gc
 import platform
 import re
-import resource
 import signal
 import tempfile
 import time
@@ -169,8 +168,9 @@ def _hung(*_: object) -> None:
 
 
 def _peak() -> float:
-    """The most memory this process ever had resident, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory this program ever had resident, in MB; `ru_maxrss` would count what was there before exec."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def page(target: Target, figures: Figures, seed: int) -> str:

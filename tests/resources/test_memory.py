@@ -27,8 +27,10 @@ from bringup.cli.main import main
 try:
     main()
 except SystemExit as end:
-    peaks = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(json.dumps([end.code, *peaks]))
+    status = dict(line.split(":") for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    own = int(status["VmHWM"].split()[0])  # ru_maxrss would begin with what the process had before exec
+    beside = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(json.dumps([end.code, own * 1024, beside * 1024]))
 """
 
 
