@@ -41,7 +41,7 @@ def compiled(tmp_path, monkeypatch, checkpoints) -> Compile:
     ("code", "step"),
     [
         pytest.param(errno.ENOSPC, 1, marks=pytest.mark.slow),
-        (errno.ENOSPC, 6),
+        pytest.param(errno.ENOSPC, 6, marks=pytest.mark.slow),
         pytest.param(errno.EDQUOT, 13, marks=pytest.mark.slow),
         pytest.param(errno.EROFS, 13, marks=pytest.mark.slow),
         (errno.EIO, 20),
