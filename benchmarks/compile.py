@@ -127,7 +127,8 @@ def _table(seen: dict[str, list[Times]]) -> str:
 
 
 def _rounds(seen: dict[str, list[Times]]) -> str:
-    return f"{len(next(iter(seen.values())))} rounds"
+    count = len(next(iter(seen.values())))
+    return f"{count} round{'' if count == 1 else 's'}"
 
 
 def _cell(values: list[float]) -> str:
