@@ -1,4 +1,4 @@
-"""A program becomes what a target runs, and each phase on the way a file."""
+"""A program becomes what a target runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from bringup.diagnostics import fail
 if TYPE_CHECKING:
     from bringup.compile.lower.iree import IreeOptions
 
-PHASES = ("program", "mlir", "vmfb", "bundle")
 MODULE = "module.vmfb"
 PROGRAMS = "programs"
 

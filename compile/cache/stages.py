@@ -16,7 +16,9 @@ from bringup.graphs.module import Module
 TRACING = (
     "bringup.compile.export",
     "bringup.compile.stages",
+    "bringup.compile.traced",
     "bringup.compile.lower.mlir",
+    "bringup.compile.run.torch",
     "bringup.graphs.torch_module",
 )
 _TOOLS = ("torch", "torch-mlir")
