@@ -31,7 +31,7 @@ from tests.check.mutations.table import MUTATIONS  # noqa: E402
 PAGE = ROOT / "docs/faults.md"
 MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py", "faults_max_graphs.py"))
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
-AT_ONCE = 10  # folders a process: MAX 26.7.0 hangs after some 25 models in one
+AT_ONCE = 10  # folders a process: twice, one with some 25 models on MAX stood still; why was not found
 QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default", "COLUMNS": "110"}
 
 

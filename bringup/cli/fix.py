@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
-import tempfile
 from difflib import unified_diff
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TextIO
 
+from bringup.compile.disk import write_file
 from bringup.compile.fix.pyfile import PyFile
 from bringup.diagnostics import Fix, Report
 from bringup.render.words import plural
 
 
 def repair(report: Report, told: TextIO, *, write: bool) -> bool:
-    """Prints the edits of a report's findings as a diff, and makes them; whether a file was changed. Raises OSError."""
+    """Prints the edits of a report as a diff, and makes them; whether a file was changed. Raises BU901, BU902."""
     findings = [finding for finding in report.findings if finding.fixes]
     edits: dict[Path, list[Fix]] = {}
     for fix in dict.fromkeys(fix for finding in findings for fix in finding.fixes):
@@ -51,15 +50,9 @@ def _is_installed(path: Path) -> bool:
 
 def _replace(path: Path, file: PyFile) -> None:
     """Writes the file whole or not at all, and has Python read it anew."""
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(file.text.encode(file.encoding))
-        os.chmod(part, path.stat().st_mode)  # noqa: PTH101  a name, not a path
-        os.replace(part, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(part)  # noqa: PTH108
-        raise
+    mode = path.stat().st_mode
+    write_file(path, file.text.encode(file.encoding))
+    path.chmod(mode)
     Path(cache_from_source(str(path))).unlink(missing_ok=True)  # same size, same second: it would pass for current
     for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None)]:
         if Path(sys.modules[name].__file__ or "").resolve() == path:
