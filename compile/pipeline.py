@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEFAULT_CONTEXT = 2048
-BUCKETS = (64, 128, 256, 512)  # prefill lengths; a prompt is padded to the next, a longer one runs in chunks
+BUCKETS = (32, 128, 512)  # prefill lengths: see steps.chunks_of
 
 
 def check(job: Job) -> Report:

@@ -19,7 +19,7 @@ from bringup.compile.bundle import TOKENIZER, WEIGHTS, check_files, read_manifes
 from bringup.compile.manifest import program_of
 from bringup.compile.program import Executor, Interface
 from bringup.compile.run.sample import check_sampling, next_token
-from bringup.compile.steps import make_step
+from bringup.compile.steps import chunks_of, make_step
 from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
@@ -97,15 +97,12 @@ class Session:
         return self._run("decode", self._checked([token]), 1)[0]
 
     def _take(self, tokens: list[int]) -> np.ndarray:
-        sizes = sorted(entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1)
+        sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
         rows: list[np.ndarray] = []
         at = 0
-        while at < len(tokens):
-            rest = len(tokens) - at
-            size = next((size for size in sizes if size >= rest), sizes[-1])
-            chunk = tokens[at : at + size]
-            rows.append(self._run(f"prefill_{size}", chunk, size)[: len(chunk)])
-            at += len(chunk)
+        for count, size in chunks_of(len(tokens), sizes):
+            rows.append(self._run(f"prefill_{size}", tokens[at : at + count], size)[:count])
+            at += count
         return np.concatenate(rows) if self.interface.all_logits else rows[-1]
 
     def generate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.graphs.graph import Step
@@ -14,6 +15,20 @@ if TYPE_CHECKING:
 def slots_for(context: int) -> int:
     """Cache rows for `context` tokens: whole blocks, and one block more for padding to be written to."""
     return (-(-context // BLOCK) + 1) * BLOCK
+
+
+def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Prefill of `count` tokens by the given lengths: how many tokens each run takes in, and the length of its entry.
+
+    The last run is padded. A longer entry is taken only if it is at least half full: padding then costs at most what
+    the prompt itself does, while few lengths have to be compiled.
+    """
+    while count:
+        fitting = next((size for size in sorted(sizes) if count <= size <= 2 * count), None)
+        size = fitting or max((size for size in sizes if size < count), default=min(sizes))
+        taken = min(count, size)
+        yield taken, size
+        count -= taken
 
 
 def make_step(tokens: list[int], first: int, size: int, context: int) -> dict[str, np.ndarray]:

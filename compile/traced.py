@@ -55,8 +55,8 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
     source = _Source(graph, layout, form, store)
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
-        source.may_trace()
         with _collector_off():
+            source.may_trace()
             parts |= zip(missing, forked(source.part, missing), strict=True)
     whole = [part for part in parts.values() if part]
     stages = [stage for _, made in whole for stage in made]
@@ -69,7 +69,7 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
 
 @contextmanager
 def _collector_off() -> Generator[None]:
-    """Tracing makes many objects that live to its end: to look for garbage among them takes a fifth of its time."""
+    """Importing torch and tracing make many objects that live on: to look for garbage takes a fifth of their time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

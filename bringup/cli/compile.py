@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Unpack
@@ -56,4 +57,5 @@ def command(
                 progress=told.progress,
             )  # fmt: skip
             told.result, told.bundle = "compiled", built
+            gc.freeze()  # the interpreter's end would look for garbage in all that tracing left: another second
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)
