@@ -36,7 +36,7 @@ def report(
         starts(results),
         "Compile: seconds of one whole process. torch.compile: until both its graphs (prefill of "
         f"{LONG}, decode) have run once, with an empty and then the filled cache folder. bringup: until the bundle "
-        "(decode, prefill of 64, 128, 256 and 512) is written, with an empty and then the filled cache, and a bundle "
+        "(decode, prefill of 32 and 256) is written, with an empty and then the filled cache, and a bundle "
         "that is there needs none of it. Load: after the imports, until the first token after "
         f"{SHORT}, without torch.compile's compiling; page cache warm.",
         "\n".join(f"- {line}" for line in (*agreement(results), *failures)),

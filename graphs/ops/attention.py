@@ -52,7 +52,7 @@ def _many_queries(q_NGRK: Tensor, k_LGK: Tensor, v_LGK: Tensor, seen_NL: Tensor,
     N, G, R, K = q_NGRK.shape
     L = k_LGK.shape[0]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
-    scores_GRNL = torch.matmul(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
+    scores_GRNL = torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
     weights_GRNL = torch.softmax(scores_GRNL.masked_fill(~seen_NL, float("-inf")), dim=-1)
-    mixed = torch.matmul(weights_GRNL.view(G, R * N, L), v_LGK.permute(1, 0, 2).float())
+    mixed = torch.bmm(weights_GRNL.view(G, R * N, L), v_LGK.permute(1, 0, 2).float())
     return mixed.view(G, R, N, K).permute(2, 0, 1, 3)

@@ -19,7 +19,7 @@ def test_every_token_is_taken_once_and_padding_is_at_most_half(sizes):
 
 @pytest.mark.parametrize(
     ("count", "entries"),
-    [(1, [32]), (33, [32, 32]), (64, [128]), (130, [128, 32]), (256, [512]), (600, [512, 128])],
+    [(1, [32]), (33, [32, 32]), (127, [32] * 4), (128, [256]), (300, [256, 32, 32]), (600, [256, 256, 32, 32, 32])],
 )
 def test_the_smallest_half_full_entry_ends_a_prompt(count, entries):
     assert [size for _, size in chunks_of(count, BUCKETS)] == entries
