@@ -60,7 +60,7 @@ class Tracer:
                 {name: None for name in weights},
                 {name: None for name in states},
                 tuple(None for _ in inputs),
-                (None, None, None, blocks, None),
+                (None, None, None, blocks, None, None),
             )
             exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
         return Traced(
@@ -83,7 +83,9 @@ class Tracer:
         def ints(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.int64)
 
-        return Step(ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1))
+        return Step(
+            ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1), ints(1)
+        )
 
 
 def tracer_of(graph: Graph, layout: Layout) -> Tracer:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEFAULT_CONTEXT = 2048
-# Prefill lengths, put together by steps.chunks_of. A length costs a compile some 1.5 s, and past 64 tokens gains nothing
-# on a CPU: GPT-2 small takes 1.27 ms a token in runs of 32, 1.0 of 64, 0.95 of 256, 1.05 of 512.
+# Prefill lengths, put together by steps.chunks_of. A length costs a compile some 1.5 s, and past 64 tokens gains
+# nothing on a CPU: GPT-2 small takes 1.27 ms a token in runs of 32, 1.0 of 64, 0.95 of 256, 1.05 of 512.
 BUCKETS = (32, 256)
 
 

@@ -38,6 +38,7 @@ class Reference:
             config,
             dtype=getattr(torch, dtype),
             attn_implementation="eager",
+            experts_implementation="eager",
             output_loading_info=True,
         )
         if missing := sorted(told["missing_keys"]):

@@ -99,9 +99,9 @@ class Session:
     def _take(self, tokens: list[int]) -> np.ndarray:
         sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
         rows: list[np.ndarray] = []
-        at = 0
+        at, total = 0, len(self._tokens) + len(tokens)
         for count, size in chunks_of(len(tokens), sizes):
-            rows.append(self._run(f"prefill_{size}", tokens[at : at + count], size)[:count])
+            rows.append(self._run(f"prefill_{size}", tokens[at : at + count], size, total)[:count])
             at += count
         return np.concatenate(rows) if self.interface.all_logits else rows[-1]
 
@@ -147,8 +147,8 @@ class Session:
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
 
-    def _run(self, entry: str, tokens: list[int], size: int) -> np.ndarray:
-        step = make_step(tokens, len(self._tokens), size, self.max_seq_len)
+    def _run(self, entry: str, tokens: list[int], size: int, total: int | None = None) -> np.ndarray:
+        step = make_step(tokens, len(self._tokens), size, self.max_seq_len, total)
         with ExitStack() as failed:
             failed.callback(self.reset)
             logits = self.executor.step(entry, step)["logits"]

@@ -31,8 +31,12 @@ def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         count -= taken
 
 
-def make_step(tokens: list[int], first: int, size: int, context: int) -> dict[str, np.ndarray]:
+def make_step(
+    tokens: list[int], first: int, size: int, context: int, total: int | None = None
+) -> dict[str, np.ndarray]:
     """`tokens` at positions from `first` on, padded to `size`: the arrays of `Step`, by name.
+
+    `total`: tokens of the sequence once the prompt is in, where these are a part of it.
 
     Padding stands at the last position and is written to the first row past the context, which nothing reads.
     """
@@ -43,4 +47,6 @@ def make_step(tokens: list[int], first: int, size: int, context: int) -> dict[st
     slots = np.where(np.arange(size) < count, positions, slots_for(context) - BLOCK)
     blocks = -(-(first + count) // BLOCK)
     padded = np.pad(np.array(tokens, np.int64), (0, size - count))
-    return Step(padded, positions, slots, np.arange(blocks)[None], np.array([first + count]))._asdict()  # type: ignore[arg-type]  arrays here, tensors when traced
+    lengths = np.array([first + count])
+    totals = np.array([total or first + count])
+    return Step(padded, positions, slots, np.arange(blocks)[None], lengths, totals)._asdict()  # type: ignore[arg-type]  arrays here, tensors when traced

@@ -34,6 +34,7 @@ NEUTRAL = frozenset(
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
+    router_aux_loss_coef output_router_logits router_jitter_noise
     pretraining_tp transformers.js_config attn_implementation _attn_implementation
     """.split()  # noqa: SIM905  as a list literal it would be 70 lines
 )
@@ -113,6 +114,17 @@ class Fields:
         value = cast("object", value)
         self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings", key)
         return None
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        items = cast(list[Any], value) if isinstance(value, list) else []
+        if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
+            return tuple(map(float, items))
+        said = "is missing" if value is None else f"is {shown(cast('object', value))}"
+        self.error("BU121", f"config key `{key}` {said}; {self.family} needs a list of numbers above 0", key)
+        return ()
 
     def group(self, key: str) -> dict[str, Any]:
         """The settings under one key; none when it is absent or null."""

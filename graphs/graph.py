@@ -19,7 +19,8 @@ class Step(NamedTuple):
     """The calling convention of every program on every target. All int64; N = B · T tokens, sequence by sequence.
 
     tokens[N]; positions[N]; slots[N]: the cache row each token's state is written to; block_table[B, P]: the cache
-    blocks of each sequence; lengths[B]: tokens in each sequence's cache once this step is done.
+    blocks of each sequence; lengths[B]: tokens in each sequence's cache once this step is done; totals[B]: once the
+    whole prompt is in that this step may be a part of (rope that depends on a sequence's length goes by it).
     """
 
     tokens: Tensor
@@ -27,6 +28,7 @@ class Step(NamedTuple):
     slots: Tensor
     block_table: Tensor
     lengths: Tensor
+    totals: Tensor
 
 
 class Config(Protocol):

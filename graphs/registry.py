@@ -67,6 +67,8 @@ FAMILIES: tuple[Family, ...] = (
         "MinistralForCausalLM",
         gguf="bringup.adapters.gguf_llama:dialect",
     ),
+    _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
+    _family("qwen2", "Qwen2", "Qwen2ForCausalLM", "Qwen2Model"),
 )
 
 # Names that stand for a published config: model → (family, table in the family's graph file, Hub repository).

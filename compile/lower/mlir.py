@@ -133,7 +133,7 @@ class _EntryText:
     def step(self) -> list[tuple[str, str]]:
         n, b = self.entry.num_tokens, self.entry.num_sequences
         blocks = "?" if self.interface.max_blocks > 1 else 1
-        shapes = {"block_table": f"{b},{blocks}", "lengths": b}
+        shapes = {"block_table": f"{b},{blocks}", "lengths": b, "totals": b}
         return [(f"%{name}", f"!torch.vtensor<[{shapes.get(name, n)}],si64>") for name in Step._fields]
 
     def emit(self, result: str, text: str) -> None:

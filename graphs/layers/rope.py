@@ -1,121 +1,107 @@
-"""Rotary position tables: cos and sin of position · frequency, for the rope types that graphs name in their configs."""
+"""The rows of cos and sin that a step's positions turn by."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bringup.graphs.config import Fields
 from bringup.graphs.module import Const, Module
-from bringup.shown import short, shown
+from bringup.graphs.rope import RopeConfig
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """How positions become angles. `kind` is `default`, `linear` or `llama3`."""
-
-    kind: str = "default"
-    theta: float = 10000.0
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
-
-    @classmethod
-    def from_hf(cls, fields: Fields) -> RopeConfig:
-        """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on)."""
-        older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
-        raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
-        inner = Fields(raw, f"{fields.family} rope")
-        theta = inner.take("rope_theta", float, fields.take("rope_theta", float, 10000.0))
-        kind = inner.take("rope_type", str, inner.take("type", str, "default"))
-        if inner.findings:  # theta or the type is a stand-in
-            made = cls()
-            inner.read |= raw.keys()
-        elif kind == "default":
-            made = cls(theta=theta)
-        elif kind == "linear":
-            made = cls(kind, theta, inner.take("factor", float))
-        elif kind == "llama3":
-            made = cls(
-                kind,
-                theta,
-                inner.take("factor", float),
-                inner.take("low_freq_factor", float),
-                inner.take("high_freq_factor", float),
-                inner.size("original_max_position_embeddings"),
-            )
-        else:
-            made = cls()
-            inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
-            inner.error(
-                "BU122",
-                f"config says rope type `{short(kind)}`; the {fields.family} graph implements `default`, `linear`, "
-                "`llama3`",
-                "rope_type",
-                "add the type to graphs/layers/rope.py; angles of another type would be wrong at every position",
-            )
-        if made.factor <= 0 or theta <= 0:
-            inner.error("BU121", f"rope theta {theta:g} and factor {made.factor:g} have to be above 0", "rope_theta")
-        inner.read |= {"original_max_position_embeddings"} if kind != "llama3" else set()
-        if made.high_freq_factor <= made.low_freq_factor:
-            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
-        if unknown := [key for key in raw if key not in inner.read]:
-            said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
-            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-            inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
-        fields.findings += inner.findings
-        return made
-
-    def frequencies(self, d: int) -> np.ndarray:
-        """Radians per position of each channel pair, float32[d / 2].
-
-        theta^(-2i/d) (Su et al. 2021); `linear` divides by the factor (Chen et al. 2023, position interpolation);
-        `llama3` divides low frequencies, keeps high ones and blends between (meta-llama/llama-models
-        `apply_scaling`, also transformers `modeling_rope_utils._compute_llama3_parameters`).
-        """
-        import numpy as np
-
-        exponent = np.arange(0, d, 2, dtype=np.int64).astype(np.float32) / np.float32(d)
-        freq = np.float32(1.0) / np.power(np.float32(self.theta), exponent, dtype=np.float32)
-        if self.kind == "linear":
-            return freq / np.float32(self.factor)
-        if self.kind == "llama3":
-            low, high = self.low_freq_factor, self.high_freq_factor
-            turns = self.original_max_positions * freq.astype(np.float64) / (2 * math.pi)
-            keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
-            return (freq * (keep + (1 - keep) / self.factor)).astype(np.float32)
-        return freq
+    from bringup.graphs.graph import Step
 
 
 class Rope(Module):
-    """The rows of cos and sin for a step's positions: float32 [N, d / 2] each."""
+    """cos and sin, float32 [N, d / 2] each, of position · frequency: rows of a table."""
 
     def __init__(self, config: RopeConfig, d: int) -> None:
         super().__init__()
 
         def angles(positions: int) -> np.ndarray:
+            return _angles(positions, config.frequencies(d))
+
+        self.cos = Const("position pair", _table("cos", angles, config.magnitude), pair=d // 2)
+        self.sin = Const("position pair", _table("sin", angles, config.magnitude), pair=d // 2)
+
+    def forward(self, step: Step) -> tuple[Tensor, Tensor]:
+        return self.cos[step.positions], self.sin[step.positions]
+
+
+class LongRope(Module):
+    """As `Rope`, from one of two tables: for sequences no longer than in training, and for longer ones."""
+
+    def __init__(self, config: RopeConfig, d: int) -> None:
+        super().__init__()
+        self.longest_short = config.max_positions
+
+        def angles(positions: int) -> np.ndarray:
             import numpy as np
 
-            return np.arange(positions, dtype=np.float32)[:, None] * config.frequencies(d)[None]
+            sets = (config.short_factor, config.long_factor)
+            return np.stack([_angles(positions, config.frequencies(d, factors=factors)) for factors in sets])
 
-        def cos(positions: int) -> np.ndarray:
-            import numpy as np
+        self.cos = Const("long position pair", _table("cos", angles, config.magnitude), long=2, pair=d // 2)
+        self.sin = Const("long position pair", _table("sin", angles, config.magnitude), long=2, pair=d // 2)
 
-            return np.cos(angles(positions))
+    def forward(self, step: Step) -> tuple[Tensor, Tensor]:
+        import torch
 
-        def sin(positions: int) -> np.ndarray:
-            import numpy as np
+        long = (_totals(step) > self.longest_short)[:, None]
+        positions = step.positions
+        return (
+            torch.where(long, self.cos[1][positions], self.cos[0][positions]),
+            torch.where(long, self.sin[1][positions], self.sin[0][positions]),
+        )
 
-            return np.sin(angles(positions))
 
-        self.cos = Const("position pair", cos, pair=d // 2)
-        self.sin = Const("position pair", sin, pair=d // 2)
+class DynamicRope(Module):
+    """As `Rope`, with a theta that grows with the sequence once that is longer than in training.
 
-    def forward(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        return self.cos[positions_N], self.sin[positions_N]
+    theta · (factor · length / trained - (factor - 1))^(d / (d - 2)): "NTK-aware" scaling, as transformers 5.23 has it
+    in `_compute_dynamic_ntk_parameters`.
+    """
+
+    def __init__(self, config: RopeConfig, d: int) -> None:
+        super().__init__()
+        self.theta, self.factor, self.trained, self.d = config.theta, config.factor, config.max_positions, d
+
+    def forward(self, step: Step) -> tuple[Tensor, Tensor]:
+        import torch
+
+        lengths = _totals(step).clamp(min=self.trained).float()
+        stretch = self.factor * lengths / self.trained - (self.factor - 1)
+        theta_N1 = (self.theta * stretch ** (self.d / (self.d - 2)))[:, None]
+        exponents = torch.arange(0, self.d, 2).float() / self.d
+        angles = step.positions[:, None].float() / theta_N1**exponents
+        return torch.cos(angles), torch.sin(angles)
+
+
+def rope_rows(config: RopeConfig, head_dim: int) -> Module:
+    """What gives the rows for a config and its heads: called with a step, (cos, sin)."""
+    kinds = {"dynamic": DynamicRope, "longrope": LongRope}
+    return kinds.get(config.kind, Rope)(config, config.channels(head_dim))
+
+
+def _angles(positions: int, frequencies: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    return np.arange(positions, dtype=np.float32)[:, None] * frequencies[None]
+
+
+def _table(function: str, angles: Callable[[int], np.ndarray], magnitude: float) -> Callable[[int], np.ndarray]:
+    def table(positions: int) -> np.ndarray:
+        import numpy as np
+
+        return getattr(np, function)(angles(positions)) * np.float32(magnitude)
+
+    return table
+
+
+def _totals(step: Step) -> Tensor:
+    """For each token, how long its sequence will be."""
+    sequences = step.totals.shape[0]
+    return step.totals[:, None].expand(sequences, step.positions.shape[0] // sequences).flatten()

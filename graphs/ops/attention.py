@@ -12,15 +12,26 @@ if TYPE_CHECKING:
 BLOCK = 64  # cache rows that an entry of block_table stands for
 
 
-@op("q_NHK[N H K] k_SGK[S G K] v_SGK[S G K] -> [N H K]")
+@op("q_NHK[N H K] k_SGK[S G K] v_SGV[S G V] -> [N H V]")
 def attention(
-    q_NHK: Tensor, k_SGK: Tensor, v_SGK: Tensor, step: Step, scale: float, window: int | None = None
+    q_NHK: Tensor,
+    k_SGK: Tensor,
+    v_SGV: Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    *,
+    sinks_H: Tensor | None = None,
+    slopes_H: Tensor | None = None,
+    chosen_NL: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of one step's queries over the cache, H query heads to G key heads (Ainslie et al. 2023).
 
-    A key at cache position j is seen by the query at position p when p - window < j <= p. Scores, softmax and the sum
-    over values are float32. One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds
-    the L keys that are read. R = H / G queries share a key head.
+    A key at cache position j is seen by the query at position p when p - window < j <= p and, with `chosen_NL`, when
+    that says so. Scores, softmax and the sum over values are float32. `sinks_H` are scores of a key without a value,
+    one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope · j to the scores (Press et al. 2021:
+    ALiBi, up to a constant of the row). One sequence whose cache blocks lie in order: the number of blocks in
+    `block_table` bounds the L keys that are read. R = H / G queries share a key head.
     """
     import torch
 
@@ -32,27 +43,62 @@ def attention(
     seen_NL = keys <= query
     if window is not None:
         seen_NL = seen_NL & (keys > query - window)
+    if chosen_NL is not None:
+        seen_NL = seen_NL & chosen_NL
+    bias_GRL = None if slopes_H is None else slopes_H.view(G, -1, 1) * keys[0].float()
+    sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
     over = _one_query if q_NHK.shape[0] == 1 else _many_queries
-    return over(q_NGRK, k_SGK[:L], v_SGK[:L], seen_NL, scale).flatten(1, 2).to(q_NHK.dtype)
+    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRL, sinks_GR)
+    return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
 
-def _one_query(q_NGRK: Tensor, k_LGK: Tensor, v_LGK: Tensor, seen_NL: Tensor, scale: float) -> Tensor:
+def _one_query(
+    q_NGRK: Tensor,
+    k_LGK: Tensor,
+    v_LGV: Tensor,
+    seen_NL: Tensor,
+    scale: float,
+    bias_GRL: Tensor | None,
+    sinks_GR: Tensor | None,
+) -> Tensor:
     """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
-    import torch
-
     scores_LGR = (k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale
+    if bias_GRL is not None:
+        scores_LGR = scores_LGR + bias_GRL.permute(2, 0, 1)
     scores_LGR = scores_LGR.masked_fill(~seen_NL[0][:, None, None], float("-inf"))
-    weights_LGR = torch.softmax(scores_LGR, dim=0)
-    return (weights_LGR[..., None] * v_LGK.float()[:, :, None]).sum(0, keepdim=True)
+    weights_LGR = _softmax(scores_LGR, sinks_GR, 0)
+    return (weights_LGR[..., None] * v_LGV.float()[:, :, None]).sum(0, keepdim=True)
 
 
-def _many_queries(q_NGRK: Tensor, k_LGK: Tensor, v_LGK: Tensor, seen_NL: Tensor, scale: float) -> Tensor:
+def _many_queries(
+    q_NGRK: Tensor,
+    k_LGK: Tensor,
+    v_LGV: Tensor,
+    seen_NL: Tensor,
+    scale: float,
+    bias_GRL: Tensor | None,
+    sinks_GR: Tensor | None,
+) -> Tensor:
     import torch
 
     N, G, R, K = q_NGRK.shape
-    L = k_LGK.shape[0]
+    L, V = k_LGK.shape[0], v_LGV.shape[2]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
     scores_GRNL = torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
-    weights_GRNL = torch.softmax(scores_GRNL.masked_fill(~seen_NL, float("-inf")), dim=-1)
-    mixed = torch.bmm(weights_GRNL.view(G, R * N, L), v_LGK.permute(1, 0, 2).float())
-    return mixed.view(G, R, N, K).permute(2, 0, 1, 3)
+    if bias_GRL is not None:
+        scores_GRNL = scores_GRNL + bias_GRL[:, :, None]
+    scores_GRNL = scores_GRNL.masked_fill(~seen_NL, float("-inf"))
+    weights_GRNL = _softmax(scores_GRNL, None if sinks_GR is None else sinks_GR[..., None], -1)
+    mixed = torch.bmm(weights_GRNL.view(G, R * N, L), v_LGV.permute(1, 0, 2).float())
+    return mixed.view(G, R, N, V).permute(2, 0, 1, 3)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None, axis: int) -> Tensor:
+    """Along an axis; `sinks`, of the other axes, takes a share that goes nowhere."""
+    import torch
+
+    if sinks is None:
+        return torch.softmax(scores, dim=axis)
+    most = torch.maximum(scores.amax(axis), sinks).unsqueeze(axis)
+    shares = torch.exp(scores - most)
+    return shares / (shares.sum(axis, keepdim=True) + torch.exp(sinks.unsqueeze(axis) - most))

@@ -9,13 +9,18 @@ if TYPE_CHECKING:
 
 
 @op("x_NHK[N H K] cos_NC[N C] sin_NC[N C] -> [N H K]")
-def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021), half layout: channel i turns with channel i + K/2; C = K/2.
+def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor, *, interleaved: bool = False) -> Tensor:
+    """Rotary position embedding (Su et al. 2021) of the first 2C channels; the others stay.
 
-    The rows of `cos` and `sin` are those of the tokens' positions. Computed in float32.
+    Channel i turns with channel i + C, or, `interleaved`, channel 2i with 2i + 1. The rows of `cos` and `sin` are those
+    of the tokens' positions. Computed in float32.
     """
     import torch
 
-    first, second = x_NHK.float().chunk(2, dim=-1)
+    turned = 2 * cos_NC.shape[1]
+    wide, rest = x_NHK[..., :turned].float(), x_NHK[..., turned:]
+    first, second = (wide[..., 0::2], wide[..., 1::2]) if interleaved else wide.chunk(2, dim=-1)
     cos, sin = cos_NC[:, None], sin_NC[:, None]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x_NHK.dtype)
+    parts = (first * cos - second * sin, second * cos + first * sin)
+    made = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
+    return torch.cat((made.to(x_NHK.dtype), rest), dim=-1) if rest.shape[-1] else made.to(x_NHK.dtype)

@@ -73,8 +73,8 @@ LLAMA = Family(
 )
 MIXTRAL = Family(
     name="mixtral",
-    model=str(HERE / "mixtral_graph.py"),
-    rules=HERE / "mixtral_graph.py",
+    model=None,
+    rules=ROOT / "adapters/mixtral.py",
     root="model.",
     layers="layers",
     layers_key="num_hidden_layers",
@@ -224,7 +224,7 @@ def deeper(draft: Draft) -> Answer:
 
 def rope(draft: Draft) -> Answer:
     draft.config["rope_parameters"] = {"rope_type": "spiral", "rope_theta": 10000.0, "factor": 2.0}
-    return Answer(code="BU122", parameter="rope_type", mentions=("`spiral`", "graphs/layers/rope.py"))
+    return Answer(code="BU122", parameter="rope_type", mentions=("`spiral`", "graphs/rope.py"))
 
 
 def padded(draft: Draft) -> Answer:

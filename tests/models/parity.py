@@ -19,6 +19,7 @@ from bringup.compile.session import Session, load
 
 transformers.utils.logging.disable_progress_bar()
 
+PLAIN = {"attn_implementation": "eager", "experts_implementation": "eager"}  # transformers' own code, no fused kernel
 PROMPT, STEPS = 512, 64
 # Largest |difference| over largest |reference|. float32: sums in another order; bfloat16: rounding of its 8 bits.
 TOLERANCE = {"float32": 2e-4, "bfloat16": 2e-2}
@@ -92,7 +93,7 @@ def load_reference(folder: Path, dtype: str = "auto", **settings: Any) -> torch.
     `settings` replace words of its config.json.
     """
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True, **settings
+        folder, dtype=dtype, output_loading_info=True, **PLAIN, **settings
     )
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]

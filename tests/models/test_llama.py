@@ -141,13 +141,14 @@ def test_no_key_is_overlooked(kind: type[PreTrainedConfig], tmp_path: Path) -> N
 
 
 ROPE = {"rope_theta": 10000.0}
+MISTRAL = {"model_type": "mistral"}
 
 
 @pytest.mark.parametrize(
     ("code", "key", "changes"),
     [
-        ("BU122", "rope_type", {"rope_parameters": ROPE | {"rope_type": "yarn", "factor": 4.0}}),
-        ("BU122", "rope_type", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+        ("BU122", "rope_type", {"rope_parameters": ROPE | {"rope_type": "spiral", "factor": 4.0}}),
+        ("BU122", "rope_type", {"rope_parameters": None, "rope_scaling": {"type": "proportional", "factor": 2.0}}),
         ("BU121", "low_freq_factor", {"rope_parameters": {k: v for k, v in LLAMA3.items() if k[0] != "l"}}),
         ("BU121", "factor", {"rope_parameters": ROPE | {"rope_type": "linear"}}),
         ("BU120", "partial_rotary_factor", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
@@ -156,8 +157,12 @@ ROPE = {"rope_theta": 10000.0}
         ("BU122", "hidden_act", {"hidden_act": "gelu_fast"}),
         ("BU121", "num_key_value_heads", {"num_key_value_heads": 3}),
         ("BU121", "vocab_size", {"vocab_size": None}),
-        ("BU121", "sliding_window", {"model_type": "mistral", "layer_types": ["sliding_attention"] * 2}),
-        ("BU122", "layer_types", {"model_type": "mistral", "layer_types": ["chunked_attention"] * 2}),
+        (
+            "BU121",
+            "sliding_window",
+            {"model_type": "mistral", "sliding_window": None, "layer_types": ["sliding_attention"] * 2},
+        ),
+        ("BU122", "layer_types", MISTRAL | {"layer_types": ["chunked_attention"] * 2}),
         # transformers' Llama computes neither: doing it, or not, would be a guess
         ("BU122", "sliding_window", {"sliding_window": 40}),
         ("BU121", "sliding_window", {"layer_types": ["sliding_attention"] * 2}),

@@ -1,0 +1,18 @@
+"""Qwen2 as published: the graph's own names and layouts."""
+
+from __future__ import annotations
+
+from bringup.adapters.expr import S
+from bringup.adapters.rules import Adapter, tied
+from bringup.graphs.qwen2 import Qwen2Config
+
+
+def adapter(config: Qwen2Config) -> Adapter:
+    qwen2 = Adapter("qwen2", defaults=("out in", "vocab m"), prefix="model.")
+    qwen2["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
+    qwen2["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")
+    qwen2["model.layers.{L}.self_attn.{x:q|k|v|o}_proj.{p:weight|bias}"] = S("layers.{L}.self_attn.{x}_proj.{p}")
+    qwen2["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("layers.{L}.mlp.{x}_proj.weight")
+    qwen2["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
+    qwen2.drop("layers.{L}.self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    return qwen2

@@ -1,0 +1,151 @@
+"""What most published decoders have in common: their config's words, the pre-norm layer, and the model around it.
+
+A family gives its attention and its MLP; N tokens of the step · m hidden · vocab.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.layers.rope import rope_rows
+from bringup.graphs.module import Module
+from bringup.graphs.ops.activation import ACTIVATIONS
+from bringup.graphs.rope import RopeConfig
+from bringup.shown import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig(HFConfig):
+    """Of a decoder with rope, grouped key heads and a gated MLP. `windows` has one item a layer: None sees all."""
+
+    vocab_size: int
+    max_positions: int
+    hidden: int
+    ffn: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    activation: str
+    eps: float
+    rope: RopeConfig
+    tied_head: bool
+    windows: tuple[int | None, ...]
+
+
+def read_common(
+    fields: Fields,
+    windows: tuple[int | None, ...],
+    *,
+    max_positions: int = 2048,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    eps: float = 1e-6,
+    **rope: Any,
+) -> dict[str, Any]:
+    """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
+
+    The settings are what a family has for keys that are absent; `rope` are those of `RopeConfig.from_hf`.
+    """
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    kv = fields.size("num_key_value_heads", heads if "num_key_value_heads" in fields.raw else kv_heads or heads)
+    if not fields.findings and heads % kv:
+        fields.error("BU121", f"{heads} heads cannot share {kv} key heads evenly", "num_key_value_heads")
+    d = fields.size("head_dim", 2 if fields.findings else head_dim or hidden // heads)
+    stated = fields.size("max_position_embeddings", max_positions)
+    made = RopeConfig.from_hf(fields, d, stated, **rope)
+    return dict(
+        vocab_size=fields.size("vocab_size"),
+        max_positions=context_length(made, stated),
+        hidden=hidden,
+        ffn=fields.size("intermediate_size"),
+        num_heads=heads,
+        num_kv_heads=kv,
+        head_dim=d,
+        activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+        eps=fields.positive("rms_norm_eps", eps),
+        rope=made,
+        tied_head=fields.take("tie_word_embeddings", bool, False),
+        windows=windows,
+    )
+
+
+def context_length(rope: RopeConfig, stated: int) -> int:
+    """The longest sequence: what the config states, times the factor of a rope that stretches what it states.
+
+    Types that state what they stretch from have the stretched length in `max_position_embeddings` (SGLang's
+    `get_context_length` decides the same).
+    """
+    return int(stated * rope.factor) if rope.kind in ("linear", "dynamic") else stated
+
+
+def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:
+    """The sliding window of each layer by `layer_types`; None where the config has none."""
+    types = fields.words("layer_types")
+    if types is None:
+        return None
+    if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
+        fields.error("BU122", f"`layer_types` is {shown(types)}; {layers} of full_ or sliding_attention", "layer_types")
+    if "sliding_attention" in types and window is None:
+        fields.error("BU121", "`layer_types` has sliding_attention and `sliding_window` is missing", "sliding_window")
+    return tuple(window if kind == "sliding_attention" else None for kind in types[:layers])
+
+
+def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
+    """`sliding_window`, in tokens."""
+    window = fields.maybe("sliding_window", int) if "sliding_window" in fields.raw else absent
+    if window is not None and window < 1:
+        fields.error("BU121", f"`sliding_window` is {window}; a window holds at least 1 token", "sliding_window")
+    return window
+
+
+class PreNormLayer(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)) (Xiong et al. 2020)."""
+
+    def __init__(self, m: int, eps: float, attention: Module, mlp: Module) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(m, eps)
+        self.self_attn = attention
+        self.post_attention_layernorm = RMSNorm(m, eps)
+        self.mlp = mlp
+
+    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        x_Nm = x_Nm + self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
+        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+
+
+class Decoder(Module):
+    def __init__(self, config: DecoderConfig, layers: list[Module]) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding("vocab m", vocab=config.vocab_size, m=config.hidden)
+        self.layers = layers
+        self.norm = RMSNorm(config.hidden, config.eps)
+        self.rotary = rope_rows(config.rope, config.head_dim)
+
+
+class CausalLM(Graph):
+    """Embedding, layers, norm and head, as transformers names them. A family says what its `layer`s are."""
+
+    layer_path = "model.layers"
+
+    def __init__(self, config: DecoderConfig, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        self.model = Decoder(config, [self.layer(config, index) for index in range(len(config.windows))])
+        self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
+
+    def layer(self, config: Any, index: int) -> Module:
+        raise NotImplementedError
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        return (self.model.embed_tokens(step.tokens), *self.model.rotary(step))
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.model.norm(x_Rm))

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.module import Module
+from bringup.graphs.ops.activation import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GatedMLP(Module):
+    """down(act(gate(x)) · up(x)) (Shazeer 2020)."""
+
+    def __init__(self, m: int, f: int, activation: str, *, bias: bool = False) -> None:
+        super().__init__()
+        self.activation = activation
+        self.gate_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
+        self.up_proj = Linear("out:f in:m", f=f, m=m, bias=bias)
+        self.down_proj = Linear("out:m in:f", m=m, f=f, bias=bias)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        return self.down_proj(ACTIVATIONS[self.activation](self.gate_proj(x_Nm)) * self.up_proj(x_Nm))

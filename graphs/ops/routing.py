@@ -1,0 +1,31 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Which experts a token goes to, from its scores: what the mixtures of experts differ in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.ops.op import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op("scores_NE[N E] -> [N E]")
+def keep_best_groups(scores_NE: Tensor, groups: int, kept: int, best: int) -> Tensor:
+    """Scores of all but the `kept` best groups become -infinity (DeepSeek-V2 §2.1.3: device-limited routing).
+
+    E experts stand in `groups` of equal size, one after the other; a group is as good as the sum of its `best` best.
+    """
+    grouped_NGP = scores_NE.unflatten(1, (groups, -1))
+    of_group_NG = grouped_NGP.topk(best, dim=-1).values.sum(-1)
+    worst_kept_N1 = of_group_NG.topk(kept, dim=-1).values[:, -1:]
+    out_NG1 = (of_group_NG < worst_kept_N1)[..., None]
+    return grouped_NGP.masked_fill(out_NG1, float("-inf")).flatten(1)
+
+
+@op("scores_NE[N E] ->")
+def top_experts(scores_NE: Tensor, count: int, by_NE: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(chosen_NK, weights_NK): the experts with the highest `by_NE`, by default their scores; and their scores."""
+    chosen_NK = (scores_NE if by_NE is None else by_NE).topk(count, dim=-1).indices
+    return chosen_NK, scores_NE.gather(1, chosen_NK)

@@ -1,0 +1,38 @@
+"""Qwen2 and Qwen2.5: Llama's layer with biases on q, k and v; windows from a layer on (Qwen2 report §2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
+from bringup.graphs.layers.attention import GroupedAttention
+from bringup.graphs.layers.mlp import GatedMLP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen2Config(DecoderConfig):
+    family: ClassVar[str] = "qwen2"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(**read_common(fields, qwen_windows(fields), max_positions=32768, kv_heads=32))
+
+
+def qwen_windows(fields: Fields) -> tuple[int | None, ...]:
+    """The window of each layer: `layer_types`, or from layer `max_window_layers` on if `use_sliding_window`."""
+    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields)
+    first = fields.take("max_window_layers", int, 28)
+    if not fields.take("use_sliding_window", bool, False):
+        window = None
+    if (of_layers := window_of_layers(fields, layers, window)) is not None:
+        return of_layers
+    return tuple(window if index >= first else None for index in range(layers))
+
+
+class Qwen2(CausalLM):
+    def layer(self, config: Qwen2Config, index: int) -> PreNormLayer:
+        m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim
+        attention = GroupedAttention(m, h, g, d, bias=True, window=config.windows[index])
+        return PreNormLayer(m, config.eps, attention, GatedMLP(m, config.ffn, config.activation))

@@ -1,0 +1,204 @@
+"""Rotary position embedding as configs describe it: which type, with which settings, and the frequencies they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bringup.graphs.config import Fields
+from bringup.shown import short, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions become angles.
+
+    `kind` is a key of KINDS. `max_positions` is what the model was trained for before its context was stretched, where
+    the type asks. cos and sin are multiplied by `magnitude`. `partial` is the part of a head's channels that turns.
+    """
+
+    kind: str = "default"
+    theta: float = 10000.0
+    partial: float = 1.0
+    max_positions: int = 2048
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    mscale_all_dim: float = 0.0
+    magnitude: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+    @classmethod
+    def from_hf(
+        cls, fields: Fields, head_dim: int, max_positions: int, *, theta: float = 10000.0, partial: float | None = None
+    ) -> RopeConfig:
+        """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
+
+        `max_positions` are those that the config states. `partial` is the default of a family that knows
+        `partial_rotary_factor`.
+        """
+        older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
+        raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
+        inner = Fields(raw, f"{fields.family} rope")
+        theta = inner.take("rope_theta", float, fields.take("rope_theta", float, theta))
+        share = 1.0
+        if partial is not None:
+            share = inner.take("partial_rotary_factor", float, fields.take("partial_rotary_factor", float, partial))
+        kind = inner.take("rope_type", str, inner.take("type", str, "default"))
+        made = cls(theta=theta, partial=share, max_positions=max_positions)
+        if inner.findings:  # theta or the type is a stand-in
+            inner.read |= raw.keys()
+        elif kind in KINDS:
+            made = KINDS[kind](replace(made, kind=kind), inner, fields)
+        else:
+            inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
+            inner.error(
+                "BU122",
+                f"config says rope type `{short(kind)}`; the {fields.family} graph implements "
+                + ", ".join(f"`{known}`" for known in KINDS),
+                "rope_type",
+                "add the type to graphs/rope.py; angles of another type would be wrong at every position",
+            )
+        made._check(inner, head_dim)
+        inner.read |= {"original_max_position_embeddings"}
+        if unknown := [key for key in raw if key not in inner.read]:
+            said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
+        fields.findings += inner.findings
+        return made
+
+    def _check(self, inner: Fields, head_dim: int) -> None:
+        if self.factor <= 0 or self.theta <= 0:
+            said = f"rope theta {self.theta:g} and factor {self.factor:g} have to be above 0"
+            inner.error("BU121", said, "rope_theta")
+        if not 0 < self.partial <= 1:
+            inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
+        elif (d := self.channels(head_dim)) % 2 or not d:
+            inner.error("BU121", f"rope turns channels in pairs, and of `head_dim` {head_dim}, {d} turn", "head_dim")
+        for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if factors and len(factors) != self.channels(head_dim) // 2:
+                inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {head_dim} channels a head", key)
+        if self.high_freq_factor <= self.low_freq_factor:
+            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
+
+    def channels(self, head_dim: int) -> int:
+        """How many of a head's channels turn."""
+        return int(head_dim * self.partial)
+
+    def frequencies(self, d: int, *, factors: tuple[float, ...] = ()) -> np.ndarray:
+        """Radians per position of each pair of d channels, float32[d / 2]; `dynamic` before it stretches.
+
+        theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
+        factor (Chen et al. 2023). `llama3` divides low frequencies, keeps high ones and blends between
+        (meta-llama/llama-models `apply_scaling`); so does `yarn` (Peng et al. 2023), by another measure.
+        """
+        import numpy as np
+
+        exponent = np.arange(0, d, 2, dtype=np.int64).astype(np.float32) / np.float32(d)
+        power = np.power(np.float32(self.theta), exponent, dtype=np.float32)
+        freq = np.float32(1.0) / (power * np.array(factors, np.float32) if factors else power)
+        if self.kind == "linear":
+            return freq / np.float32(self.factor)
+        if self.kind == "llama3":
+            low, high = self.low_freq_factor, self.high_freq_factor
+            turns = self.max_positions * freq.astype(np.float64) / (2 * math.pi)
+            keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            return (freq * (keep + (1 - keep) / self.factor)).astype(np.float32)
+        if self.kind == "yarn":
+            low, high = self._yarn_range(d)
+            divided = np.clip((np.arange(d // 2, dtype=np.float32) - low) / (high - low), 0, 1).astype(np.float32)
+            return freq / np.float32(self.factor) * divided + freq * (1 - divided)
+        return freq
+
+    def _yarn_range(self, d: int) -> tuple[float, float]:
+        """Between which pairs the blend lies: those that turn `beta_fast` and `beta_slow` times in training."""
+
+        def pair(turns: float) -> float:
+            return d * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, d - 1)
+        return low, high if low != high else high + 0.001
+
+
+def _default(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return made
+
+
+def _by_factor(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return replace(made, factor=inner.take("factor", float))
+
+
+def _llama3(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return replace(
+        made,
+        factor=inner.take("factor", float),
+        low_freq_factor=inner.take("low_freq_factor", float),
+        high_freq_factor=inner.take("high_freq_factor", float),
+        max_positions=inner.size("original_max_position_embeddings"),
+    )
+
+
+def _yarn(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, made.max_positions)
+    factor = inner.positive("factor", made.max_positions / original)
+    mscale, all_dim = inner.take("mscale", float, 0.0), inner.take("mscale_all_dim", float, 0.0)
+    magnitude = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
+    return replace(
+        made,
+        factor=factor,
+        max_positions=original,
+        beta_fast=inner.positive("beta_fast", 32.0),
+        beta_slow=inner.positive("beta_slow", 1.0),
+        truncate=inner.take("truncate", bool, True),
+        mscale_all_dim=all_dim,
+        magnitude=inner.positive("attention_factor", magnitude),
+    )
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """How much attention is sharpened when the context is stretched by `factor` (Peng et al. 2023, equation 22)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, made.max_positions)
+    factor = inner.positive("factor", made.max_positions / original)
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return replace(
+        made,
+        factor=factor,
+        max_positions=original,
+        short_factor=inner.numbers("short_factor"),
+        long_factor=inner.numbers("long_factor"),
+        magnitude=inner.positive("attention_factor", magnitude),
+    )
+
+
+def _original(inner: Fields, fields: Fields, stated: int) -> int:
+    """The context before it was stretched: in rope's settings, beside them (Phi-3), or all that the config states."""
+    return inner.size("original_max_position_embeddings", fields.size("original_max_position_embeddings", stated))
+
+
+# Reads a type's own settings. Those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that decoders of
+# text use.
+KINDS: dict[str, Callable[[RopeConfig, Fields, Fields], RopeConfig]] = {
+    "default": _default,
+    "linear": _by_factor,
+    "dynamic": _by_factor,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}

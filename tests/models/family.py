@@ -1,0 +1,177 @@
+"""What every family has to show against transformers: logits, tensors and settings. Small sizes, many shapes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedConfig
+
+from bringup.compile.bisect.eager import Eager
+from bringup.compile.job import Job, open_job
+from bringup.compile.pipeline import build
+from bringup.compile.session import load
+from bringup.compile.steps import make_step
+from bringup.diagnostics import BringupError
+from bringup.graphs.config import NEUTRAL, HFConfig
+from tests.models import parity
+
+PROMPT, STEPS = 60, 16  # past the end of a cache block
+WORST = {"torch": 1e-4, "cpu": 2e-4}  # largest |difference| over largest |reference| at float32
+MOVED = 1e-5  # logits that differ by more were changed, not only rounded
+
+
+@cache
+def reference(folder: Path, prompt: int = PROMPT, steps: int = STEPS) -> tuple[list[int], np.ndarray]:
+    """Tokens, and transformers' logits of a prompt at once and then of one token after the other."""
+    model = parity.load_reference(folder)
+    tokens = parity.random_tokens(prompt + steps, model.config.get_text_config().vocab_size)
+    return tokens, stepwise(model, tokens, prompt)
+
+
+def stepwise(model: torch.nn.Module, tokens: list[int], prompt: int) -> np.ndarray:
+    """Float32 [T, V]: all rows of the prompt, then of each token after it, by the model's own cache."""
+    rows: list[torch.Tensor] = []
+    past = None
+    with torch.no_grad():
+        for chunk in (tokens[:prompt], *([token] for token in tokens[prompt:])):
+            made = model(torch.tensor([chunk]), past_key_values=past, use_cache=True)
+            past = made.past_key_values
+            rows.append(made.logits[0].float())
+    return torch.cat(rows).numpy()
+
+
+def assert_parity(folder: Path, target: str, out: Path, *, prompt: int = PROMPT) -> parity.Distance:
+    """Prefill and decode, compiled for a target, against transformers'."""
+    tokens, wanted = reference(folder, prompt)
+    bundle = build(
+        open_job(checkpoint=str(folder)), out=out, target=target, max_seq_len=len(tokens), buckets=(prompt,),
+        all_logits=True,
+    )  # fmt: skip
+    found = parity.distance(parity.run(load(bundle), tokens, prompt), wanted)
+    print(found)
+    assert found.worst <= WORST[target], str(found)
+    assert found.wrong == 0
+    return found
+
+
+def eager_logits(job: Job, tokens: list[int], prompt: int) -> np.ndarray:
+    """Ours, by torch without compiling: what `stepwise` gives for transformers."""
+    eager = Eager(job, len(tokens))
+    starts = [0, *range(prompt, len(tokens))]
+    ends = [*starts[1:], len(tokens)]
+    steps = [
+        make_step(tokens[first:end], first, end - first, len(tokens)) for first, end in zip(starts, ends, strict=True)
+    ]
+    return np.concatenate([eager(step).float().numpy() for step in steps])
+
+
+def assert_no_key_is_overlooked(kind: type[HFConfig], config: PreTrainedConfig) -> None:
+    """Whatever transformers writes is known to change no number, or nonsense in it is refused."""
+    raw = json.loads(config.to_json_string(use_diff=False))
+    raw = {key: value for key, value in raw.items() if value is not None}
+    for key in raw.keys() - NEUTRAL:
+        with pytest.raises(BringupError, match=r"BU12[0-4]"):
+            kind.from_hf(raw | {key: "nonsense"})
+
+
+def assert_keys_walk(folder: Path, changed: Mapping[str, list[Any]] | None = None) -> dict[str, str]:
+    """Every key of config.json, changed: what moves transformers' logits moves ours likewise, or is refused.
+
+    `changed` gives values to try where the general ones (`_others`) say nothing. What transformers itself refuses is
+    left out. Tells, key by key, what happened.
+    """
+    raw = json.loads((folder / "config.json").read_text("utf-8"))
+    tokens = parity.random_tokens(40, raw.get("vocab_size", raw.get("text_config", raw).get("vocab_size")))
+    prompt = 30
+    before = stepwise(parity.load_reference(folder), tokens, prompt)
+    told: dict[str, str] = {}
+    for key, words in _walk(raw, changed or {}):
+        other = _copy(folder, words)
+        try:
+            theirs = _theirs(other, tokens, prompt)
+            if theirs is None:
+                told.setdefault(key, "transformers refuses")
+                continue
+            moved = _far(theirs, before)
+            try:
+                ours = eager_logits(open_job(checkpoint=str(other)), tokens, prompt)
+            except BringupError as refusal:
+                told[key] = refusal.findings[0].code
+                continue
+            assert _far(ours, theirs) <= WORST["torch"], f"`{key}`: ours {_far(ours, theirs):.1e} away from theirs"
+            told[key] = "same change" if moved > MOVED else told.get(key, "no change")
+        finally:
+            shutil.rmtree(other)
+    return told
+
+
+def _walk(
+    raw: dict[str, Any], changed: Mapping[str, list[Any]], path: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key with the config in which it has another value; groups are walked into."""
+    for key, value in raw.items():
+        name = path + key
+        if isinstance(value, dict):
+            yield from ((inner, raw | {key: words}) for inner, words in _walk(value, changed, f"{name}."))
+        for other in changed.get(name, () if key in NEUTRAL else _others(value)):
+            yield name, raw | {key: other}
+
+
+def _others(value: Any) -> list[Any]:
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, max(1, value - 1), value * 2]
+        case float():
+            return [value * 1.5 + 0.01]
+        case str():
+            return ["gelu", "relu"] if value in ("silu", "gelu", "relu") else ["nonsense"]
+        case list():
+            return [list(reversed(value)), value[:-1]]
+        case None:
+            return [9, 2, True]
+        case _:
+            return []
+
+
+def _copy(folder: Path, words: dict[str, Any]) -> Path:
+    other = folder.with_name(f"{folder.name}-changed")
+    shutil.copytree(folder, other)
+    (other / "config.json").write_text(json.dumps(words), "utf-8")
+    return other
+
+
+def _theirs(folder: Path, tokens: list[int], prompt: int) -> np.ndarray | None:
+    """transformers' logits; None where it does not take the config, or not with these weights."""
+    try:
+        model = parity.load_reference(folder)
+        logits = stepwise(model, tokens, prompt)
+    except Exception:  # whatever it meets, it has no logits to compare with
+        return None
+    return logits if np.isfinite(logits).all() else None
+
+
+def _far(ours: np.ndarray, theirs: np.ndarray) -> float:
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def renamed(folder: Path, out: Path, rename: Callable[[str], str], config: dict[str, Any]) -> Path:
+    """A checkpoint with other names and another config.json: for families that transformers has no code for."""
+    from safetensors.numpy import load_file, save_file
+
+    out.mkdir()
+    tensors = load_file(folder / "model.safetensors")
+    save_file({rename(name): array for name, array in tensors.items()}, out / "model.safetensors")
+    (out / "config.json").write_text(json.dumps(config), "utf-8")
+    return out
