@@ -1,4 +1,7 @@
-"""How much of each checkpoint tensor a plan reads, counted in bits, each bit once."""
+"""How much of each checkpoint tensor a plan reads, counted in bits, each bit once.
+
+Layers of one proof have one region: what it reads of each of its sources is counted once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,101 @@ from bringup.adapters.nest import Nest, boxes
 from bringup.adapters.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
+Nests = dict[int, list[Nest]]  # by the source that they read
+Users = dict[tuple[object, ...], list[tuple[Entry, int, list[Nest]]]]  # of a value: who, at which index, reading what
+
 
 def read_bits(plan: Plan) -> dict[str, int]:
     """For every tensor that the plan reads, how many of its bits, whatever the number of readers."""
-    readers: dict[str, list[Nest]] = {}
-    infos: dict[str, TensorInfo] = {}
-    for entry in plan.entries.values():
-        for nest in _read(entry.region.nests, entry.sources):
-            source = entry.sources[nest.source]
-            assert isinstance(source, TensorInfo)
-            infos[source.name] = source
-            readers.setdefault(source.name, []).append(nest)
-    counted: dict[tuple[object, ...], int] = {}
+    whole, parts = coverage(plan)
+    return whole | parts
+
+
+def coverage(plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
+    """The bits of tensors that are read as a whole; and of others, how many bits are read."""
     result: dict[str, int] = {}
-    for name, nests in readers.items():
-        total = total_bits(infos[name])
+    parts: dict[str, tuple[int, list[Nest]]] = {}
+    for entries in _alike(plan):
+        reading = _by_source(_read(entries[0].region.nests, entries[0].sources))
+        totals = {i: total_bits(info) for i, info in enumerate(entries[0].sources) if isinstance(info, TensorInfo)}
+        whole = {index: totals[index] for index in reading if _distinct(reading[index], totals[index]) == totals[index]}
+        for entry in entries:
+            for index, total in whole.items():
+                result[entry.sources[index].name] = total
+            for index in reading.keys() - whole.keys():
+                parts.setdefault(entry.sources[index].name, (totals[index], []))[1].extend(reading[index])
+    counted: dict[tuple[object, ...], int] = {}
+    less: dict[str, int] = {}
+    for name, (total, nests) in parts.items():
         shape = (total, *((nest.view, nest.src, nest.loops) for nest in nests))
         if shape not in counted:
             counted[shape] = _distinct(nests, total)
-        result[name] = counted[shape]
-    return result
+        (result if counted[shape] == total else less).setdefault(name, counted[shape])
+    return result, {name: bits for name, bits in less.items() if name not in result}
+
+
+def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
+    """Values of which some elements reach no parameter: the first entry that uses one, and the share that is used."""
+    users: Users = {}
+    whole: list[tuple[list[Entry], dict[int, Computed]]] = []
+    for entries in _alike(plan):
+        sources, reading = entries[0].sources, _by_source(entries[0].region.nests)
+        values = {index: source for index, source in enumerate(sources) if isinstance(source, Computed)}
+        inner = {nest.source for value in values.values() for region in value.inputs for nest in region.nests}
+        half = {
+            index: value
+            for index, value in values.items()
+            if index in reading.keys() - inner and _distinct(reading[index], _value_bits(value)) < _value_bits(value)
+        }
+        for entry in entries if half else ():
+            for index, value in half.items():
+                users.setdefault(_key(entry, value), []).append((entry, index, reading[index]))
+        whole.append((entries, {index: value for index, value in values.items() if index not in half}))
+    _without_whole(users, whole)
+    for found in users.values():
+        entry, index, _ = found[0]
+        value = entry.sources[index]
+        assert isinstance(value, Computed)
+        used = _distinct([nest for _, _, nests in found for nest in nests], _value_bits(value))
+        if used < _value_bits(value):
+            yield entry, value, used / _value_bits(value)
+
+
+def _without_whole(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
+    """Takes out what some entry uses as a whole. Which could be meant is told by the first tensor of a value."""
+    firsts = {found[0][0].sources[_first(found[0][0], found[0][1])].name for found in users.values()}
+    for entries, values in whole if users else ():
+        for index, value in values.items():
+            at = _first(entries[0], index)
+            for entry in entries:
+                if entry.sources[at].name in firsts:
+                    users.pop(_key(entry, value), None)
+
+
+def _first(entry: Entry, index: int) -> int:
+    """The source that a value reads first."""
+    value = entry.sources[index]
+    assert isinstance(value, Computed)
+    return value.inputs[0].nests[0].source
+
+
+def _key(entry: Entry, value: Computed) -> tuple[object, ...]:
+    return value, *(entry.sources[nest.source] for region in value.inputs for nest in region.nests)
+
+
+def _alike(plan: Plan) -> Iterable[list[Entry]]:
+    """The entries by their region: of those that share one, every source has the same shape and dtype."""
+    found: dict[int, list[Entry]] = {}
+    for entry in plan.entries.values():
+        found.setdefault(id(entry.region), []).append(entry)
+    return found.values()
+
+
+def _by_source(nests: Iterable[Nest]) -> Nests:
+    found: Nests = {}
+    for nest in nests:
+        found.setdefault(nest.source, []).append(nest)
+    return found
 
 
 def _read(nests: Iterable[Nest], sources: Sequence[TensorInfo | Computed]) -> Iterator[Nest]:
@@ -44,28 +122,12 @@ def _read(nests: Iterable[Nest], sources: Sequence[TensorInfo | Computed]) -> It
             yield nest
 
 
-def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
-    """Values of which some elements reach no parameter: the first entry that uses one, and the share that is used."""
-    users: dict[tuple[object, ...], list[tuple[Entry, int]]] = {}
-    for entry in plan.entries.values():
-        for index, source in enumerate(entry.sources):
-            if isinstance(source, Computed):
-                tensors = tuple(entry.sources[n.source] for r in source.inputs for n in r.nests)
-                users.setdefault((source, tensors), []).append((entry, index))
-    for entries in users.values():
-        first, at = entries[0]
-        value = first.sources[at]
-        assert isinstance(value, Computed)
-        nests = [n for entry, index in entries for n in entry.region.nests if n.source == index]
-        inner = any(n.source == at for s in first.sources if isinstance(s, Computed) for r in s.inputs for n in r.nests)
-        total = math.prod(value.shape) * DTYPES[value.dtype].bits
-        used = total if inner or not nests else _distinct(nests, total)
-        if used < total:
-            yield first, value, used / total
-
-
 def total_bits(info: TensorInfo) -> int:
-    return 8 * DTYPES[info.dtype].nbytes(info.shape)
+    return 8 * (info.nbytes or DTYPES[info.dtype].nbytes(info.shape))
+
+
+def _value_bits(value: Computed) -> int:
+    return math.prod(value.shape) * DTYPES[value.dtype].bits
 
 
 def _distinct(nests: Sequence[Nest], total: int) -> int:

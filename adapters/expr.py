@@ -77,6 +77,7 @@ class Source(Expr):
     name: str
     axes: str
     sizes: Mapping[str, int]
+    dtype: str = ""
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
         yield self, fill(self.name, bindings)
@@ -221,8 +222,12 @@ class Stack(Expr):
     axis: str
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
+        mark = f"\0{self.over}\0"  # no name holds it: each name is made once, and then numbered
+        first = list(self.of.leaves({**bindings, self.over: mark}))
         for index in range(self.n):
-            yield from self.of.leaves({**bindings, self.over: str(index)})
+            number = str(index)
+            for leaf, name in first:
+                yield leaf, name.replace(mark, number)
 
     def region(self, scope: Scope) -> Region:
         regions: list[Region] = []
@@ -256,13 +261,14 @@ def _position(region: Region, axis: str | int) -> int:
     raise AxesError(f"there is no axis `{axis}` among `{show(region.axes)}`")
 
 
-def S(name: str, axes: str = "", **sizes: int) -> Expr:
+def S(name: str, axes: str = "", *, dtype: str = "", **sizes: int) -> Expr:
     """A checkpoint tensor: its name, with the pattern's variables filled in, and the axes it is stored in.
 
     Axis sizes that the target's declaration knows need not be given. Without axes, the adapter's default for such a
-    parameter holds; a vector has only one axis anyway.
+    parameter holds; a vector has only one axis anyway. `dtype` is that of dummy weights, where the parameter's is not
+    what is stored.
     """
-    return Source(name, axes, sizes)
+    return Source(name, axes, sizes, dtype)
 
 
 def cat(*parts: Expr, axis: str | int = 0) -> Expr:

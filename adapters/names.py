@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,23 +16,41 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Headers by the names that rules use. `prefix` is a first name that the checkpoint may carry or lack.
+    """Headers by the names that rules use. `prefixes` are first names that the checkpoint may carry or lack.
 
-    `outside` are first names that stand without it even in a checkpoint that carries it: the head's.
+    `outside` are first names that stand without one even in a checkpoint that carries one: the head's.
     """
 
-    def __init__(self, headers: Mapping[str, TensorInfo], prefix: str = "", outside: Collection[str] = ()) -> None:
-        self.infos = {name.removeprefix(prefix): info for name, info in headers.items()}
-        if prefix:  # a name that stands there without the prefix wins over one that has it
-            self.infos |= {name: info for name, info in headers.items() if not name.startswith(prefix)}
-        self.prefix = prefix
+    def __init__(
+        self, headers: Mapping[str, TensorInfo], prefixes: tuple[str, ...] = (), outside: Collection[str] = ()
+    ) -> None:
+        self.headers = headers
+        self.prefixes = prefixes
+        self.own = {name: info for name, info in headers.items() if not name.startswith(prefixes)}
+        self.carried = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in headers)), "")
         self.outside = outside
-        self.carried = any(name.startswith(prefix) for name in headers)
+
+    def bare(self, name: str) -> str:
+        """A tensor's name without the prefix that it carries."""
+        for prefix in self.prefixes:
+            if name.startswith(prefix):
+                return name[len(prefix) :]
+        return name
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         """The tensors that a name stands for, in order; where there is none, the name that would be it."""
-        absent = self.prefix + name if self.carried and name.partition(".")[0] not in self.outside else name
-        return [self.infos.get(name, absent)]
+        if info := self.own.get(name) or self.headers.get(self.carried + name) or self.get(name):
+            return [info]
+        return [name if name.partition(".")[0] in self.outside else self.carried + name]
+
+    def get(self, name: str) -> TensorInfo | None:
+        """The tensor of that name. One that stands there without a prefix wins over one that has it."""
+        if info := self.own.get(name):
+            return info
+        for prefix in self.prefixes:
+            if info := self.headers.get(prefix + name):
+                return info
+        return None
 
     def made(self, name: str, scope: Scope) -> Region | None:
         """The region of a name that is no tensor's own but made from others; else None."""
@@ -42,11 +60,14 @@ class Names:
         return not any(isinstance(behind, str) for behind in self.behind(name))
 
     def __getitem__(self, name: str) -> TensorInfo:
-        return self.infos[name]
+        info = self.get(name)
+        if info is None:
+            raise KeyError(name)
+        return info
 
-    def items(self) -> Iterator[tuple[str, TensorInfo]]:
-        """Every tensor by the name that drops use."""
-        return iter(self.infos.items())
+    def items(self, but: Container[str] = ()) -> Iterator[tuple[str, TensorInfo]]:
+        """Every tensor by the name that drops use, without those whose own name is in `but`."""
+        return ((self.bare(name), info) for name, info in self.headers.items() if name not in but)
 
 
 class Translated(Names):

@@ -127,7 +127,9 @@ def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
     first = max(0, -((at - start) // step))  # iterations first..last lie inside as a whole
     last = min(extent, (stop - at - span - 1) // step + 1)
     whole = range(first, max(first, last))
-    for run in (range(0, first), whole, range(whole.stop, extent)):
+    near = max(0, -((at + span - start) // step))  # those before it end before the range, those from `beyond` on
+    beyond = min(extent, (stop - 1 - at) // step + 1)  # begin after it
+    for run in (range(near, first), whole, range(whole.stop, beyond)):
         pieces = [run] if run is whole else [range(i, i + 1) for i in run]
         for piece in pieces:
             if not len(piece):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from operator import attrgetter
 
 from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr, Source
@@ -30,6 +31,8 @@ from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, shape_of, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
+
+NAME, KIND = attrgetter("name"), attrgetter("shape", "dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def make_plan(
     `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
     """
     plan = Plan(signature, headers, prefix=adapter.prefix)
-    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefix, adapter.outside())
+    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefixes, adapter.outside())
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
@@ -115,7 +118,7 @@ def make_plan(
 def _excuse(plan: Plan, declared: Declared, claims: Iterable[tuple[Rule, dict[str, str]]], names: Names) -> None:
     """Notes the tensors that a parameter without one rule would read: they are not unread for a reason of their own."""
     meant = [name for rule, bindings in claims for _, name in rule.made.leaves(bindings)]
-    for name in meant or [declared.name.removeprefix(names.prefix)]:
+    for name in meant or [names.bare(declared.name)]:
         for found in names.behind(name):
             if isinstance(found, TensorInfo):
                 plan.wanted.setdefault(found.name, declared.name)
@@ -175,9 +178,10 @@ def _plan_one(
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
 ) -> None:
     leaves = [(leaf, names.behind(name)) for leaf, name in expr.leaves(bindings)]
-    infos = [found for _, behind in leaves for found in behind if isinstance(found, TensorInfo)]
-    absent = tuple(dict.fromkeys(found for _, behind in leaves for found in behind if isinstance(found, str)))
-    for name in (*absent, *(info.name for info in infos)):
+    found = [one for _, behind in leaves for one in behind]
+    infos = [info for info in found if isinstance(info, TensorInfo)]
+    absent = tuple(dict.fromkeys(name for name in found if isinstance(name, str))) if len(infos) < len(found) else ()
+    for name in (*absent, *map(NAME, infos)):
         plan.wanted.setdefault(name, declared.name)
     scope = _scope(adapter, declared, expr, bindings, names)
     if absent:
@@ -185,9 +189,9 @@ def _plan_one(
         plan.problems += shapes(declared, rule, misfits_beside(leaves, scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
-    facts = (id(expr), declared.axes, declared.dtype, words, *((info.shape, info.dtype) for info in infos))
-    if facts in proved:
-        region, sources = proved[facts]
+    facts = (id(expr), declared.axes, declared.dtype, words, *map(KIND, infos))
+    if known := proved.get(facts):
+        region, sources = known
         fresh = iter(infos)
         sources = tuple(next(fresh) if isinstance(source, TensorInfo) else source for source in sources)
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
@@ -199,9 +203,9 @@ def _plan_one(
             axes_problem(declared, rule, infos, error, adapter.defaults)
         ]
         return
-    found = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
-    plan.problems += found
-    if not found:
+    wrong = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
+    plan.problems += wrong
+    if not wrong:
         sources = tuple(scope.sources)
         proved[facts] = region, sources
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
@@ -239,16 +243,16 @@ def _by_position(region: Region, declared: Axes) -> Region:
 
 def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
     """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect, in any layer."""
+    loose = list(names.items(but=plan.wanted))
     for drop in drops:
         variables = sorted(closed(drop.pattern))
         counts: dict[tuple[str, ...], int] = {}
-        for name, info in names.items():
+        named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
+        if named and named.name in plan.wanted and (drop.when is None or drop.when({})):
+            plan.cut.setdefault(named.name, drop)
+        for name, info in loose:
             bindings = match(drop.pattern, name)
             if bindings is None or (drop.when and not drop.when(bindings)):
-                continue
-            if info.name in plan.wanted:
-                if name == drop.pattern:  # only a drop that names a tensor excuses what rules leave of it
-                    plan.cut.setdefault(info.name, drop)
                 continue
             plan.dropped.setdefault(info.name, drop)
             key = tuple(bindings[variable] for variable in variables)

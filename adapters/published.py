@@ -40,7 +40,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
                         parameter=declared.name,
                         where=rule.site,
                     )
-                headers.setdefault(name, TensorInfo(name, declared.dtype, shape_of(axes)))
+                headers.setdefault(name, TensorInfo(name, source.dtype or declared.dtype, shape_of(axes)))
     return headers
 
 

@@ -55,14 +55,21 @@ class Adapter:
     """How one family's checkpoints become its graph's parameters.
 
     `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
-    `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack.
+    `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
+    `wrappers` are others that may stand in its place.
     """
 
     name: str
     defaults: tuple[str, ...] = ()
     prefix: str = ""
+    wrappers: tuple[str, ...] = ()
     rules: list[Rule] = field(default_factory=list[Rule])
     drops: list[Drop] = field(default_factory=list[Drop])
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What rules leave out of names: of those that begin a name the first."""
+        return tuple(filter(None, (*self.wrappers, self.prefix)))
 
     def __setitem__(self, pattern: str, expr: Expr | Tied) -> None:
         self.rules.append(Rule(pattern, expr, Site.outside("adapters/rules.py")))
@@ -91,6 +98,11 @@ class Adapter:
             bindings = match(rule.pattern, name)
             if bindings is not None:
                 yield rule, bindings
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a tensor, by the name that drops use, is one that some drop means."""
+        bound = ((drop, match(drop.pattern, name)) for drop in self.drops)
+        return any(found is not None and (drop.when is None or drop.when(found)) for drop, found in bound)
 
     def idle(self, names: Iterable[str]) -> dict[str, Rule]:
         """What the patterns spell that is none of these parameters, with the rule."""

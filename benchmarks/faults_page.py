@@ -138,7 +138,7 @@ def page(rows: list[Row], max_version: str) -> str:
         "for GPT-2 and Llama, to MAX: the model written on its Python API (benchmarks/faults_max_graphs.py, whose",
         "logits agree with transformers' on the sound folders) and fed with the folder's weights. A mistake in a",
         "rule is given to them as the folder that a conversion script with the same mistake writes; one in the graph,",
-        "to MAX in its graph. Small random models (3 layers, 32 wide) stand in for the published ones: names, layouts",
+        "to MAX in its graph. Small random models (of 2 or 3 layers) stand in for the published ones: names, layouts",
         "and configs are those that transformers writes. `off by` compares the logits of 12 tokens with those of the",
         f"sound folder; what is nearer than {SAME:g} counts as the same.",
         "",

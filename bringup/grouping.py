@@ -68,6 +68,8 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
     A sub-tree of one name is that name. `h.12` stands for its twelve tensors when all of them are meant.
     """
     meant = set(names)
+    if not meant:
+        return {}
     outside: set[str] = set()
     for name in everything:
         if name not in meant:

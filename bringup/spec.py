@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
@@ -56,9 +57,11 @@ DTYPES: dict[str, Dtype] = {
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`."""
+class TensorInfo(NamedTuple):
+    """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`.
+
+    A tuple, for there may be 200,000: it is made, hashed and compared in half a dataclass's time.
+    """
 
     name: str
     dtype: str

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from bringup.adapters.coverage import half_used, read_bits, total_bits
+from bringup.adapters.coverage import coverage, half_used, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
@@ -15,6 +17,9 @@ from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, t
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
 from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
 
 
 def check(plan: Plan, model: str = "") -> Report:
@@ -32,16 +37,25 @@ def check(plan: Plan, model: str = "") -> Report:
         if p.code != "BU102":
             alike.setdefault(_mistake(p, site(p)), []).append(p)
     report.findings += (_other(plan, facts) for facts in alike.values())
-    bits = read_bits(plan)
-    report.findings += _partly_read(plan, bits)
+    whole, partly = coverage(plan)
+    report.findings += _partly_read(plan, partly)
     report.findings += _odd_squares(plan)
     report.findings += odd_dtypes(plan)
     report.counts = {
         "parameters": len(plan.signature),
         "tensors": len(plan.headers),
-        "consumed": len(bits),
+        "consumed": len(whole) + len(partly),
         "dropped": len(plan.dropped),
     }
+    return report
+
+
+def check_job(job: Job) -> Report:
+    """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    start = time.perf_counter()
+    report = check(job.plan, job.graph.config.family)
+    report.findings = [*job.findings, *report.findings]
+    report.seconds = time.perf_counter() - start
     return report
 
 
@@ -97,12 +111,11 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
 
 
 def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:
-    """Tensors of which some elements reach no parameter."""
+    """Tensors of which some elements reach no parameter; `bits` are read of them."""
     parts: dict[tuple[int, int], list[str]] = {}
     for name, read in bits.items():
-        total = total_bits(plan.headers[name])
-        if read < total and name not in plan.cut:
-            parts.setdefault((read, total), []).append(name)
+        if name not in plan.cut:
+            parts.setdefault((read, total_bits(plan.headers[name])), []).append(name)
     for (read, total), names in parts.items():
         yield Diagnostic(
             code="BU113",

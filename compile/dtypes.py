@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bringup.adapters.plan import Plan
 from bringup.compile.shapes import stored
@@ -14,15 +14,8 @@ from bringup.spec import FLOATS
 
 def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     """Warnings for the minority: fewer than half of at least three tensors whose names differ only in numbers."""
-    read = {name: plan.headers[name].dtype for name in plan.wanted if name in plan.headers}
-    if len(set(read.values()) & FLOATS) < 2:
-        return
-    alike: dict[str, dict[str, str]] = {}
-    for name, dtype in read.items():
-        if dtype in FLOATS:
-            alike.setdefault(digits(name)[0], {})[name] = dtype
     odd: dict[tuple[str, str], list[str]] = {}
-    for names in alike.values():
+    for names in _alike(plan):
         usual, count = Counter(names.values()).most_common(1)[0]
         if 2 * count > len(names) > 2:
             for name, dtype in names.items():
@@ -41,3 +34,18 @@ def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
             actual=dtype,
             **(Sites(where=first.rule.site, declared=first.declared.site) if first else Sites()) | stored(plan, names),
         )
+
+
+def _alike(plan: Plan) -> Iterable[dict[str, str]]:
+    """The float tensors that are read, {name: dtype}: those together whose names differ only in numbers."""
+    read = {name: plan.headers[name].dtype for name in plan.wanted if name in plan.headers}
+    ends: dict[str, dict[str, str]] = {}  # by the last step: quick to tell, and few are of two types
+    for name, dtype in read.items():
+        if dtype in FLOATS:
+            last = name.rpartition(".")[2]
+            ends.setdefault("" if last.isdecimal() else last, {})[name] = dtype
+    alike: dict[str, dict[str, str]] = {}
+    for names in ends.values():
+        for name, dtype in names.items() if len(set(names.values())) > 1 else ():
+            alike.setdefault(digits(name)[0], {})[name] = dtype
+    return alike.values()

@@ -143,7 +143,7 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
 
 
 def _names(job: Job) -> Names:
-    return Names(job.plan.headers, "" if job.family.dialect(job.checkpoint.format) else job.adapter.prefix)
+    return Names(job.plan.headers, () if job.family.dialect(job.checkpoint.format) else job.adapter.prefixes)
 
 
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:

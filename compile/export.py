@@ -158,8 +158,9 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _prologue(module: Any, step: Step) -> tuple[Tensor, ...]:
-    return module.prologue(step)
+def _prologue(module: Any, *values: Tensor | Step) -> tuple[Tensor, ...]:
+    *inputs, step = values
+    return module.prologue(step, *inputs)
 
 
 def _layer(layer: Any, *values: Tensor | Step) -> Tensor:
@@ -179,9 +180,14 @@ def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
     return module.epilogue(x_ND)
 
 
+def _final(module: Any, x_ND: Tensor, step: Step) -> Tensor:
+    return module.final(x_ND)
+
+
 _PARTS: dict[Part, Run] = {
     "prologue": _prologue,
     "layer": _layer,
+    "final": _final,
     "last_rows": _last_rows,
     "all_rows": _all_rows,
 }

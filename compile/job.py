@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
-from bringup.adapters.pattern import match
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.readers.dummy import dummy_checkpoint
 from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
@@ -22,7 +20,7 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
 from bringup.graphs.registry import Family, by_architecture, by_name
-from bringup.spec import DTYPES, FLOATS
+from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +73,8 @@ def open_job(
     made = _from_file(adapter, settings) if adapter else family.load("adapter")(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
+        from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
+
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
     plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
     return Job(
@@ -153,12 +153,31 @@ def _dtype(asked: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
     """The asked dtype, or the float type that most bytes of the weights have; quantised ones become float32."""
     if asked != "auto":
         return asked
-    weight: dict[str, int] = {}
-    for name, info in checkpoint.headers.items() if checkpoint else ():
-        if not any(match(drop.pattern, name.removeprefix(adapter.prefix)) for drop in adapter.drops):
-            weight[info.dtype] = weight.get(info.dtype, 0) + DTYPES[info.dtype].nbytes(info.shape)
-    most = max(weight, key=lambda name: weight[name], default="float32")
+    most = _most(checkpoint.headers if checkpoint else {}, adapter)
     return most if most in FLOATS - {"float64"} else "float32"
+
+
+def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
+    """The dtype of most bytes, dropped tensors left out: those are looked for only while they can decide."""
+    weight: dict[str, int] = {}
+    for info in headers.values():
+        weight[info.dtype] = weight.get(info.dtype, 0) + _nbytes(info)
+    while len(weight) > 1:
+        first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
+        kept = 0
+        for name, info in headers.items():
+            if info.dtype == first and not adapter.leaves_out(name.removeprefix(adapter.prefix)):
+                kept += _nbytes(info)
+                if kept > weight[second]:
+                    return first
+        if kept == weight[first]:
+            return first
+        weight[first] = kept
+    return next(iter(weight), "float32")
+
+
+def _nbytes(info: TensorInfo) -> int:
+    return info.nbytes or DTYPES[info.dtype].nbytes(info.shape)
 
 
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:

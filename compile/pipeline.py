@@ -6,7 +6,6 @@ graph ── signature ─┴─ plan ── check ── program ── lowered
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from bringup.compile import bundle as bundles
 from bringup.compile.cache.recipe import Recipe
 from bringup.compile.cache.store import Store, default_store
 from bringup.compile.cache.weights import place_weights
-from bringup.compile.check import check as check_plan
+from bringup.compile.check import check_job as check
 from bringup.compile.contents import manifest_of, tokenizer_of, write_tokenizer
 from bringup.compile.job import Job, job_of
 from bringup.compile.lowering import form_of, lowered
@@ -25,7 +24,7 @@ from bringup.compile.stages import Layout
 from bringup.compile.target import resolve
 from bringup.compile.ties import tie_warnings
 from bringup.compile.traced import coded
-from bringup.diagnostics import Report, fail
+from bringup.diagnostics import fail
 from bringup.graphs.graph import Graph
 from bringup.progress import Progress, Silent
 
@@ -38,15 +37,6 @@ DEFAULT_CONTEXT = 2048
 BUCKETS = (32, 256)
 
 
-def check(job: Job) -> Report:
-    """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
-    start = time.perf_counter()
-    report = check_plan(job.plan, job.graph.config.family)
-    report.findings = [*job.findings, *report.findings]
-    report.seconds = time.perf_counter() - start
-    return report
-
-
 def build(
     job: Job | Graph,
     *,
@@ -56,6 +46,7 @@ def build(
     max_seq_len: int | None = None,
     buckets: Sequence[int] = BUCKETS,
     all_logits: bool = False,
+    aux_hidden: Sequence[int] = (),
     force: bool = False,
     emit: str = "bundle",
     dump_dir: str | Path | None = None,
@@ -66,7 +57,9 @@ def build(
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
     anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
-    logits of every prompt token (for scoring), not only of the last. `dump_dir` receives each phase as text. What
+    logits of every prompt token (for scoring), not only of the last. `aux_hidden` names hidden states to give beside
+    them, as drafts such as EAGLE-3 need (`Session.hidden`): i is what layer i takes, the number of layers what the head
+    takes; transformers' `hidden_states[i]`. `dump_dir` receives each phase as text. What
     `cache`, by default the user's, has of it is not made again; a bundle at `out` that would come out the same stays
     as it is. Raises BringupError; nothing half-written stays behind.
     """
@@ -74,7 +67,7 @@ def build(
         job = job_of(job, weights or {})
     lowering, out, progress, store = resolve(target), Path(out), progress or Silent(), cache or default_store()
     dumped = Path(dump_dir) if dump_dir else None
-    layout = layout_of(job.graph, context_of(job, max_seq_len), buckets, all_logits=all_logits)
+    layout = layout_of(job.graph, context_of(job, max_seq_len), buckets, all_logits=all_logits, aux_hidden=aux_hidden)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
@@ -115,16 +108,27 @@ def build(
     return out
 
 
-def layout_of(graph: Graph, context: int, buckets: Sequence[int] = BUCKETS, *, all_logits: bool = False) -> Layout:
+def layout_of(
+    graph: Graph,
+    context: int,
+    buckets: Sequence[int] = BUCKETS,
+    *,
+    all_logits: bool = False,
+    aux_hidden: Sequence[int] = (),
+) -> Layout:
     """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
 
-    Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none.
+    Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none,
+    BU028 for hidden states that it does not have.
     """
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
     whole = min((size for size in buckets if size >= context), default=max(buckets))
     useful = [size for size in sorted(buckets) if size <= whole]
-    return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits)
+    layers = len(graph.layers)
+    if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
+        raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
+    return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits, aux_hidden=sorted(set(aux_hidden)))
 
 
 def context_of(job: Job, asked: int | None) -> int:

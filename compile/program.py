@@ -35,7 +35,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A use of a function; `inputs` index the entry's values: the outputs of its earlier calls, in order."""
+    """A use of a function; `inputs` index the entry's values."""
 
     function: str
     prefix: str
@@ -44,12 +44,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A straight line of calls over N tokens of B sequences; the last value is the logits."""
+    """A straight line of calls over N tokens of B sequences.
+
+    Its values are `inputs`, which are given beside the step, and then what its calls give. `outputs` are the values
+    that it gives, by name: "logits" always.
+    """
 
     name: str
     num_tokens: int
     num_sequences: int
     calls: tuple[Call, ...]
+    outputs: Mapping[str, int]
+    inputs: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,7 @@ class Executor(Protocol):
     """Runs entries; keeps the states between steps."""
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs one entry on int64 arrays named and shaped as `Step`; gives {"logits": [B, V]}."""
+        """Runs one entry on int64 arrays named and shaped as `Step`, and its inputs, by name; gives its outputs."""
         ...
 
     def reset(self) -> None:
@@ -132,4 +138,6 @@ def _entry(item: Mapping[str, Any]) -> Entry:
         num_tokens=item["num_tokens"],
         num_sequences=item["num_sequences"],
         calls=tuple(calls),
+        outputs=item["outputs"],
+        inputs=_specs(item["inputs"]),
     )

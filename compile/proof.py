@@ -20,7 +20,7 @@ from bringup.compile.feeds import Feed
 from bringup.compile.job import Job
 from bringup.compile.parity import Layer, Parity, compare
 from bringup.compile.pipeline import layout_of
-from bringup.compile.reference import record
+from bringup.compile.reference import INPUT, record
 from bringup.compile.session import Session
 from bringup.compile.steps import make_step
 from bringup.diagnostics import BringupError, Diagnostic
@@ -127,12 +127,16 @@ class Proof:
     def save(self, place: Path) -> list[Path]:
         """A file of the reference's activations; or a folder of that, ours, and the departing operation's tensors."""
         said = {"model": self.job.graph.config.family, "dtype": self.job.graph.dtype, "bringup": __version__}
+        step = make_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
+        _, odd = self.eager.layers(
+            step, theirs
+        )  # what it calls by a name of ours and means otherwise: a router's scores
+        theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}
         if self.has_logits:
             theirs[LOGITS] = self.wanted
         if place.suffix == ".safetensors":
             return [save_activations(place, theirs, self.tokens, reference=self.reference.name, **said)]
-        step = make_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         ours = record(self.eager.module, lambda: self.eager(step))
         paths = [
             save_activations(

@@ -69,11 +69,15 @@ class Reference:
         return made[0, len(tokens) :].tolist()
 
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
-        """What every module takes and gives; see `record`."""
+        """What every module takes and gives that has a row for each token; see `record`.
+
+        A head's shares, or the rows that go to one expert, have others.
+        """
         import torch
 
         with torch.no_grad():
-            return record(self.model, lambda: self.model(torch.tensor([tokens])))
+            seen = record(self.model, lambda: self.model(torch.tensor([tokens])))
+        return {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)}
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:
@@ -122,7 +126,8 @@ def known_config(config: Mapping[str, Any]) -> Any:
             read = transformers.AutoConfig.from_pretrained(folder)
         except (ValueError, KeyError, StrictDataclassError) as error:
             raise _unknown(config, _first_line(error)) from error
-    if type(read) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+    of_text, of_both = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(read) not in (of_both if _sees(config) else of_text):
         raise _unknown(config, f"`{read.model_type}` is no causal language model there")
     return read
 
@@ -131,7 +136,8 @@ def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> 
     """transformers' model, and what it says of loading it."""
     import transformers
 
-    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM
+    load = kind.from_pretrained
     path = Path(checkpoint.provenance.get("path", ""))
     if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
         options["config"] = known_config(config)
@@ -146,6 +152,11 @@ def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> 
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
         raise _unknown(config, _first_line(error)) from error
+
+
+def _sees(config: Mapping[str, Any]) -> bool:
+    """Whether it is the config of a model of text and images."""
+    return "text_config" in config
 
 
 def _unknown(config: Mapping[str, Any], why: str) -> BringupError:

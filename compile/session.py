@@ -55,6 +55,7 @@ class Session:
         self.folder = folder
         self.stats = Stats()
         self.max_seq_len: int = manifest["max_seq_len"]
+        self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
         self._tokens: list[int] = []  # those taken in
         self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
 
@@ -83,27 +84,34 @@ class Session:
         pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
         self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
-    def prefill(self, tokens: Sequence[SupportsIndex]) -> np.ndarray:
+    def prefill(self, tokens: Sequence[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
 
-        Raises BU015 for what is no token, BU016 when the context has no room for them.
+        `inputs` are what the model needs beside the tokens, a row for each.
+        Raises BU015 for what is no token, BU016 when the context has no room for them, BU029 for other inputs.
         """
         self._turn += 1
-        return self._take(self._checked(tokens))
+        return self._take(self._checked(tokens, inputs), inputs)
 
-    def decode(self, token: SupportsIndex) -> np.ndarray:
+    def decode(self, token: SupportsIndex, **inputs: np.ndarray) -> np.ndarray:
         """One more token: its logits, float32 [V]. Raises as `prefill` does."""
         self._turn += 1
-        return self._run("decode", self._checked([token]), 1)[0]
+        return self._take(self._checked([token], inputs), inputs, decode=True)[0]
 
-    def _take(self, tokens: list[int]) -> np.ndarray:
+    def _take(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
         sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
-        rows: list[np.ndarray] = []
+        made: list[dict[str, np.ndarray]] = []
         at, total = 0, len(self._tokens) + len(tokens)
-        for count, size in chunks_of(len(tokens), sizes):
-            rows.append(self._run(f"prefill_{size}", tokens[at : at + count], size, total)[:count])
+        for count, size in [(1, 1)] if decode else chunks_of(len(tokens), sizes):
+            rows = {name: array[at : at + count] for name, array in inputs.items()}
+            results = self._run("decode" if decode else f"prefill_{size}", tokens[at : at + count], size, total, rows)
+            made.append({name: array[:count] for name, array in results.items()})
             at += count
-        return np.concatenate(rows) if self.interface.all_logits else rows[-1]
+        self.hidden = {
+            name: np.concatenate([results[name] for results in made]) for name in made[0] if name != "logits"
+        }
+        logits = [results["logits"] for results in made]
+        return np.concatenate(logits) if self.interface.all_logits else logits[-1]
 
     def generate(
         self,
@@ -127,10 +135,10 @@ class Session:
             self._rewind(tokens)
         else:
             self.reset()
-        turn, prompt = self._turn, self._checked(tokens[len(self._tokens) :])
+        turn, prompt = self._turn, self._checked(tokens[len(self._tokens) :], {})
         random = np.random.default_rng(seed)
         start = time.perf_counter()
-        logits = self._take(prompt)[-1]
+        logits = self._take(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
         for index in range(max_new_tokens):
             token = next_token(logits, temperature, top_p, random)
@@ -143,20 +151,23 @@ class Session:
             if len(self._tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
-            logits = self._run("decode", [token], 1)[0]
+            logits = self._take([token], {}, decode=True)[0]
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
 
-    def _run(self, entry: str, tokens: list[int], size: int, total: int | None = None) -> np.ndarray:
+    def _run(
+        self, entry: str, tokens: list[int], size: int, total: int, rows: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         step = make_step(tokens, len(self._tokens), size, self.max_seq_len, total)
+        padded = {name: np.pad(array, ((0, size - len(array)), (0, 0))) for name, array in rows.items()}
         with ExitStack() as failed:
             failed.callback(self.reset)
-            logits = self.executor.step(entry, step)["logits"]
+            results = self.executor.step(entry, step | padded)
             failed.pop_all()
         self._tokens += tokens
-        return logits.astype(np.float32)
+        return results | {"logits": results["logits"].astype(np.float32)}
 
-    def _checked(self, given: Sequence[SupportsIndex]) -> list[int]:
+    def _checked(self, given: Sequence[SupportsIndex], inputs: Mapping[str, np.ndarray]) -> list[int]:
         vocab: int = self.manifest["vocab_size"]
         tokens = [_integer(token) for token in given]
         wrong = [token for token in tokens if not 0 <= token < vocab]
@@ -169,6 +180,9 @@ class Session:
                 f"{len(self._tokens) + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
                 help="compile with a larger --max-seq-len",
             )
+        wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].inputs}
+        if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
+            raise fail("BU029", f"beside {len(tokens)} tokens this model takes {wanted or 'nothing'}, not {found}")
         return tokens
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
 
 from bringup.compile.program import Call, Entry, Function, Interface, TensorSpec
 from bringup.compile.steps import slots_for
@@ -16,7 +16,8 @@ from bringup.spec import Shape
 
 DECODE = "decode"
 
-Part = Literal["prologue", "layer", "last_rows", "all_rows"]  # the last two: the epilogue, of which rows
+# The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of.
+Part = Literal["prologue", "layer", "final", "last_rows", "all_rows"]
 Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
 Code = TypeVar("Code")
 
@@ -56,7 +57,8 @@ class Layout:
     """What a program is made for: the paths of its layers, which of them are alike, and the lengths compiled.
 
     `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens. `all_logits`
-    gives the logits of every prefill row, not only of the last.
+    gives the logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well,
+    all rows: i is what layer i takes; the number of layers is what the head takes.
     """
 
     layers: Sequence[str]
@@ -64,11 +66,14 @@ class Layout:
     buckets: Sequence[int]
     context: int
     all_logits: bool = False
+    aux_hidden: Sequence[int] = ()
+    inputs: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
     @classmethod
-    def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, all_logits: bool = False) -> Layout:
+    def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
         paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
-        return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, all_logits=all_logits)
+        inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
+        return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, inputs=inputs, **settings)
 
     @property
     def entries(self) -> list[tuple[str, int]]:
@@ -91,15 +96,30 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
             made[function] = trace(stage)
         calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(inputs)))
 
-    call(f"{name}.prologue", "prologue", "", (), ())
+    inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
+    first = len(inputs)
+    call(f"{name}.prologue", "prologue", "", tuple(inputs.values()), range(first))
     values = made[f"{name}.prologue"].outputs
-    shared, x = range(1, len(values)), 0
+    shared, x = range(first + 1, first + len(values)), [first]
     for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
-        call(f"{name}.layer{kind}", "layer", path, values, (x, *shared))
-        x = len(values) + index
+        call(f"{name}.layer{kind}", "layer", path, values, (x[-1], *shared))
+        x.append(first + len(values) + index)
     rows: Part = "last_rows" if num_tokens > 1 and not layout.all_logits else "all_rows"
-    call(f"{name}.epilogue", rows, "", values[:1], (x,))
-    return Entry(name=name, num_tokens=num_tokens, num_sequences=1, calls=tuple(calls)), list(made.values())
+    call(f"{name}.epilogue", rows, "", values[:1], (x[-1],))
+    outputs = {"logits": x[-1] + 1}
+    if len(layout.layers) in layout.aux_hidden:
+        call(f"{name}.final", "final", "", values[:1], (x[-1],))
+        x[-1] += 2
+    outputs |= {f"hidden.{index}": x[index] for index in layout.aux_hidden}
+    entry = Entry(
+        name=name,
+        num_tokens=num_tokens,
+        num_sequences=1,
+        calls=tuple(calls),
+        outputs=outputs,
+        inputs=tuple(TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in inputs.items()),
+    )
+    return entry, list(made.values())
 
 
 def interface_of(

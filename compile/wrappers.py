@@ -90,9 +90,11 @@ def wrapped(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
 
 def foreign(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
     """Names by another convention: hardly any that rules ask for is there, and the others are not all of one root."""
+    if not unread:
+        return
     wanted = {*asked, *plan.wanted}
     present = wanted & plan.headers.keys()
-    if not unread or len(present) * 10 > len(asked) or len({digits(root)[0] for root in roots(asked, wanted)}) < 3:
+    if len(present) * 10 > len(asked) or len({digits(root)[0] for root in roots(asked, wanted)}) < 3:
         return
     known = (help for name, help in CONVENTIONS.items() if name in plan.headers)
     finding = Diagnostic(

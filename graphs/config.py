@@ -27,6 +27,7 @@ NEUTRAL = frozenset(
     problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
     output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range
     attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
+    embed_dropout attn_dropout_prob emb_dropout_prob attention_probs_dropout_prob hidden_dropout_prob classifier_dropout
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
     max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
     top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
@@ -34,7 +35,7 @@ NEUTRAL = frozenset(
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    router_aux_loss_coef output_router_logits router_jitter_noise
+    router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size
     pretraining_tp transformers.js_config attn_implementation _attn_implementation
     """.split()  # noqa: SIM905  as a list literal it would be 70 lines
 )
@@ -92,7 +93,7 @@ class Fields:
         """How many layers there are; an object is made for each."""
         return self.size(key, most=MOST_LAYERS)
 
-    def positive(self, key: str, default: float) -> float:
+    def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.take(key, float, default)
         if value > 0:
@@ -124,6 +125,16 @@ class Fields:
             return tuple(map(float, items))
         said = "is missing" if value is None else f"is {shown(cast('object', value))}"
         self.error("BU121", f"config key `{key}` {said}; {self.family} needs a list of numbers above 0", key)
+        return ()
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers; none when it is absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is None or (isinstance(value, list) and all(type(v) is int for v in cast(list[Any], value))):
+            return tuple(cast("list[int]", value or []))
+        said = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of whole numbers"
+        self.error("BU121", said, key)
         return ()
 
     def group(self, key: str) -> dict[str, Any]:

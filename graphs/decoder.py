@@ -5,6 +5,7 @@ A family gives its attention and its MLP; N tokens of the step · m hidden · vo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ from bringup.shown import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+NO_WORDS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +52,21 @@ def read_common(
     max_positions: int = 2048,
     kv_heads: int | None = None,
     head_dim: int | None = None,
-    eps: float = 1e-6,
+    eps: float | None = 1e-6,
+    tied: bool = False,
+    words: Mapping[str, str] = NO_WORDS,
     **rope: Any,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
 
-    The settings are what a family has for keys that are absent; `rope` are those of `RopeConfig.from_hf`.
+    The settings are what a family has for keys that are absent; `rope` are those of `RopeConfig.from_hf`. `words` are
+    a family's own for a head's size, the activation and the norms' epsilon, by transformers' for them.
     """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv = fields.size("num_key_value_heads", heads if "num_key_value_heads" in fields.raw else kv_heads or heads)
     if not fields.findings and heads % kv:
         fields.error("BU121", f"{heads} heads cannot share {kv} key heads evenly", "num_key_value_heads")
-    d = fields.size("head_dim", 2 if fields.findings else head_dim or hidden // heads)
+    d = fields.size(words.get("head_dim", "head_dim"), 2 if fields.findings else head_dim or hidden // heads)
     stated = fields.size("max_position_embeddings", max_positions)
     made = RopeConfig.from_hf(fields, d, stated, **rope)
     return dict(
@@ -70,21 +77,21 @@ def read_common(
         num_heads=heads,
         num_kv_heads=kv,
         head_dim=d,
-        activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
-        eps=fields.positive("rms_norm_eps", eps),
+        activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, "silu"),
+        eps=fields.positive(words.get("rms_norm_eps", "rms_norm_eps"), eps),
         rope=made,
-        tied_head=fields.take("tie_word_embeddings", bool, False),
+        tied_head=fields.take("tie_word_embeddings", bool, tied),
         windows=windows,
     )
 
 
 def context_length(rope: RopeConfig, stated: int) -> int:
-    """The longest sequence: what the config states, times the factor of a rope that stretches what it states.
+    """The longest sequence, in tokens: what the config states, times the factor of a rope that stretches it.
 
-    Types that state what they stretch from have the stretched length in `max_position_embeddings` (SGLang's
-    `get_context_length` decides the same).
+    A config that states what rope stretches from has the stretched length in `max_position_embeddings`, and so has
+    `llama3`: SGLang's rule (`get_context_length`).
     """
-    return int(stated * rope.factor) if rope.kind in ("linear", "dynamic") else stated
+    return max(1, int(stated * rope.stretch))
 
 
 def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:
@@ -147,5 +154,8 @@ class CausalLM(Graph):
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         return (self.model.embed_tokens(step.tokens), *self.model.rotary(step))
 
+    def final(self, x_Nm: Tensor) -> Tensor:
+        return self.model.norm(x_Nm)
+
     def epilogue(self, x_Rm: Tensor) -> Tensor:
-        return self.lm_head(self.model.norm(x_Rm))
+        return self.lm_head(self.final(x_Rm))

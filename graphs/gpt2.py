@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` computes it.
+"""GPT-2: learned positions, LayerNorms, gelu, a tied head (Radford et al. 2019).
 
 N tokens of the step · m hidden · h heads · d channels a head · t = 3 of q, k, v · f feed-forward
 """
@@ -128,8 +128,11 @@ class GPT2(Graph):
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         return (self.transformer.wte(step.tokens) + self.transformer.wpe(step.positions),)
 
+    def final(self, x_Nm: Tensor) -> Tensor:
+        return self.transformer.ln_f(x_Nm)
+
     def epilogue(self, x_Rm: Tensor) -> Tensor:
-        return self.lm_head(self.transformer.ln_f(x_Rm))
+        return self.lm_head(self.final(x_Rm))
 
 
 def _published(n_layer: int, n_head: int, n_embd: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from bringup.graphs.axes import shape_of
@@ -46,7 +46,7 @@ class Graph(Module):
     """A causal language model: `prologue`, then `layers` one after the other, then `epilogue`.
 
     `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
-    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab].
+    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab], of `final(x_Rm)`.
     """
 
     layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
@@ -64,7 +64,16 @@ class Graph(Module):
             found = getattr(found, name)
         return found  # type: ignore[return-value]  a list here, a ModuleList after to_torch
 
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """What `prologue` takes after the step: names, and the channels of each row [N, channels]. Usually nothing."""
+        return {}
+
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def final(self, x_Nm: Tensor) -> Tensor:
+        """The last hidden states [N, m]: what the head makes logits of."""
         raise NotImplementedError
 
     def epilogue(self, x_Rm: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config import Fields
 from bringup.graphs.decoder import (
@@ -27,9 +27,10 @@ class LlamaConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        mistral = fields.raw.get("model_type") == "mistral"
+        mistral = fields.raw.get("model_type") in ("mistral", "ministral")
+        absent: dict[str, Any] = {"kv_heads": 8, "max_positions": 4096 * 32} if mistral else {}
         return cls(
-            **read_common(fields, _windows(fields, mistral), kv_heads=8 if mistral else None),
+            **read_common(fields, _windows(fields, mistral), **absent),
             attention_bias=fields.take("attention_bias", bool, False),
             mlp_bias=fields.take("mlp_bias", bool, False),
         )

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from bringup.graphs.config import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
 from bringup.graphs.layers.attention import GroupedAttention
-from bringup.graphs.layers.experts import Experts
-from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Module
-from bringup.graphs.ops.routing import top_experts
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from bringup.graphs.layers.sparse import SparseMLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +29,10 @@ class MixtralConfig(DecoderConfig):
         )
 
 
-class SparseMLP(Module):
-    """Every token goes to the experts that the gate likes most; their shares add up to 1."""
-
-    def __init__(self, config: MixtralConfig) -> None:
-        super().__init__()
-        self.per_token = config.experts_per_token
-        self.gate = Linear("out:e in:m", e=config.num_experts, m=config.hidden, bias=False)
-        self.experts = Experts(config.num_experts, config.hidden, config.ffn, config.activation)
-
-    def forward(self, x_Nm: Tensor) -> Tensor:
-        shares_NE = self.gate(x_Nm).float().softmax(-1)
-        chosen_NK, weights_NK = top_experts(shares_NE, self.per_token)
-        return self.experts(x_Nm, chosen_NK, weights_NK / weights_NK.sum(-1, keepdim=True))
-
-
 class Mixtral(CausalLM):
     def layer(self, config: MixtralConfig, index: int) -> PreNormLayer:
         m, h, g, d = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim
         attention = GroupedAttention(m, h, g, d, window=config.windows[index])
-        return PreNormLayer(m, config.eps, attention, SparseMLP(config))
+        e, k = config.num_experts, config.experts_per_token
+        mlp = SparseMLP(e, m, config.ffn, config.activation, per_token=k, normalise=True)
+        return PreNormLayer(m, config.eps, attention, mlp)

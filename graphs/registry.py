@@ -56,7 +56,16 @@ def _family(name: str, graph: str, *architectures: str, **dialects: str) -> Fami
 
 
 FAMILIES: tuple[Family, ...] = (
+    _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
+    _family("deepseek_v2", "DeepseekV2", "DeepseekV2ForCausalLM", "DeepseekV2Model"),
+    _family("deepseek_v3", "DeepseekV3", "DeepseekV3ForCausalLM", "DeepseekV3Model"),
+    _family("deepseek_v32", "DeepseekV32", "DeepseekV32ForCausalLM", "DeepseekV32Model"),
+    _family("exaone", "Exaone", "ExaoneForCausalLM", "ExaoneModel"),
+    _family("glm4_moe", "Glm4Moe", "Glm4MoeForCausalLM", "Glm4MoeModel"),
     _family("gpt2", "GPT2", "GPT2LMHeadModel", "GPT2Model"),
+    _family("gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
+    _family("gpt_oss", "GptOss", "GptOssForCausalLM", "GptOssModel"),
+    _family("internlm", "InternLM", "InternLMForCausalLM", "InternLMModel"),
     _family(
         "llama",
         "Llama",
@@ -67,9 +76,23 @@ FAMILIES: tuple[Family, ...] = (
         "MinistralForCausalLM",
         gguf="bringup.adapters.gguf_llama:dialect",
     ),
+    _family(
+        "llava",
+        "Llava",
+        "LlavaForConditionalGeneration",
+        "LlavaLlamaForCausalLM",
+        "LlavaMistralForCausalLM",
+        "LlavaQwenForCausalLM",
+    ),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
+    _family("qwen", "QWen", "QWenLMHeadModel", "QWenModel"),
     _family("qwen2", "Qwen2", "Qwen2ForCausalLM", "Qwen2Model"),
+    _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),
+    _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
 )
+
+# How far each family's logits are from transformers'; written by benchmarks/fidelity.py.
+FIDELITY = Path(__file__).with_name("fidelity.json")
 
 # Names that stand for a published config: model → (family, table in the family's graph file, Hub repository).
 PRESETS: dict[str, tuple[str, str, str]] = {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bringup.graphs.config import Fields
 from bringup.shown import short, shown
 
 if TYPE_CHECKING:
     import numpy as np
+
+MOST = 1e18  # of theta and factors, whose powers and products are float32
+NO_SETTINGS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class RopeConfig:
 
     `kind` is a key of KINDS. `max_positions` is what the model was trained for before its context was stretched, where
     the type asks. cos and sin are multiplied by `magnitude`. `partial` is the part of a head's channels that turns.
+    `stretch`: how many times longer than the config's positions the context is.
     """
 
     kind: str = "default"
@@ -27,6 +31,7 @@ class RopeConfig:
     partial: float = 1.0
     max_positions: int = 2048
     factor: float = 1.0
+    stretch: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -39,20 +44,32 @@ class RopeConfig:
 
     @classmethod
     def from_hf(
-        cls, fields: Fields, head_dim: int, max_positions: int, *, theta: float = 10000.0, partial: float | None = None
+        cls,
+        fields: Fields,
+        head_dim: int,
+        max_positions: int,
+        *,
+        theta: float = 10000.0,
+        theta_key: str = "rope_theta",
+        partial: float | None = None,
+        partial_key: str = "partial_rotary_factor",
+        absent: Mapping[str, Any] = NO_SETTINGS,
     ) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
         `max_positions` are those that the config states. `partial` is the default of a family that knows
-        `partial_rotary_factor`.
+        `partial_rotary_factor`. `theta_key` and `partial_key` are what the two are called outside `rope_parameters`.
+        `absent` are the settings of a config that has none.
         """
         older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
+        if fields.raw.get("rope_parameters") is None:
+            newer = dict(absent)
         raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
         inner = Fields(raw, f"{fields.family} rope")
-        theta = inner.take("rope_theta", float, fields.take("rope_theta", float, theta))
+        theta = inner.take("rope_theta", float, fields.take(theta_key, float, theta))
         share = 1.0
         if partial is not None:
-            share = inner.take("partial_rotary_factor", float, fields.take("partial_rotary_factor", float, partial))
+            share = inner.take("partial_rotary_factor", float, fields.take(partial_key, float, partial))
         kind = inner.take("rope_type", str, inner.take("type", str, "default"))
         made = cls(theta=theta, partial=share, max_positions=max_positions)
         if inner.findings:  # theta or the type is a stand-in
@@ -70,6 +87,8 @@ class RopeConfig:
             )
         made._check(inner, head_dim)
         inner.read |= {"original_max_position_embeddings"}
+        if made.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
+            made = replace(made, stretch=made.factor)  # where the config states no other, it states what is stretched
         if unknown := [key for key in raw if key not in inner.read]:
             said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
@@ -78,13 +97,17 @@ class RopeConfig:
         return made
 
     def _check(self, inner: Fields, head_dim: int) -> None:
-        if self.factor <= 0 or self.theta <= 0:
-            said = f"rope theta {self.theta:g} and factor {self.factor:g} have to be above 0"
-            inner.error("BU121", said, "rope_theta")
+        for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
+            if not 0 < value < MOST:
+                inner.error("BU121", f"rope's `{key}` is {value:g}; it has to be above 0 and below {MOST:g}", key)
+        if self.kind == "yarn" and self.theta <= 1:
+            inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
         elif (d := self.channels(head_dim)) % 2 or not d:
             inner.error("BU121", f"rope turns channels in pairs, and of `head_dim` {head_dim}, {d} turn", "head_dim")
+        elif self.kind == "dynamic" and d == 2:
+            inner.error("BU121", f"of `head_dim` {head_dim}, one pair turns; dynamic rope needs two", "head_dim")
         for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             if factors and len(factors) != self.channels(head_dim) // 2:
                 inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {head_dim} channels a head", key)
@@ -147,7 +170,7 @@ def _llama3(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
         factor=inner.take("factor", float),
         low_freq_factor=inner.take("low_freq_factor", float),
         high_freq_factor=inner.take("high_freq_factor", float),
-        max_positions=inner.size("original_max_position_embeddings"),
+        max_positions=_original(inner, fields, made.max_positions),
     )
 
 
@@ -188,8 +211,8 @@ def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 
 def _original(inner: Fields, fields: Fields, stated: int) -> int:
-    """The context before it was stretched: in rope's settings, beside them (Phi-3), or all that the config states."""
-    return inner.size("original_max_position_embeddings", fields.size("original_max_position_embeddings", stated))
+    """The context before it was stretched: beside rope's settings (Phi-3), in them, or all that the config states."""
+    return fields.size("original_max_position_embeddings", inner.size("original_max_position_embeddings", stated))
 
 
 # Reads a type's own settings. Those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that decoders of

@@ -66,7 +66,11 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
     _check_numbering(folder, set(shards))  # an index that was written anew over what was left
     found: dict[str, TensorInfo] = {}
     for shard in shards:
-        for name, info in read_header(folder / shard).items():
+        infos = read_header(folder / shard)
+        if set(map(owners.get, infos)) == {shard}:  # as it should be: all of them are this file's own
+            found |= infos
+            continue
+        for name, info in infos.items():
             owner = owners.get(name, shard)
             if owner != shard:
                 continue
@@ -74,8 +78,8 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
                 first = found[name].file
                 raise _disagrees(path, [name], f"in `{first}` and in `{shard}`, and the index names neither")
             found[name] = info
-    absent = [name for name in owners if name not in found]
-    if absent:
+    if not owners.keys() <= found.keys():
+        absent = [name for name in owners if name not in found]
         shard = owners[absent[0]]
         those = [name for name in absent if owners[name] == shard]
         raise _disagrees(path, those, f"not in `{shard}`, where the index says")
@@ -86,18 +90,18 @@ def _weight_map(path: Path) -> dict[str, str]:
     """{tensor: file name} of an index."""
     refuse_lfs_pointer(path)
     try:
-        raw: Any = read_json(path).get("weight_map")
+        raw: Any = read_json(path, bulk=True).get("weight_map")
     except ValueError as error:
         raise _bad_index(path, str(error)) from None
     if not isinstance(raw, dict) or not raw:
         raise _bad_index(path, "`weight_map` is not an object of file names by tensor")
-    owners: dict[str, str] = {}
     for name, shard in cast("dict[str, object]", raw).items():
-        if not isinstance(shard, str):
+        if type(shard) is not str:
             raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
+    owners = cast("dict[str, str]", raw)
+    for shard in dict.fromkeys(owners.values()):
         if not shard or shard == "." or ".." in shard or any(char in shard for char in "/\\\0"):
             raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
-        owners[name] = shard
     return owners
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from bringup.adapters.readers.files import opened, refuse_lfs_pointer, truncated
 from bringup.adapters.readers.jsonfile import MAX_TEXT, strict_json
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import short, shown
-from bringup.spec import DTYPES, TensorInfo
+from bringup.spec import DTYPES, Shape, TensorInfo
 
 MAX_HEADER = 100_000_000  # bytes; as in tensor.rs. From 32 MiB on `strict_json` refuses
 MAX_AXES = 64  # numpy's and torch's limit
@@ -30,6 +31,9 @@ NAMES = {
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
+Kind = tuple[str, Shape, int]  # our dtype, shape, bytes
+Kinds = dict[tuple[Any, ...], Kind]
+NONE: Kind = ("", (), -1)
 AGAIN = "the file is damaged or was not written by a safetensors library; fetch or save it again"
 
 
@@ -47,13 +51,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             raise _bad_header(path, f"{said} is not possible")
         text = file.read(min(length, MAX_TEXT + 1))
     try:
-        header = strict_json(text, finite=True)
+        header = strict_json(text, finite=True, bulk=True)
     except ValueError as error:
         raise _bad_header(path, str(error)) from None
     del text
     _check_metadata(path, header.pop("__metadata__", {}))
-    base = 8 + length
-    infos = {name: _tensor(path, name, entry, base) for name, entry in header.items()}
+    base, kinds = 8 + length, Kinds()
+    infos = {name: _tensor(path, name, entry, base, kinds) for name, entry in header.items()}
     _check_layout(path, infos, base, size)
     return infos
 
@@ -65,12 +69,21 @@ def _check_metadata(path: Path, metadata: Any) -> None:
         raise _bad_header(path, "`__metadata__` holds more than strings by name")
 
 
-def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
-    """One header entry, its dtype known and its size right."""
+def _tensor(path: Path, name: str, entry: Any, base: int, kinds: Kinds) -> TensorInfo:
+    """One header entry. What only differs in its place from one that was looked at is known: a model has few kinds."""
     try:
-        written, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        written, listed, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        kind = written, *listed, *map(type, (*listed, begin, end))  # 1, 1.0 and True are equal
+        dtype, shape, nbytes = kinds.get(kind, NONE)
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
+    if end - begin != nbytes or not 0 <= begin <= end < MAX_NUMBER:
+        dtype, shape, nbytes = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
+    return TensorInfo(name, dtype, shape, path, base + begin, nbytes)
+
+
+def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: Any, end: Any) -> Kind:
+    """A known dtype, and a size that is right for it."""
     if len(shape) > MAX_AXES:
         raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
     if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
@@ -84,18 +97,18 @@ def _tensor(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
     if bits != (end - begin) * 8:
         size = f"{bits / 8:g} bytes" if bits < MAX_NUMBER else "more bytes than a file can have"
         raise _bad(path, name, f"is {written} {shown(list(shape))}: {size}; its data_offsets span {end - begin}")
-    return TensorInfo(name, dtype.name, shape, path, base + begin, end - begin)
+    return dtype.name, shape, end - begin
 
 
 def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int) -> None:
     """Tensors follow one another from the header's end to the file's end."""
-    end, last = base, "the header"
-    for info in sorted(infos.values(), key=lambda info: (info.offset, info.nbytes)):
+    end, last = base, None
+    for info in sorted(infos.values(), key=attrgetter("offset", "nbytes")):
         if info.offset != end:
             verb = "overlaps" if info.offset < end else "leaves a hole after"
-            where = f"{last}, which ends at byte {end}"
+            where = f"{f'`{short(last.name)}`' if last else 'the header'}, which ends at byte {end}"
             raise _bad(path, info.name, f"begins at byte {info.offset} and {verb} {where}")
-        end, last = info.offset + info.nbytes, f"`{short(info.name)}`"
+        end, last = info.offset + info.nbytes, info
     if end > size:
         raise truncated(path, end)
     if end < size:

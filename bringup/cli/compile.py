@@ -25,6 +25,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
 @click.option("--dtype", type=OneOf(DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
+@click.option("--aux-hidden", type=int, multiple=True, metavar="I", help="Give what layer I takes as well; repeatable.")
 @click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--emit", type=OneOf(PHASES), default="bundle", help="Stop at a phase.")
@@ -32,8 +33,8 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
-    target: str, max_seq_len: int | None, out: Path | None, force: bool, emit: str, dump_dir: Path | None,
-    dry_run: bool, report: Path | None, **named: Unpack[Named],
+    target: str, max_seq_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
+    dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
     job = open_named(named)
@@ -53,8 +54,8 @@ def command(
 
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
-                job, target=target, out=out, max_seq_len=max_seq_len, force=force, emit=emit, dump_dir=dump_dir,
-                progress=told.progress,
+                job, target=target, out=out, max_seq_len=max_seq_len, aux_hidden=aux_hidden, force=force, emit=emit,
+                dump_dir=dump_dir, progress=told.progress,
             )  # fmt: skip
             told.result, told.bundle = "compiled", built
             gc.freeze()  # the interpreter's end would look for garbage in all that tracing left: another second

@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
 import click
 
-from bringup.graphs.registry import PRESETS, families
+from bringup.graphs.registry import FIDELITY, PRESETS, Family, families
 from bringup.render.words import table
 
 
 @click.command("models")
-def command() -> None:
-    """List the models that have a name, and the architectures that --checkpoint may hold."""
-    named = [(name, f"hf://{repository}") for name, (_, _, repository) in PRESETS.items()]
-    served = [(family.name, ", ".join(family.architectures)) for family in families()]
-    print(table([("model", "checkpoint"), *named]))
+@click.option("--markdown", is_flag=True, help="As a table for a README.")
+def command(markdown: bool) -> None:
+    """List the models that have a name, and the families: what they are, how near to transformers, on which targets.
+
+    float32: the largest distance of a logit, over the largest logit. bfloat16: how far from the exact logits, as a
+    multiple of how far transformers' bfloat16 is. Tiny configurations, prefill and decode: docs/fidelity.md.
+    """
+    served = [FAMILY, *map(_row, families())]
+    if markdown:
+        served[1:1] = [("---",) * len(FAMILY)]
+        print("\n".join(f"| {' | '.join(row)} |" for row in served))
+        return
+    print(table([("model", "checkpoint"), *((name, f"hf://{hub}") for name, (_, _, hub) in PRESETS.items())]))
     print()
-    print(table([("family", "architectures"), *served]))
+    print(table(served))
+    print()
+    print(table([("family", "architectures"), *((f.name, ", ".join(f.architectures)) for f in families())]))
+
+
+FAMILY = ("family", "models", "features", "targets", "float32", "bfloat16")
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    models, _, features = _title(family).partition(": ")
+    measured = json.loads(FIDELITY.read_text("utf-8")).get(family.name, {})
+    targets = [target for target in ("torch", "cpu") if f"float32 {target} decode" in measured]
+    return (
+        family.name,
+        models.rstrip("."),
+        features.rstrip("."),
+        ", ".join(targets),
+        f"{_worst(measured, 'float32', 'prefill', 'decode'):.0e}" if targets else "not measured",
+        f"{_worst(measured, 'bfloat16', 'ratio'):.2f} x" if targets else "not measured",
+    )
+
+
+def _worst(measured: dict[str, float | str], dtype: str, *last: str) -> float:
+    return max(float(v) for key, v in measured.items() if key.startswith(dtype) and key.endswith(last))
+
+
+def _title(family: Family) -> str:
+    """The first line of a graph's file, which is not run for it. Nothing for a family that is no file's."""
+    module = family.graph.partition(":")[0] if isinstance(family.graph, str) else family.graph.__module__
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    told = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
+    return told.partition("\n")[0]

@@ -8,8 +8,9 @@ from bringup.adapters.plan import Plan
 from bringup.adapters.slicing import divisible, slice_plan
 from bringup.diagnostics import BringupError, Diagnostic
 
-AXES = ("h", "g", "f", "vocab", "e")
-"""Axes that tensor parallelism divides: query heads, key heads, feed-forward, vocabulary, experts."""
+AXES = ("h", "g", "f", "vocab")
+"""Axes that tensor parallelism divides: query heads, key heads, feed-forward, vocabulary. Each rank has a part of every
+expert; to have whole experts, some each, is expert parallelism."""
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
+from bringup.graphs.graph import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,9 +94,11 @@ class Signature:
         first, second = len(function.weights), len(function.weights) + len(function.states)
         self.weights = dict(zip(function.weights, specs[:first], strict=True))
         self.states = dict(zip(function.states, specs[first:second], strict=True))
-        self.values, self.step = specs[second:-5], specs[-5:]
-        blocks = self.step[3]
-        self.step[3] = TensorSpec(name=blocks.name, shape=(blocks.shape[0], min(2, max_blocks)), dtype="int64")
+        third = len(specs) - len(Step._fields)
+        self.values, self.step = specs[second:third], specs[third:]
+        at = Step._fields.index("block_table")
+        blocks = self.step[at]
+        self.step[at] = TensorSpec(name=blocks.name, shape=(blocks.shape[0], min(2, max_blocks)), dtype="int64")
 
 
 def with_values_as_states(
@@ -124,7 +127,13 @@ def program_of(
     """A program of one entry, like `entry` in its step, over weights of the parent."""
     whole = parent.interface
     used = {name for call in calls for name in bound(call, functions[call.function][0].weights)}
-    made = Entry(name=entry.name, num_tokens=entry.num_tokens, num_sequences=entry.num_sequences, calls=tuple(calls))
+    made = Entry(
+        name=entry.name,
+        num_tokens=entry.num_tokens,
+        num_sequences=entry.num_sequences,
+        calls=tuple(calls),
+        outputs={"logits": -1},
+    )
     interface = Interface(
         functions=tuple(function for function, _ in functions.values()),
         entries=(made,),

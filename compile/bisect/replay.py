@@ -78,7 +78,7 @@ def run_calls(
     """Every call of an entry, each on what the calls before it gave."""
     fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
     run = {name: exported.module() for name, exported in program.exported.items()}
-    values: list[Tensor] = []
+    values = [to_tensor(np.ascontiguousarray(step[spec.name])) for spec in entry.inputs]
     done: list[CallRun] = []
     for call in entry.calls:
         function = program.interface.function(call.function)

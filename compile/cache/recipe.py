@@ -67,7 +67,8 @@ def _rest(job: Job, layout: Layout, target: str) -> Inputs:
         "bringup": __version__,
         "target": target,
         "dtype": job.graph.dtype,
-        "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}",
+        "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
+        f"hidden states {list(layout.aux_hidden)}",
         "config": digest(repr(sorted(job.config.items()))),
         "asked": repr((job.model, job.adapter_file, sorted(job.allow.items()))),
         "provenance": repr(sorted(job.checkpoint.provenance.items())),

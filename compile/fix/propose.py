@@ -41,7 +41,7 @@ def proposals(job: Job, file: PyFile, finding: Diagnostic) -> list[list[Proposal
 
 
 def _names(job: Job) -> Names:
-    return Names(job.plan.headers, job.adapter.prefix, job.adapter.outside())
+    return Names(job.plan.headers, job.adapter.prefixes, job.adapter.outside())
 
 
 @dataclass(frozen=True)

@@ -48,26 +48,29 @@ class IreeExecutor:
             rt.VmModule.copy_buffer(instance, vmfb),
         ]
         self._context = rt.VmContext(instance, modules)
-        self._entries = {entry.name: modules[-1].lookup_function(entry.name) for entry in interface.entries}
+        self._entries = {entry.name: entry for entry in interface.entries}
+        self._functions = {name: modules[-1].lookup_function(name) for name in self._entries}
         self._states = [self._zeros(spec) for spec in interface.states]
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs one entry: {"logits": [B, V]}; see `program.Executor`.
+        """Runs one entry; see `program.Executor`.
 
         An entry gives the states back, updated in place: the views returned are those passed.
         """
-        rt = self._rt
-        args, results = (
-            rt.VmVariantList(len(self._states) + len(Step._fields)),
-            rt.VmVariantList(1 + len(self._states)),
-        )
+        rt, wanted = self._rt, self._entries[entry]
+        args = rt.VmVariantList(len(self._states) + len(Step._fields) + len(wanted.inputs))
+        results = rt.VmVariantList(len(wanted.outputs) + len(self._states))
         for state in self._states:
             args.push_ref(state)
         for name in Step._fields:
             args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
-        self._context.invoke(self._entries[entry], args, results)
-        self._states = [results.get_as_object(1 + i, rt.HalBufferView) for i in range(len(self._states))]
-        return {"logits": _download(results.get_as_object(0, rt.HalBufferView))}
+        for spec in wanted.inputs:
+            buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
+            args.push_ref(rt.HalBufferView(buffer, spec.shape, _element(spec.dtype)))
+        self._context.invoke(self._functions[entry], args, results)
+        views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(wanted.outputs) + len(self._states))]
+        self._states = views[len(wanted.outputs) :]
+        return {name: _download(view) for name, view in zip(wanted.outputs, views, strict=False)}
 
     def reset(self) -> None:
         """Zeroes the states."""

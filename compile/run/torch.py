@@ -37,11 +37,12 @@ class TorchExecutor:
         }
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs one entry: {"logits": [B, V]}; see `program.Executor`."""
+        """Runs one entry; see `program.Executor`."""
         fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
-        values: list[Tensor] = []
+        wanted = self._entries[entry]
+        values = [to_tensor(np.ascontiguousarray(step[spec.name])) for spec in wanted.inputs]
         with torch.no_grad():
-            for call in self._entries[entry].calls:
+            for call in wanted.calls:
                 function = self._metas[call.function]
                 weights = dict(
                     zip(
@@ -54,7 +55,7 @@ class TorchExecutor:
                     zip(function.states, (self._states[n] for n in bound(call, function.states)), strict=True)
                 )
                 values += self._functions[call.function](weights, states, tuple(values[i] for i in call.inputs), fields)
-        return {"logits": to_numpy(values[-1])}
+        return {name: to_numpy(values[index]) for name, index in wanted.outputs.items()}
 
     def reset(self) -> None:
         """Zeroes the states."""

@@ -40,6 +40,7 @@ def relu(x: Tensor) -> Tensor:
 # Names as they stand in Hugging Face configs (`hidden_act`, `activation_function`).
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
+    "gelu_fast": gelu_tanh,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
     "silu": silu,

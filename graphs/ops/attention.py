@@ -29,9 +29,9 @@ def attention(
 
     A key at cache position j is seen by the query at position p when p - window < j <= p and, with `chosen_NL`, when
     that says so. Scores, softmax and the sum over values are float32. `sinks_H` are scores of a key without a value,
-    one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope · j to the scores (Press et al. 2021:
-    ALiBi, up to a constant of the row). One sequence whose cache blocks lie in order: the number of blocks in
-    `block_table` bounds the L keys that are read. R = H / G queries share a key head.
+    one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope · (j - p) to the scores (Press et al.
+    2021, ALiBi). One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds the L keys
+    that are read. R = H / G queries share a key head.
     """
     import torch
 
@@ -45,10 +45,10 @@ def attention(
         seen_NL = seen_NL & (keys > query - window)
     if chosen_NL is not None:
         seen_NL = seen_NL & chosen_NL
-    bias_GRL = None if slopes_H is None else slopes_H.view(G, -1, 1) * keys[0].float()
+    bias_GRNL = None if slopes_H is None else slopes_H.view(G, -1, 1, 1) * (keys - query).float()
     sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
     over = _one_query if q_NHK.shape[0] == 1 else _many_queries
-    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRL, sinks_GR)
+    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRNL, sinks_GR)
     return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
 
@@ -58,13 +58,13 @@ def _one_query(
     v_LGV: Tensor,
     seen_NL: Tensor,
     scale: float,
-    bias_GRL: Tensor | None,
+    bias_GRNL: Tensor | None,
     sinks_GR: Tensor | None,
 ) -> Tensor:
     """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
     scores_LGR = (k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale
-    if bias_GRL is not None:
-        scores_LGR = scores_LGR + bias_GRL.permute(2, 0, 1)
+    if bias_GRNL is not None:
+        scores_LGR = scores_LGR + bias_GRNL[:, :, 0].permute(2, 0, 1)
     scores_LGR = scores_LGR.masked_fill(~seen_NL[0][:, None, None], float("-inf"))
     weights_LGR = _softmax(scores_LGR, sinks_GR, 0)
     return (weights_LGR[..., None] * v_LGV.float()[:, :, None]).sum(0, keepdim=True)
@@ -76,7 +76,7 @@ def _many_queries(
     v_LGV: Tensor,
     seen_NL: Tensor,
     scale: float,
-    bias_GRL: Tensor | None,
+    bias_GRNL: Tensor | None,
     sinks_GR: Tensor | None,
 ) -> Tensor:
     import torch
@@ -85,8 +85,8 @@ def _many_queries(
     L, V = k_LGK.shape[0], v_LGV.shape[2]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
     scores_GRNL = torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
-    if bias_GRL is not None:
-        scores_GRNL = scores_GRNL + bias_GRL[:, :, None]
+    if bias_GRNL is not None:
+        scores_GRNL = scores_GRNL + bias_GRNL
     scores_GRNL = scores_GRNL.masked_fill(~seen_NL, float("-inf"))
     weights_GRNL = _softmax(scores_GRNL, None if sinks_GR is None else sinks_GR[..., None], -1)
     mixed = torch.bmm(weights_GRNL.view(G, R * N, L), v_LGV.permute(1, 0, 2).float())

@@ -31,7 +31,7 @@ def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
     row_NK = torch.arange(N * K).view(N, K)
     if R == 1:  # a block for each row
         return Blocks(chosen_NK.flatten(), row_NK, 1)
-    B = -(-N * K // R) + experts
+    B = (N * K + experts * (R - 1)) // R  # when each expert's last block has a single row
     chosen = chosen_NK.flatten()
     mine_FE = (chosen[:, None] == torch.arange(experts)).long()
     before_F = (mine_FE.cumsum(0) * mine_FE).sum(1) - 1  # rows of the same expert before this one

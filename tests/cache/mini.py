@@ -96,7 +96,7 @@ CONFIG = {
     "hidden": 16,
     "num_layers": 2,
     "vocab_size": 32,
-    "max_positions": 64,
+    "max_positions": 32,
     "factor": 1.0,
 }
 

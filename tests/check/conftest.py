@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.check.faults import CONFIGS, GPT2, LLAMA, MIXTRAL, Draft, Family, read_draft, tiny
+from tests.check.drafts import CONFIGS, FUSED, GPT2, LLAMA, MIXTRAL, Draft, Family, read_draft, tiny
 
 DRAFTS = {
     "gpt2": lambda: full_size(GPT2),
     "gpt2-bare": lambda: full_size(GPT2).bare(),
     "llama": lambda: full_size(LLAMA),
-    "mixtral": lambda: full_size(MIXTRAL),
+    "mixtral": lambda: small(MIXTRAL),
+    "fused": lambda: small(FUSED),
 }
-# published sizes: GPT-2 small, Llama 2 7B, Mixtral 8x7B with four layers
+# published sizes: GPT-2 small, Llama 2 7B
 SIZES = {
     "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
     "llama": {
@@ -31,12 +32,10 @@ SIZES = {
 
 @cache
 def full_size(family: Family) -> Draft:
-    """Names and shapes as transformers has them, at published sizes where it holds them as it saves them."""
+    """Names and shapes as transformers has them, at published sizes: of families that it saves as it holds them."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    if family is MIXTRAL:  # held fused, saved one by one
-        return small(family)
     config = type(CONFIGS[family.name]())(**SIZES[family.name])
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

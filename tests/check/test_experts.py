@@ -1,4 +1,4 @@
-"""Faults within a stack of experts, and the test graph itself against transformers."""
+"""Faults within a stack of experts, of one matrix each and of two that are joined."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ import pytest
 
 from bringup.compile.verify import verify
 from tests.check.conftest import small
-from tests.check.faults import MIXTRAL, Draft, hole, write_draft
+from tests.check.drafts import FUSED, MIXTRAL, Draft, write_draft
+from tests.check.faults import hole
 from tests.check.test_faults import checked
 
 GATE = "block_sparse_moe.experts.{}.w1.weight"
 
 
-@pytest.fixture
-def mixtral() -> Draft:
-    return small(MIXTRAL).copy()
+PARTS = {"mixtral": "gate_proj", "fused": "w13"}  # the parameter that GATE is in
+
+
+@pytest.fixture(params=[MIXTRAL, FUSED], ids=lambda family: family.name)
+def mixtral(request: pytest.FixtureRequest) -> Draft:
+    return small(request.param).copy()
 
 
 def test_logits_are_those_of_transformers(mixtral: Draft, tmp_path: Path) -> None:
-    parity = verify(MIXTRAL.model, str(write_draft(mixtral, tmp_path / "mixtral")), target="torch")
+    parity = verify(mixtral.family.model or "mixtral", str(write_draft(mixtral, tmp_path / "mixtral")), target="torch")
     assert parity.ok, parity
 
 
@@ -30,7 +34,7 @@ def test_one_expert_in_integers(mixtral: Draft) -> None:
     mixtral.replace(name, mixtral.tensors[name].astype(np.int32))
     (finding,) = checked(mixtral).findings
     assert (finding.code, finding.sources, finding.actual) == ("BU108", (name,), "int32")
-    assert finding.parameter == "model.layers.1.experts.w13"
+    assert finding.parameter == f"model.layers.1.mlp.experts.{PARTS[mixtral.family.name]}"
 
 
 def test_a_hole_does_not_hide_another_expert_that_is_transposed(mixtral: Draft) -> None:

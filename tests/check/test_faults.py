@@ -16,15 +16,11 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError, Diagnostic, Report, Severity
 from tests.check.conftest import DRAFTS, small
+from tests.check.drafts import FUSED, GPT2, LLAMA, MIXTRAL, Draft, Family, write_draft
 from tests.check.faults import (
     FAULTS,
-    GPT2,
-    LLAMA,
     MISTAKE,
-    MIXTRAL,
     Answer,
-    Draft,
-    Family,
     Fault,
     deeper,
     extra,
@@ -36,10 +32,9 @@ from tests.check.faults import (
     renamed,
     square,
     transposed,
-    write_draft,
 )
 
-FAMILIES = {"gpt2": GPT2, "gpt2-bare": GPT2, "llama": LLAMA, "mixtral": MIXTRAL}
+FAMILIES = {"gpt2": GPT2, "gpt2-bare": GPT2, "llama": LLAMA, "mixtral": MIXTRAL, "fused": FUSED}
 ALONE = [
     pytest.param(key, fault, id=f"{key}-{fault.key}")
     for key, family in FAMILIES.items()
@@ -48,7 +43,7 @@ ALONE = [
 ]
 ON_DISK = [
     pytest.param(family, fault, id=f"{family.name}-{fault.key}")
-    for family in (GPT2, LLAMA, MIXTRAL)
+    for family in (GPT2, LLAMA, MIXTRAL, FUSED)
     for fault in FAULTS
     if family in fault.families
 ]
@@ -117,11 +112,10 @@ def _without_head(answer: Answer) -> Answer:
 def test_everything_at_once(draft: Draft) -> None:
     """All faults that a checkpoint of the family can have, in one run, by an adapter that forgets."""
     family = draft.family
-    spoils = [missing, extra, renamed, transposed, integer]
-    spoils += [padded, headless] if family is not MIXTRAL else [padded, hole]
+    spoils = [missing, extra, renamed, transposed, integer, padded, headless]
+    spoils += [hole] if family in (MIXTRAL, FUSED) else []
     answers = [spoil(draft) for spoil in spoils]
-    if family is not MIXTRAL:
-        answers = [_without_head(answer) if answer.code == "BU102" else answer for answer in answers]
+    answers = [_without_head(answer) if answer.code == "BU102" else answer for answer in answers]
     answers.append(deeper(draft))
     if family.forgetful:
         answers = [replace(a, rule=family.forgetful) if _is_made_there(family, a) else a for a in answers]
@@ -182,7 +176,7 @@ def test_the_command_line_says_so_and_exits_with_1(family: Family, fault: Fault,
         assert "model-0000" in shard
 
 
-@pytest.mark.parametrize("family", [GPT2, LLAMA, MIXTRAL], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [GPT2, LLAMA, MIXTRAL, FUSED], ids=lambda family: family.name)
 def test_the_command_line_passes_a_clean_checkpoint(family: Family, folder: Path) -> None:
     for shards in (1, 3):
         code, text = run(family, write_draft(small(family), folder / str(shards), shards), FAULTS[0])

@@ -9,10 +9,10 @@ from bringup.adapters.rules import Adapter
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.registry import by_name
 from tests.check.conftest import small
-from tests.check.faults import GPT2, LLAMA, MIXTRAL, Draft, Family
+from tests.check.drafts import FUSED, GPT2, LLAMA, MIXTRAL, Draft, Family
 from tests.check.test_faults import checked
 
-FAMILIES = [GPT2, LLAMA, MIXTRAL]
+FAMILIES = [GPT2, LLAMA, MIXTRAL, FUSED]
 SPELLINGS = {
     "one letter less": lambda word: word[:-2] + word[-1],
     "one letter more": lambda word: word + "s",

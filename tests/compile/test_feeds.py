@@ -14,8 +14,8 @@ from bringup.compile.steps import make_step
 
 
 def interface(sizes: list[int]) -> Interface:
-    entries = [Entry(name=f"prefill_{size}", num_tokens=size, num_sequences=1, calls=()) for size in sizes]
-    entries.append(Entry(name="decode", num_tokens=1, num_sequences=1, calls=()))
+    entries = [Entry(name=f"prefill_{size}", num_tokens=size, num_sequences=1, calls=(), outputs={}) for size in sizes]
+    entries.append(Entry(name="decode", num_tokens=1, num_sequences=1, calls=(), outputs={}))
     return Interface(functions=(), entries=tuple(entries), weights=(), states=(), max_blocks=1, all_logits=False)
 
 

@@ -88,6 +88,7 @@ def make_step(tokens: np.ndarray, first: int, size: int) -> Step:
         slots,
         np.arange(-(-(first + count) // BLOCK))[None],
         np.array([first + count]),
+        np.array([first + count]),
     )
 
 

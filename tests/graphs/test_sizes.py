@@ -14,6 +14,7 @@ LLAMA = {
     "intermediate_size": 8,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "model_type": "mistral",
 }
 
@@ -38,7 +39,7 @@ def test_impossible_sizes_of_llama(key, value):
 
 
 def test_a_rope_factor_of_zero():
-    with pytest.raises(BringupError, match=r"BU121.*factor 0"):
+    with pytest.raises(BringupError, match=r"BU121.*`factor` is 0"):
         LlamaConfig.from_hf(LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 0.0}})
 
 

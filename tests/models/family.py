@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from transformers import PreTrainedConfig
 
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, open_job
-from bringup.compile.pipeline import build
+from bringup.compile.pipeline import build, check
 from bringup.compile.session import load
 from bringup.compile.steps import make_step
 from bringup.diagnostics import BringupError
@@ -48,9 +50,11 @@ def stepwise(model: torch.nn.Module, tokens: list[int], prompt: int) -> np.ndarr
     return torch.cat(rows).numpy()
 
 
-def assert_parity(folder: Path, target: str, out: Path, *, prompt: int = PROMPT) -> parity.Distance:
-    """Prefill and decode, compiled for a target, against transformers'."""
-    tokens, wanted = reference(folder, prompt)
+def assert_parity(
+    folder: Path, target: str, out: Path, *, prompt: int = PROMPT, original: Path | None = None
+) -> parity.Distance:
+    """Prefill and decode, compiled for a target, against transformers', which reads `original` where that is given."""
+    tokens, wanted = reference(original or folder, prompt)
     bundle = build(
         open_job(checkpoint=str(folder)), out=out, target=target, max_seq_len=len(tokens), buckets=(prompt,),
         all_logits=True,
@@ -82,11 +86,16 @@ def assert_no_key_is_overlooked(kind: type[HFConfig], config: PreTrainedConfig) 
             kind.from_hf(raw | {key: "nonsense"})
 
 
-def assert_keys_walk(folder: Path, changed: Mapping[str, list[Any]] | None = None) -> dict[str, str]:
+def assert_keys_walk(
+    folder: Path,
+    changed: Mapping[str, list[Any]] | None = None,
+    publish: Callable[[Path, Path], Path] = lambda folder, out: folder,
+) -> dict[str, str]:
     """Every key of config.json, changed: what moves transformers' logits moves ours likewise, or is refused.
 
     `changed` gives values to try where the general ones (`_others`) say nothing. What transformers itself refuses is
-    left out. Tells, key by key, what happened.
+    left out. Where transformers has no code for the family, `publish` makes a checkpoint of it, in another folder, of
+    one that it reads. Tells, key by key, what happened.
     """
     raw = json.loads((folder / "config.json").read_text("utf-8"))
     tokens = parity.random_tokens(40, raw.get("vocab_size", raw.get("text_config", raw).get("vocab_size")))
@@ -102,7 +111,9 @@ def assert_keys_walk(folder: Path, changed: Mapping[str, list[Any]] | None = Non
                 continue
             moved = _far(theirs, before)
             try:
-                ours = eager_logits(open_job(checkpoint=str(other)), tokens, prompt)
+                job = open_job(checkpoint=str(publish(other, other / "published")))
+                check(job).raise_if_errors()
+                ours = eager_logits(job, tokens, prompt)
             except BringupError as refusal:
                 told[key] = refusal.findings[0].code
                 continue
@@ -166,12 +177,41 @@ def _far(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
-def renamed(folder: Path, out: Path, rename: Callable[[str], str], config: dict[str, Any]) -> Path:
-    """A checkpoint with other names and another config.json: for families that transformers has no code for."""
-    from safetensors.numpy import load_file, save_file
+def renamed(
+    folder: Path,
+    out: Path,
+    rename: Callable[[str], str],
+    config: dict[str, Any],
+    fused: Mapping[str, tuple[str, ...]] | None = None,
+) -> Path:
+    """A checkpoint with other names and another config.json: for families that transformers has no code for.
+
+    `fused`: what is put together first, row after row, {"qkv_proj": ("q_proj", "k_proj", "v_proj")}.
+    """
+    from safetensors.torch import load_file, save_file
 
     out.mkdir()
     tensors = load_file(folder / "model.safetensors")
+    for whole, parts in (fused or {}).items():
+        for name in [name for name in tensors if f".{parts[0]}." in name]:
+            pieces = [tensors.pop(name.replace(parts[0], part)) for part in parts]
+            tensors[name.replace(parts[0], whole)] = torch.cat(pieces)
     save_file({rename(name): array for name, array in tensors.items()}, out / "model.safetensors")
     (out / "config.json").write_text(json.dumps(config), "utf-8")
     return out
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint, and the one that transformers reads: another where it has no code for the family."""
+
+    checkpoint: Path
+    reference: Path
+
+
+def written(module: ModuleType, name: str, folder: Path, dtype: str = "float32") -> Written:
+    """One of a test module's CASES: as its `write(name, folder, dtype)` does it, or as transformers saves it."""
+    if hasattr(module, "write"):
+        return module.write(name, folder, dtype)
+    parity.save_checkpoint(module.CASES[name], folder, dtype)
+    return Written(folder, folder)

@@ -67,19 +67,32 @@ def random_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, vocab, count).tolist()
 
 
+def _kind(config: transformers.PreTrainedConfig) -> Any:
+    """transformers' class for a config: of text, or of text beside images."""
+    of_text = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if of_text else transformers.AutoModelForImageTextToText
+
+
 def save_checkpoint(config: transformers.PreTrainedConfig, folder: Path, dtype: str = "float32") -> Path:
     """A seeded random model as `save_pretrained` writes it; each of its tensors matters to the logits."""
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = _kind(config).from_config(config, dtype=torch.float32)
     random = torch.Generator().manual_seed(0)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            _fill(parameter.data, name, 0 if isinstance(module, Conv1D) else -1, GAIN[dtype], random)
+            _fill(parameter.data, name, _axis_in(module), GAIN[dtype], random)
+        for name in sorted(dict(module.named_buffers(recurse=False)).keys() & module.state_dict().keys()):
+            _fill(module.get_buffer(name), name, -1, GAIN[dtype], random)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 
 
+def _axis_in(module: torch.nn.Module) -> int:
+    """Which axis of a module's matrices is summed over; `is_transposed` is what transformers says of experts."""
+    return -2 if isinstance(module, Conv1D) or getattr(module, "is_transposed", False) else -1
+
+
 def _fill(values: torch.Tensor, name: str, axis_in: int, gain: float, random: torch.Generator) -> None:
-    if name == "bias":
+    if name.endswith("bias"):
         values.normal_(0, 0.3, generator=random)
     elif values.ndim == 1:  # a norm's gain
         values.uniform_(0.5, 1.5, generator=random)
@@ -92,7 +105,7 @@ def load_reference(folder: Path, dtype: str = "auto", **settings: Any) -> torch.
 
     `settings` replace words of its config.json.
     """
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    model, info = _kind(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(
         folder, dtype=dtype, output_loading_info=True, **PLAIN, **settings
     )
     assert not info["missing_keys"]
@@ -166,11 +179,11 @@ def assert_every_tensor_matters(folder: Path) -> None:
     model = load_reference(folder)
     tokens = random_tokens(128, model.config.vocab_size)
     before = logits_of(model, tokens)
-    for name, parameter in model.named_parameters():
-        kept = parameter.data.clone()
-        parameter.data = _overlooked(kept, name)
+    for name, values in model.state_dict().items():
+        kept = values.clone()
+        values.copy_(_overlooked(kept, name))
         moved = distance(logits_of(model, tokens), before).worst
-        parameter.data = kept
+        values.copy_(kept)
         assert moved > 10 * TOLERANCE["float32"], f"{name} moves the logits by {moved:.1e} only"
 
 

@@ -154,7 +154,7 @@ MISTRAL = {"model_type": "mistral"}
         ("BU120", "partial_rotary_factor", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
         ("BU120", "partial_rotary_factor", {"partial_rotary_factor": 0.5}),
         ("BU120", "attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),
-        ("BU122", "hidden_act", {"hidden_act": "gelu_fast"}),
+        ("BU122", "hidden_act", {"hidden_act": "quick_gelu"}),
         ("BU121", "num_key_value_heads", {"num_key_value_heads": 3}),
         ("BU121", "vocab_size", {"vocab_size": None}),
         (

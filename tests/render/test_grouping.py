@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bringup.grouping import digits, grouped, roots
 from tests.check.conftest import small
-from tests.check.faults import GPT2, MIXTRAL
+from tests.check.drafts import GPT2, MIXTRAL
 from tests.check.test_faults import checked
 
 STEPS = st.sampled_from(["h", "w", "0", "1", "2", "3", "9", "10", "01", "007", "1x", "", "٣", "99999999999"])

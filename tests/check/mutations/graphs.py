@@ -4,29 +4,46 @@ from __future__ import annotations
 
 from tests.check.mutations.mutation import Mutation, Trial
 
+GEMMAS = """
+class OnePlus(RMSNorm):
+    def forward(self, x):
+        return super().forward(x) * (1 + 1 / self.weight)
+
+
+class OtherLayer(PreNormLayer):
+    def __init__(self, m, eps, attention, mlp):
+        super().__init__(m, eps, attention, mlp)
+        self.input_layernorm = OnePlus(m, eps)
+
+
+class Llama(CausalLM):
+"""
+IN_PAIRS = """
+class OtherAttention(GroupedAttention):
+    def forward(self, x, cos, sin, step):
+        q, k, v = (each(x).unflatten(1, (-1, self.head_dim)) for each in (self.q_proj, self.k_proj, self.v_proj))
+        keys, values = self.cache(step.slots, rope(k, cos, sin, interleaved=True), v)
+        q = rope(q, cos, sin, interleaved=True)
+        return self.o_proj(attention(q, keys, values, step, self.scale, self.window).flatten(1))
+
+
+class Llama(CausalLM):
+"""
+
 
 def norm_off_by_one(trial: Trial) -> None:
     """Gemma's norm, whose weights are kept less one."""
-    trial.edit_graph(
-        "class Layer(Module):",
-        "class OnePlus(RMSNorm):\n    def forward(self, x):\n"
-        "        return super().forward(x) * (1 + 1 / self.weight)\n\n\n"
-        "class Layer(Module):",
-    )
-    trial.edit_graph("self.input_layernorm = RMSNorm(", "self.input_layernorm = OnePlus(")
+    trial.edit_graph("import GatedMLP\n", "import GatedMLP\nfrom bringup.graphs.layers.norm import RMSNorm\n")
+    trial.edit_graph("class Llama(CausalLM):\n", GEMMAS)
+    trial.edit_graph("return PreNormLayer(", "return OtherLayer(")
 
 
 def rope_in_pairs(trial: Trial) -> None:
     """Turns channels 0 and 1 together, as Meta's code does, where the file has 0 and d / 2 as a pair."""
-    trial.edit_graph(
-        "class Attention(Module):",
-        "def paired(x, cos, sin):\n"
-        "    halves = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)\n"
-        "    return rope(halves, cos, sin).unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)\n\n\n"
-        "class Attention(Module):",
-    )
-    trial.edit_graph("rope(k_NGD, cos, sin)", "paired(k_NGD, cos, sin)")
-    trial.edit_graph("rope(q_NHD, cos, sin)", "paired(q_NHD, cos, sin)")
+    ops = "from bringup.graphs.ops.attention import attention\nfrom bringup.graphs.ops.rope import rope\n"
+    trial.edit_graph("import GatedMLP\n", f"import GatedMLP\n{ops}")
+    trial.edit_graph("class Llama(CausalLM):\n", IN_PAIRS)
+    trial.edit_graph("attention = GroupedAttention(", "attention = OtherAttention(")
 
 
 GRAPHS = (

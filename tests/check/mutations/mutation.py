@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.check.faults import ROOT, Draft, write_draft
+from tests.check.drafts import ROOT, Draft, write_draft
 
 # What users of loaders suffer, from threads of the projects named: shares the ranks of the study behind the design.
 PAINS = {

@@ -73,7 +73,8 @@ def zeros(trial: Trial) -> None:
 
 def wide_expert(trial: Trial) -> None:
     """One expert in float32 among float16 ones: to be stacked, the others are widened or this one is rounded."""
-    trial.draft.tensors = {name: array.astype(np.float16) for name, array in trial.tensors.items()}
+    for name, array in trial.tensors.items():
+        trial.tensors[name] = array.astype(np.float16) if array.dtype == np.float32 else array
     name = "model.layers.1.block_sparse_moe.experts.2.w2.weight"
     trial.change(name, lambda array: array.astype(np.float32))
     trial.config["dtype"] = "float16"
@@ -167,7 +168,7 @@ NUMBERS = (
         base="mixtral",
         spoil=wide_expert,
         code="BU135",
-        names="model.layers.1.experts.w2",
+        names="model.layers.1.mlp.experts.down_proj",
         warns=True,
     ),
     Mutation(

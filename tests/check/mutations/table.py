@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from tests.check.mutations.bloom import BLOOM
 from tests.check.mutations.configs import CONFIGS
+from tests.check.mutations.deepseek import DEEPSEEK
+from tests.check.mutations.deepseek_fp8 import DEEPSEEK_FP8
 from tests.check.mutations.files import FILES
+from tests.check.mutations.gpt_oss import GPT_OSS
 from tests.check.mutations.graphs import GRAPHS
 from tests.check.mutations.layouts import LAYOUTS
+from tests.check.mutations.mixtral import MIXTRAL
 from tests.check.mutations.mutation import Mutation
 from tests.check.mutations.names import NAMES
 from tests.check.mutations.numbers import NUMBERS
 from tests.check.mutations.values import VALUES
 
-MUTATIONS: tuple[Mutation, ...] = tuple(
-    sorted((*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *FILES, *VALUES), key=lambda mutation: mutation.pain)
-)
+OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8)
+OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *FILES, *VALUES)
+MUTATIONS: tuple[Mutation, ...] = tuple(sorted((*OF_GPT2_AND_LLAMA, *OF_FAMILIES), key=lambda mutation: mutation.pain))

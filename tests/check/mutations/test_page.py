@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.check.faults import ROOT
+from tests.check.drafts import ROOT
 from tests.check.mutations.answer import told
 from tests.check.mutations.mutation import Mutation
 from tests.check.mutations.table import MUTATIONS

@@ -1,0 +1,136 @@
+"""Writes docs/fidelity.md and graphs/fidelity.json: how far each family's logits are from transformers'.
+
+    python benchmarks/fidelity.py [FAMILY …]
+
+Every tiny configuration of tests/models/test_FAMILY.py, as transformers saves it, at float32 and bfloat16, prefill and
+decode. Families that are not named keep their figures.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from bringup.compile.job import open_job  # noqa: E402
+from bringup.compile.pipeline import build  # noqa: E402
+from bringup.compile.session import load  # noqa: E402
+from bringup.diagnostics import BringupError  # noqa: E402
+from bringup.graphs.registry import FAMILIES, FIDELITY  # noqa: E402
+from tests.models import family as shown  # noqa: E402
+from tests.models import parity  # noqa: E402
+
+PAGE = ROOT / "docs/fidelity.md"
+DTYPES = ("float32", "bfloat16")
+TARGETS = ("torch", "cpu")
+Figures = dict[str, float | str]
+HEAD = f"""# Fidelity
+
+Written by `python benchmarks/fidelity.py`. Largest |difference| of a logit, over the largest |logit| of transformers,
+over all tiny configurations of a family's tests: {shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one
+(decode), against transformers' own forward with its cache, from the same weights and at the same dtype.
+
+- **float32** may be {shown.WORST["torch"]:.0e} away on `torch` and {shown.WORST["cpu"]:.0e} on `cpu`: the sums are the
+  same, in another order.
+- **bfloat16** rounds every activation to 8 bits, and the two round in different places: bringup keeps scores, softmax,
+  norms and activations in float32 inside an operation. The last column is how far transformers' own bfloat16 is from
+  its float32: a figure of that size says nothing against either. Where a router's scores are close, rounding sends a
+  token to another expert, and its logits are then those of another function. What counts is therefore the third figure:
+  the root mean square of a row of bringup's bfloat16 logits less the exact ones (transformers at float32, the same
+  weights), over that of transformers' bfloat16 logits; in the median of rows. 1 is as near to the truth as transformers
+  is.
+
+"""
+
+
+def main() -> None:
+    told: dict[str, Figures] = json.loads(FIDELITY.read_text("utf-8")) if FIDELITY.exists() else {}
+    for name in sys.argv[1:] or [family.name for family in FAMILIES]:
+        print(name, flush=True)
+        told[name] = figures(name)
+        FIDELITY.write_text(json.dumps(dict(sorted(told.items())), indent=1) + "\n", "utf-8")
+    PAGE.write_text(HEAD + "\n".join(rows(told)) + "\n", "utf-8")
+
+
+def figures(name: str) -> Figures:
+    """The worst of a family's configurations, by dtype, target and phase; or why there is none."""
+    module = import_module(f"tests.models.test_{name}")
+    worst: Figures = {}
+    ratios: dict[str, list[float]] = {}
+    for case, dtype in product(module.CASES, DTYPES):
+        with tempfile.TemporaryDirectory() as folder:
+            for key, value in measured(shown.written(module, case, Path(folder, case), dtype), dtype):
+                if isinstance(value, list):
+                    ratios.setdefault(key, []).extend(value)
+                else:
+                    known = worst.get(key, 0.0)
+                    worst[key] = value if isinstance(value, str) or isinstance(known, str) else max(value, known)
+    return worst | {key: float(np.median(values)) for key, values in ratios.items()}
+
+
+def measured(case: shown.Written, dtype: str) -> Iterator[tuple[str, float | str | list[float]]]:
+    tokens, theirs = shown.reference(case.reference)
+    exact = None
+    if dtype == "bfloat16":
+        exact = shown.stepwise(parity.load_reference(case.reference, "float32"), tokens, shown.PROMPT)
+        yield "transformers bfloat16", far(theirs, exact)
+    for target in TARGETS:
+        key = f"{dtype} {target}"
+        try:
+            ours = logits(case.checkpoint, tokens, target)
+        except BringupError as refusal:
+            yield key, refusal.findings[0].code
+            continue
+        yield f"{key} prefill", far(ours[: shown.PROMPT], theirs[: shown.PROMPT])
+        yield f"{key} decode", far(ours[shown.PROMPT :], theirs[shown.PROMPT :])
+        if exact is not None:
+            yield f"{key} ratio", (of_rows(ours, exact) / of_rows(theirs, exact)).tolist()
+
+
+def logits(checkpoint: Path, tokens: list[int], target: str) -> np.ndarray:
+    job = open_job(checkpoint=str(checkpoint))
+    with tempfile.TemporaryDirectory() as folder:
+        settings: Any = {"max_seq_len": len(tokens), "buckets": (shown.PROMPT,), "all_logits": True}
+        bundle = build(job, out=Path(folder, "b"), target=target, **settings)
+        return parity.run(load(bundle), tokens, shown.PROMPT)
+
+
+def far(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def of_rows(logits: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Root mean square of each row's differences."""
+    return np.sqrt(np.square(logits - exact).mean(-1))
+
+
+def rows(told: dict[str, Figures]) -> Iterator[str]:
+    columns = [f"{dtype} {target}" for dtype in DTYPES for target in TARGETS]
+    yield f"| family | {' | '.join(columns)} | transformers' bfloat16 |"
+    yield "|---|" + "---|" * (len(columns) + 1)
+    for name, found in told.items():
+        cells = [cell(found, column) for column in columns]
+        yield f"| {name} | {' | '.join(cells)} | {found['transformers bfloat16']:.0e} |"
+
+
+def cell(found: Figures, column: str) -> str:
+    """Prefill and decode, or the code of what refused."""
+    if column in found:
+        return f"[{found[column]}](targets.md)"
+    said = f"{found[column + ' prefill']:.0e}, {found[column + ' decode']:.0e}"
+    ratio = found.get(f"{column} ratio")
+    return said if ratio is None else f"{said}, {ratio:.2f}"
+
+
+if __name__ == "__main__":
+    main()

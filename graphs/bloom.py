@@ -1,0 +1,162 @@
+"""BLOOM (Scao et al. 2022), as `BloomForCausalLM` computes it: ALiBi in the place of positions, embeddings normalised.
+
+N tokens of the step · m hidden · h heads · d channels a head · f feed-forward = 4 m
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from bringup.graphs.config import MOST_LAYERS, Fields, HFConfig
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.mlp import MLP
+from bringup.graphs.layers.norm import LayerNorm
+from bringup.graphs.module import Const, Module
+from bringup.graphs.ops.attention import attention
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BloomConfig(HFConfig):
+    """`max_positions` is the length of the training sequences: ALiBi itself knows no end."""
+
+    family: ClassVar[str] = "bloom"
+
+    vocab_size: int
+    max_positions: int
+    hidden: int
+    num_layers: int
+    num_heads: int
+    eps: float
+    residual_from_norm: bool
+    tied_head: bool
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.num_heads
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
+        if not fields.findings and hidden % heads:
+            fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
+        fields.only("n_inner", 4 * hidden)
+        for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
+            fields.only(kernel, True, False)  # of Megatron's kernels: how, not what, they compute
+        fields.only("skip_bias_add_qkv", False)
+        fields.maybe("offset_alibi", int)  # a constant added to all scores of a row
+        fields.only("slow_but_exact", False)  # in transformers it leaves out biases where `pretraining_tp` is above 1
+        return cls(
+            vocab_size=fields.size("vocab_size"),
+            max_positions=fields.size("seq_length", 2048),
+            hidden=hidden,
+            num_layers=_size(fields, "n_layer", "num_hidden_layers", most=MOST_LAYERS),
+            num_heads=heads,
+            eps=fields.positive("layer_norm_epsilon", 1e-5),
+            residual_from_norm=fields.take("apply_residual_connection_post_layernorm", bool, False),
+            tied_head=fields.take("tie_word_embeddings", bool, True),
+        )
+
+
+def _size(fields: Fields, name: str, alias: str, **limits: int) -> int:
+    """A size that published configs give under either name; where both stand they have to agree."""
+    used, other = (name, alias) if fields.raw.get(alias) is None else (alias, name)
+    size = fields.size(used, **limits)
+    fields.only(other, size)
+    return size
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """The slope of each head, float32 (Press et al. 2021, and their code for other numbers than powers of two).
+
+    Of n = 2^k heads, 2^(-8 i / n) for i = 1 … n. Heads beyond the largest power of two take every other slope of
+    twice as many.
+    """
+    import numpy as np
+
+    n = 1 << heads.bit_length() - 1
+    slopes = [2 ** (-8 * i / n) for i in range(1, n + 1)]
+    slopes += [2 ** (-4 * i / n) for i in range(1, 2 * (heads - n), 2)]
+    return np.array(slopes, np.float32)
+
+
+class Attention(Module):
+    def __init__(self, config: BloomConfig) -> None:
+        super().__init__()
+        m, h, d = config.hidden, config.num_heads, config.head_dim
+        self.head_dim, self.scale = d, 1 / math.sqrt(d)
+        self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
+        self.k_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
+        self.v_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
+        self.dense = Linear("out:m in:(h d)", m=m, h=h, d=d)
+        self.slopes = Const("h", lambda _: alibi_slopes(h), h=h)
+        self.cache = KVCache(h, d)
+
+    def forward(self, x_Nm: Tensor, residual_Nm: Tensor, step: Step) -> Tensor:
+        q_NHD, k_NHD, v_NHD = (
+            project(x_Nm).unflatten(1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        keys, values = self.cache(step.slots, k_NHD, v_NHD)
+        mixed = attention(q_NHD, keys, values, step, self.scale, slopes_H=self.slopes)
+        return residual_Nm + self.dense(mixed.flatten(1))
+
+
+class ResidualMLP(MLP):
+    def forward(self, x_Nm: Tensor, residual_Nm: Tensor) -> Tensor:  # type: ignore[override]  it takes one more
+        return residual_Nm + super().forward(x_Nm)
+
+
+class Block(Module):
+    """A pre-norm layer; attention and MLP add the residual themselves, as those of transformers do.
+
+    `residual_from_norm`: it is what the norms give, not what they take.
+    """
+
+    def __init__(self, config: BloomConfig) -> None:
+        super().__init__()
+        self.residual_from_norm = config.residual_from_norm
+        self.input_layernorm = LayerNorm(config.hidden, config.eps)
+        self.self_attention = Attention(config)
+        self.post_attention_layernorm = LayerNorm(config.hidden, config.eps)
+        self.mlp = ResidualMLP(config.hidden, 4 * config.hidden, "gelu_new")
+
+    def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
+        normed = self.input_layernorm(x_Nm)
+        x_Nm = self.self_attention(normed, normed if self.residual_from_norm else x_Nm, step)
+        normed = self.post_attention_layernorm(x_Nm)
+        return self.mlp(normed, normed if self.residual_from_norm else x_Nm)
+
+
+class Transformer(Module):
+    def __init__(self, config: BloomConfig) -> None:
+        super().__init__()
+        self.word_embeddings = Embedding("vocab m", vocab=config.vocab_size, m=config.hidden)
+        self.word_embeddings_layernorm = LayerNorm(config.hidden, config.eps)
+        self.h = [Block(config) for _ in range(config.num_layers)]
+        self.ln_f = LayerNorm(config.hidden, config.eps)
+
+
+class Bloom(Graph):
+    layer_path = "transformer.h"
+
+    def __init__(self, config: BloomConfig, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        self.transformer = Transformer(config)
+        self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        return (self.transformer.word_embeddings_layernorm(self.transformer.word_embeddings(step.tokens)),)
+
+    def final(self, x_Nm: Tensor) -> Tensor:
+        return self.transformer.ln_f(x_Nm)
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.final(x_Rm))

@@ -1,0 +1,76 @@
+"""DeepSeek-V2, V2-Lite and V2.5: latent attention, and experts by softmax scores (DeepSeek-V2 report, section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.module import Module, Param
+from bringup.graphs.ops.linear import linear
+from bringup.graphs.ops.routing import keep_best_groups, top_experts
+from bringup.graphs.routing import RoutingConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekV2Config(DeepseekConfig):
+    family: ClassVar[str] = "deepseek_v2"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        fields.only("scoring_func", "softmax")
+        sparse = sparse_layers(fields, dense=0)
+        return cls(
+            **read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048),
+            mlp_bias=fields.take("mlp_bias", bool, False),
+            routing=_routing(fields),
+        )
+
+
+def _routing(fields: Fields) -> RoutingConfig:
+    """By `topk_method`: of the groups that `group_limited_greedy` keeps, or of all experts.
+
+    The published code has weights that add up to 1 for `norm_topk_prob`, transformers' does not: it is refused.
+    """
+    fields.only("norm_topk_prob", False)
+    if fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
+        fields.read |= {"n_group", "topk_group"}
+        experts = fields.size("n_routed_experts", 64)
+        per_token = fields.size("num_experts_per_tok", most=experts)
+        factor = fields.take("routed_scaling_factor", float, 1.0)
+        return RoutingConfig(
+            experts=experts, per_token=per_token, groups=1, kept_groups=1, normalise=False, factor=factor
+        )
+    per_token = fields.size("num_experts_per_tok")
+    made = RoutingConfig.from_fields(fields, experts=64, per_token=per_token, groups=1, kept_groups=1, factor=1.0)
+    return replace(made, normalise=False)
+
+
+class SoftmaxRouter(Module):
+    """(chosen_NK, weights_NK) by softmax scores in float32; a group of experts is as good as its best one.
+
+    Experts of other groups cannot be chosen. transformers gives them the score 0 and the weight 0 instead, which
+    comes to the same: no score is negative, and a chosen expert of score 0 adds nothing.
+    """
+
+    def __init__(self, m: int, routing: RoutingConfig) -> None:
+        super().__init__()
+        self.routing = routing
+        self.weight = Param("out:e in:m", e=routing.experts, m=m)
+
+    def forward(self, x_Nm: Tensor) -> tuple[Tensor, Tensor]:
+        routing = self.routing
+        scores_NE = linear(x_Nm.float(), self.weight.float()).softmax(-1)
+        by_NE = scores_NE
+        if routing.kept_groups < routing.groups:
+            by_NE = keep_best_groups(scores_NE, routing.groups, routing.kept_groups, best=1)
+        chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
+        return chosen_NK, weights_NK * routing.factor
+
+
+class DeepseekV2(Deepseek):
+    router = SoftmaxRouter

@@ -1,0 +1,37 @@
+"""DeepSeek-V3, V3.1 and R1: V2's layer with experts by sigmoid scores and a learnt bias (DeepSeek-V3 report §2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.routing import RoutingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekV3Config(DeepseekConfig):
+    family: ClassVar[str] = "deepseek_v3"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        sparse = sparse_layers(fields, dense=3)
+        return cls(
+            **read_v3(fields, sparse, max_positions=4096),
+            interleaved=fields.take("rope_interleave", bool, True),
+        )
+
+
+def read_v3(fields: Fields, sparse: tuple[bool, ...], *, max_positions: int) -> dict[str, Any]:
+    """What V3 and V3.2 read alike. The published configs name the one way of routing that there is."""
+    fields.only("scoring_func", "sigmoid")
+    fields.only("topk_method", "noaux_tc")
+    return read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions) | {
+        "routing": RoutingConfig.from_fields(fields, experts=256, per_token=8, groups=8, kept_groups=4, factor=2.5),
+        "draft_layers": fields.take("num_nextn_predict_layers", int, 1),
+    }
+
+
+class DeepseekV3(Deepseek):
+    """Its router is what `Deepseek` has."""

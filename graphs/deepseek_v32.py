@@ -1,0 +1,64 @@
+"""DeepSeek-V3.2: V3 whose queries see only the keys that an indexer chooses (DeepSeek-V3.2 report §2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import PreNormLayer
+from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, sparse_layers
+from bringup.graphs.deepseek_v3 import read_v3
+from bringup.graphs.layers.indexer import Indexer
+from bringup.shown import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekV32Config(DeepseekConfig):
+    """A query sees `index_keep` keys, chosen by `index_heads` heads of `index_dim` channels."""
+
+    family: ClassVar[str] = "deepseek_v32"
+
+    index_heads: int
+    index_dim: int
+    index_keep: int
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        sparse = _sparse(fields)
+        fields.only("rope_interleave", True)
+        fields.only("mlp_bias", False)
+        fields.only("layer_types", ["indexed_attention"] * len(sparse))
+        common = read_v3(fields, sparse, max_positions=163840)
+        if common["q_rank"] is None:
+            fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
+        dim = fields.size("index_head_dim", 128)
+        if dim < common["head_dim"]:
+            said = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
+            fields.error("BU121", said, "index_head_dim")
+        return cls(
+            **common,
+            index_heads=fields.size("index_n_heads", 64),
+            index_dim=dim,
+            index_keep=fields.size("index_topk", 2048),
+        )
+
+
+def _sparse(fields: Fields) -> tuple[bool, ...]:
+    """By `mlp_layer_types` where there is one, else as V3."""
+    counted, types = sparse_layers(fields, dense=3), fields.words("mlp_layer_types")
+    if types is None:
+        return counted
+    if len(types) != len(counted) or not set(types) <= {"dense", "sparse"}:
+        said = f"`mlp_layer_types` is {shown(types)}; {len(counted)} of dense or sparse are needed"
+        fields.error("BU122", said, "mlp_layer_types")
+        return counted
+    return tuple(kind == "sparse" for kind in types)
+
+
+class DeepseekV32(Deepseek):
+    def layer(self, config: Any, index: int) -> PreNormLayer:
+        indexer = Indexer(
+            config.hidden, config.q_rank, heads=config.index_heads, d=config.index_dim, keep=config.index_keep
+        )
+        return PreNormLayer(config.hidden, config.eps, self.attention(config, indexer), self.mlp(config, index))

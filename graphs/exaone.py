@@ -1,0 +1,32 @@
+"""EXAONE 3.0 and 3.5: Llama in other words (modeling_exaone.py of LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import read_common
+from bringup.graphs.llama import Llama, LlamaConfig
+
+WORDS = {"hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaoneConfig(LlamaConfig):
+    family: ClassVar[str] = "exaone"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """The epsilon is needed: versions of the published code differ in what they take for it."""
+        layers = fields.layers("num_layers")
+        fields.only("num_hidden_layers", layers)  # another name for it
+        return cls(
+            **read_common(fields, (None,) * layers, eps=None, tied=True, words=WORDS),
+            attention_bias=False,
+            mlp_bias=False,
+        )
+
+
+class Exaone(Llama):
+    """The same mathematics; parameters have Llama's names."""

@@ -1,0 +1,110 @@
+"""gpt-oss: attention with sinks, every other layer in a window, and experts with biases and a clamped SwiGLU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
+from bringup.graphs.layers.attention import GroupedAttention
+from bringup.graphs.layers.experts import Experts
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.module import Module
+from bringup.graphs.ops.routing import top_experts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MXFP4_BLOCK = 32  # values along a row that share a scale (OCP Microscaling Formats specification 1.0, section 5.2)
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptOssConfig(DecoderConfig):
+    """`mxfp4`: the experts' matrices are stored in blocks of 4-bit floats."""
+
+    family: ClassVar[str] = "gpt_oss"
+
+    attention_bias: bool
+    num_experts: int
+    experts_per_token: int
+    swiglu_alpha: float
+    swiglu_limit: float
+    mxfp4: bool
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        experts = fields.size("num_local_experts", 128)
+        per_token = fields.size("num_experts_per_tok", 4, most=experts)
+        windows = _windows(fields)
+        common = read_common(
+            fields, windows, max_positions=131072, kv_heads=8, head_dim=64, eps=1e-5, theta=150000.0, absent=YARN
+        )
+        fields.only("hidden_act", "silu")  # what the clamped SwiGLU is made of
+        fields.only("experts_per_token", per_token)  # said twice in the published config
+        fields.only("initial_context_length", common["rope"].max_positions)
+        return cls(
+            **common,
+            attention_bias=fields.take("attention_bias", bool, True),
+            num_experts=experts,
+            experts_per_token=per_token,
+            swiglu_alpha=fields.take("swiglu_alpha", float, 1.702),
+            swiglu_limit=fields.positive("swiglu_limit", 7.0),
+            mxfp4=_mxfp4(fields, common["hidden"], common["ffn"]),
+        )
+
+
+def _windows(fields: Fields) -> tuple[int | None, ...]:
+    """`layer_types`; where the config has none, every other layer has a window, the first among them."""
+    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 128)
+    by_type = window_of_layers(fields, layers, window)
+    return by_type or tuple(None if index % 2 else window for index in range(layers))
+
+
+def _mxfp4(fields: Fields, hidden: int, ffn: int) -> bool:
+    """Whether `quantization_config` says so. Which modules are not converted is seen from the tensors' names."""
+    words = fields.group("quantization_config")
+    if not words:
+        return False
+    inner = Fields(words, f"{fields.family} quantization")
+    inner.only("quant_method", "mxfp4")
+    inner.read |= {"modules_to_not_convert", "dequantize"}
+    if hidden % MXFP4_BLOCK or ffn % MXFP4_BLOCK:
+        said = f"rows of {hidden} and {ffn} values are not whole MXFP4 blocks of {MXFP4_BLOCK}"
+        inner.error("BU121", said, "quantization_config")
+    fields.findings += inner.done()
+    return True
+
+
+class ClampedExperts(Experts):
+    """(up + 1) · gate · sigmoid(alpha · gate), both of them clamped: the SwiGLU of openai/gpt-oss, torch/model.py."""
+
+    def __init__(self, config: GptOssConfig) -> None:
+        super().__init__(config.num_experts, config.hidden, config.ffn, config.activation, bias=True)
+        self.alpha, self.limit = config.swiglu_alpha, config.swiglu_limit
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (up + 1) * gate * (self.alpha * gate).sigmoid()
+
+
+class ClampedMLP(Module):
+    """Every token goes to the experts with the highest scores, weighted by the softmax of just these."""
+
+    def __init__(self, config: GptOssConfig) -> None:
+        super().__init__()
+        self.per_token = config.experts_per_token
+        self.router = Linear("out:e in:m", e=config.num_experts, m=config.hidden)
+        self.experts = ClampedExperts(config)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        chosen_NK, scores_NK = top_experts(self.router(x_Nm).float(), self.per_token)
+        return self.experts(x_Nm, chosen_NK, scores_NK.softmax(-1))
+
+
+class GptOss(CausalLM):
+    def layer(self, config: Any, index: int) -> PreNormLayer:
+        m, h, g, d, bias = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
+        attention = GroupedAttention(m, h, g, d, bias=bias, out_bias=bias, window=config.windows[index], sinks=True)
+        return PreNormLayer(m, config.eps, attention, ClampedMLP(config))

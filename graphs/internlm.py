@@ -1,0 +1,41 @@
+"""InternLM 1: Llama with biases in attention (modeling_internlm.py of internlm/internlm-7b)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import read_common
+from bringup.graphs.llama import Llama, LlamaConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternLMConfig(LlamaConfig):
+    family: ClassVar[str] = "internlm"
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        theta = _theta(fields)
+        for key, value in (("rope_theta", theta), ("rope_scaling", None), ("rope_parameters", None)):
+            fields.only(key, value)  # the published code does not look at them
+        windows = (None,) * fields.layers("num_hidden_layers")
+        return cls(
+            **read_common(fields, windows, absent={"rope_theta": theta}),
+            attention_bias=fields.take("bias", bool, True),
+            mlp_bias=False,
+        )
+
+
+def _theta(fields: Fields) -> float:
+    """From `rotary`. Its type `dynamic` makes theta grow past `max_position_embeddings`, where this context ends."""
+    rotary = Fields(fields.group("rotary"), f"{fields.family} rotary")
+    rotary.choice("type", ("dynamic", "origin"), "dynamic")
+    rotary.positive("scaling_factor", 1.0)
+    theta = rotary.positive("base", 10000.0)
+    fields.findings += rotary.done()
+    return theta
+
+
+class InternLM(Llama):
+    """The same mathematics, under the same names."""

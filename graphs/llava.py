@@ -1,0 +1,123 @@
+"""LLaVA's language model: Llama, Mistral or Qwen2 inside a model that also sees (Liu et al. 2023).
+
+config.json has the text model's words under `text_config`; the original code's (github.com/haotian-liu/LLaVA) is the
+text model's own, with words about images among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bringup.diagnostics import fail
+from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.decoder import CausalLM, Decoder, DecoderConfig
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.llama import Llama, LlamaConfig
+from bringup.graphs.module import Module
+from bringup.graphs.qwen2 import Qwen2, Qwen2Config
+from bringup.shown import short
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _sizes(vocab: int, ffn: int, positions: int) -> dict[str, int]:
+    common = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+    return common | {"vocab_size": vocab, "intermediate_size": ffn, "max_position_embeddings": positions}
+
+
+# By `model_type`: the text family, and the sizes that transformers 5.23 takes where a `text_config` has none.
+TEXTS: dict[str, tuple[type[DecoderConfig], dict[str, int]]] = {
+    "llama": (LlamaConfig, _sizes(32000, 11008, 2048)),
+    "mistral": (LlamaConfig, _sizes(32000, 14336, 4096 * 32)),
+    "qwen2": (Qwen2Config, _sizes(151936, 22016, 32768)),
+}
+GRAPHS: dict[str, type[CausalLM]] = {"llama": Llama, "qwen2": Qwen2}
+ORIGINAL = {"llava_mistral": "mistral", "llava_qwen": "qwen2"}  # `model_type` of the original code; all others: llama
+
+# What becomes of images, and how the original code was trained to see them: none of it changes a logit of text.
+IMAGES = frozenset(
+    """
+    vision_config image_token_index image_token_id image_seq_length ignore_index projector_hidden_act
+    vision_feature_select_strategy vision_feature_layer multimodal_projector_bias
+    use_mm_proj mm_hidden_size mm_patch_merge_type mm_projector_lr mm_projector_type mm_resampler_type mm_tunable_parts
+    mm_use_im_patch_token mm_use_im_start_end mm_vision_select_feature mm_vision_select_layer mm_vision_tower
+    mm_vision_tower_lr tune_mm_mlp_adapter tune_mm_vision_resampler freeze_mm_mlp_adapter freeze_mm_vision_resampler
+    unfreeze_mm_vision_tower image_aspect_ratio image_crop_resolution image_grid_pinpoints image_split_resolution
+    tokenizer_model_max_length tokenizer_padding_side
+    """.split()  # noqa: SIM905  as a list literal it would be 40 lines
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlavaConfig(HFConfig):
+    family: ClassVar[str] = "llava"
+
+    text: DecoderConfig
+
+    @property
+    def vocab_size(self) -> int:
+        return self.text.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.text.max_positions
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """Raises BU125 for a text model that is none of TEXTS."""
+        fields.read |= IMAGES
+        kind, words = _text_of(fields)
+        if kind not in TEXTS:
+            known = ", ".join(f"`{name}`" for name in TEXTS)
+            raise fail("BU125", f"no graph serves `{short(kind)}` as the text model of a LLaVA; {known} are known")
+        text, absent = TEXTS[kind]
+        words = absent | words | {"model_type": kind}
+        inner = Fields(words, f"llava's {kind}", {k: fields.allowed.pop(k) for k in words.keys() & fields.allowed})
+        made = cls(text=text.from_fields(inner))
+        fields.findings += inner.done()
+        return made
+
+
+def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:
+    """The text model's type and the words of its config."""
+    if "hidden_size" in fields.raw and "text_config" not in fields.raw:
+        words = {key: value for key, value in fields.raw.items() if key not in fields.read}
+        fields.read |= words.keys()
+        return ORIGINAL.get(fields.take("model_type", str, "llava"), "llama"), words
+    words = fields.group("text_config")
+    fields.read.add("vocab_size")  # early files repeat it outside
+    if fields.take("tie_word_embeddings", bool, False):  # outside or inside, either does
+        words = words | {"tie_word_embeddings": True}
+    return str(words.get("model_type", "llama")), words
+
+
+class Model(Module):
+    """Where transformers has the vision tower and the projector beside the decoder."""
+
+    def __init__(self, language_model: Decoder) -> None:
+        super().__init__()
+        self.language_model = language_model
+
+
+class Llava(Graph):
+    """The graph of the text family, under transformers' names."""
+
+    layer_path = "model.language_model.layers"
+
+    def __init__(self, config: LlavaConfig, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        text = GRAPHS[config.text.family](config.text, dtype)
+        self.model = Model(text.model)
+        self.lm_head = text.lm_head
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        decoder = self.model.language_model
+        return (decoder.embed_tokens(step.tokens), *decoder.rotary(step))
+
+    def final(self, x_Nm: Tensor) -> Tensor:
+        return self.model.language_model.norm(x_Nm)
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.final(x_Rm))

@@ -1,0 +1,38 @@
+"""Attention over some of the keys: scores to choose by, and the choice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.ops.op import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op("q_NHD[N H D] k_LD[L D] weights_NH[N H] -> [N L]")
+def index_scores(q_NHD: Tensor, k_LD: Tensor, weights_NH: Tensor) -> Tensor:
+    """Σ over the H heads of weight · relu(q · k), in float32 (DeepSeek-V3.2 report, equation 1)."""
+    import torch
+
+    N, H, D = q_NHD.shape
+    of_heads_NHL = torch.mm(q_NHD.reshape(N * H, D).float(), k_LD.float().t()).clamp(min=0).view(N, H, -1)
+    return torch.bmm(weights_NH.float()[:, None], of_heads_NHL)[:, 0]
+
+
+@op("scores_NL[N L] positions_N[N] -> [N L]")
+def top_keys(scores_NL: Tensor, positions_N: Tensor, count: int) -> Tensor:
+    """True for the `count` highest scores of keys at or before a query's position; all of them where there are fewer.
+
+    Of keys with the same score, the earliest come first. Keys after the position have no meaning in the result.
+    """
+    import torch
+
+    N, L = scores_NL.shape
+    seen_NL = torch.arange(L)[None] <= positions_N[:, None]
+    scores_NL = scores_NL.masked_fill(~seen_NL, float("-inf"))
+    enough = torch.cat((scores_NL, torch.full((N, count), float("-inf"))), -1)  # L may be less than `count`
+    worst_N1 = enough.topk(count, dim=-1).values[:, -1:]
+    above_NL, tied_NL = scores_NL > worst_N1, scores_NL == worst_N1
+    room_N1 = count - above_NL.long().sum(-1, keepdim=True)
+    return above_NL | (tied_NL & (tied_NL.long().cumsum(-1) <= room_N1))

@@ -1,0 +1,69 @@
+"""Qwen 1: Llama with biases on q, k and v (Bai et al. 2023, §2.3; modeling_qwen.py of Qwen/Qwen-7B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.layers.attention import GroupedAttention
+from bringup.graphs.layers.mlp import GatedMLP
+
+WORDS = {"head_dim": "kv_channels", "rms_norm_eps": "layer_norm_epsilon"}
+# What the published code knows besides, with the values that give the numbers of this graph; the first is its default.
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    "scale_attn_weights": (True,),
+    "use_cache_quantization": (False,),
+    "use_cache_kernel": (False, True),
+    "use_flash_attn": ("auto", False, True),
+    "softmax_in_fp32": (False, True),
+    "bf16": (False, True),
+    "fp16": (False, True),
+    "fp32": (False, True),
+    "onnx_safe": (None,),
+    # keys that it does not look at, and `read_common` does
+    "hidden_act": ("silu",),
+    "rope_scaling": (None,),
+    "rope_parameters": (None,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QWenConfig(DecoderConfig):
+    """`bias` is that of all projections but q, k and v, which always have one."""
+
+    family: ClassVar[str] = "qwen"
+
+    bias: bool
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        for key, values in SWITCHES.items():
+            fields.only(key, *values)
+        fields.only("num_key_value_heads", fields.size("num_attention_heads"))
+        rope: dict[str, Any] = {"theta_key": "rotary_emb_base", "partial": 1.0, "partial_key": "rotary_pct"}
+        windows = (None,) * fields.layers("num_hidden_layers")
+        made = cls(
+            **read_common(fields, windows, max_positions=8192, head_dim=128, words=WORDS, **rope),
+            bias=not fields.take("no_bias", bool, True),
+        )
+        if not fields.findings and (width := made.num_heads * made.head_dim) != made.hidden:
+            fields.error("BU121", f"the heads' channels are {width}, and `hidden_size` is {made.hidden}", "kv_channels")
+        longest = _longest(fields, made.max_positions)
+        return replace(made, ffn=max(1, made.ffn // 2), max_positions=longest)  # the published width is of gate and up
+
+
+def _longest(fields: Fields, stated: int) -> int:
+    """How many tokens there may be. Past `seq_length`, `use_dynamic_ntk` changes theta, by the length of the prompt,
+    and `use_logn_attn` scales queries: with either, the context ends there."""
+    trained = fields.size("seq_length")
+    switches = [fields.take(key, bool, True) for key in ("use_dynamic_ntk", "use_logn_attn")]
+    return trained if any(switches) else stated
+
+
+class QWen(CausalLM):
+    def layer(self, config: QWenConfig, index: int) -> PreNormLayer:
+        m, h, d, bias = config.hidden, config.num_heads, config.head_dim, config.bias
+        attention = GroupedAttention(m, h, h, d, bias=True, out_bias=bias)
+        return PreNormLayer(m, config.eps, attention, GatedMLP(m, config.ffn, config.activation, bias=bias))

@@ -1,0 +1,34 @@
+"""Qwen3: Llama's layer with a norm of each head's queries and keys; windows as Qwen2's (Qwen3 report §2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.layers.attention import GroupedAttention
+from bringup.graphs.layers.mlp import GatedMLP
+from bringup.graphs.qwen2 import qwen_windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Config(DecoderConfig):
+    family: ClassVar[str] = "qwen3"
+
+    attention_bias: bool
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls(
+            **read_common(fields, qwen_windows(fields), max_positions=32768, kv_heads=32, head_dim=128),
+            attention_bias=fields.take("attention_bias", bool, False),
+        )
+
+
+class Qwen3(CausalLM):
+    def layer(self, config: Qwen3Config, index: int) -> PreNormLayer:
+        m, h, g, d, bias = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
+        window = config.windows[index]
+        attention = GroupedAttention(m, h, g, d, bias=bias, out_bias=bias, qk_norm=config.eps, window=window)
+        return PreNormLayer(m, config.eps, attention, GatedMLP(m, config.ffn, config.activation))

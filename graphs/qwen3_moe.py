@@ -1,0 +1,76 @@
+"""Qwen3-MoE: Qwen3's layer with a mixture of experts as its MLP, in some layers or all (Qwen3 report §2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
+from bringup.graphs.layers.attention import GroupedAttention
+from bringup.graphs.layers.mlp import GatedMLP
+from bringup.graphs.layers.sparse import SparseMLP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3MoeConfig(DecoderConfig):
+    """`ffn` is the width of the MLP in layers that are not `sparse`, `expert_ffn` that of an expert."""
+
+    family: ClassVar[str] = "qwen3_moe"
+
+    attention_bias: bool
+    sparse: tuple[bool, ...]
+    expert_ffn: int
+    num_experts: int
+    experts_per_token: int
+    normalise: bool
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        layers, window = fields.layers("num_hidden_layers"), _window(fields)
+        dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
+        experts = _experts(fields)
+        return cls(
+            **read_common(fields, (window,) * layers, max_positions=32768, kv_heads=4),
+            attention_bias=fields.take("attention_bias", bool, False),
+            sparse=tuple(index not in dense and (index + 1) % stride == 0 for index in range(layers)),
+            expert_ffn=fields.size("moe_intermediate_size", 768),
+            num_experts=experts,
+            experts_per_token=fields.size("num_experts_per_tok", 8, most=experts),
+            normalise=fields.take("norm_topk_prob", bool, False),
+        )
+
+
+def _window(fields: Fields) -> int | None:
+    """Of every layer: `sliding_window`, if `use_sliding_window`."""
+    window = sliding_window(fields, 4096)
+    if fields.take("use_sliding_window", bool, False):
+        fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores what its Qwen3 obeys
+        return window
+    fields.take("max_window_layers", int, 0)
+    return None
+
+
+def _experts(fields: Fields) -> int:
+    """`num_experts`, which transformers 5 writes as `num_local_experts`."""
+    if "num_local_experts" not in fields.raw:
+        return fields.size("num_experts", 128)
+    experts = fields.size("num_local_experts", 128)
+    fields.only("num_experts", experts)
+    return experts
+
+
+class Qwen3Moe(CausalLM):
+    def layer(self, config: Qwen3MoeConfig, index: int) -> PreNormLayer:
+        m, h, g, d, bias = config.hidden, config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
+        window = config.windows[index]
+        attention = GroupedAttention(m, h, g, d, bias=bias, out_bias=bias, qk_norm=config.eps, window=window)
+        return PreNormLayer(m, config.eps, attention, _mlp(config, config.sparse[index]))
+
+
+def _mlp(config: Qwen3MoeConfig, sparse: bool) -> SparseMLP | GatedMLP:
+    m, act = config.hidden, config.activation
+    if not sparse:
+        return GatedMLP(m, config.ffn, act)
+    e, k = config.num_experts, config.experts_per_token
+    return SparseMLP(e, m, config.expert_ffn, act, per_token=k, normalise=config.normalise)

@@ -1,0 +1,76 @@
+"""DeepSeek-V3 as published: matrices in fp8, each block of 16 by 16 with a scale."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from tests.check.mutations.deepseek import NAMES, ROUTED, SHARED, deepseek
+from tests.check.mutations.mutation import Trial
+
+BLOCK = 16
+SCALE = "weight_scale_inv"
+PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.")
+ATTENTION = [
+    f"model.layers.{{0..2}}.self_attn.{x}.weight"
+    for x in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "k_b_proj", "v_b_proj", "o_proj")
+]
+DENSE = [f"model.layers.0.mlp.{x}_proj.weight" for x in NAMES]
+
+
+def _fp8(trial: Trial) -> None:
+    """Every matrix but the router, the embeddings and the head as published: fp8, with a scale a block."""
+    for name in [name for name in trial.tensors if not any(part in name for part in PLAIN)]:
+        array = trial.tensors[name]
+        if array.ndim != 2:
+            continue
+        rows, columns = (-(-size // BLOCK) for size in array.shape)
+        trial.tensors[name] = array.astype(ml_dtypes.float8_e4m3fn)
+        trial.tensors[name.replace("weight", SCALE)] = np.ones((rows, columns), np.float32)
+    trial.config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+
+
+def lost_scale(trial: Trial) -> None:
+    _fp8(trial)
+    del trial.tensors[f"model.layers.1.mlp.experts.3.up_proj.{SCALE}"]
+
+
+def renamed_scales(trial: Trial) -> None:
+    _fp8(trial)
+    trial.rename(lambda name: name.replace(f"kv_b_proj.{SCALE}", "kv_b_proj.weight_scale"))
+
+
+def unsaid(trial: Trial) -> None:
+    _fp8(trial)
+    del trial.config["quantization_config"]
+
+
+DEEPSEEK_FP8 = (
+    deepseek(
+        "lost-scale",
+        "One expert's `weight_scale_inv` is missing",
+        3,
+        "vllm#34930",
+        lost_scale,
+        "BU101",
+        "model.layers.1.mlp.experts.up_proj",
+    ),
+    deepseek(
+        "renamed-scales",
+        "The scales of `kv_b_proj` are named `weight_scale`",
+        3,
+        "llama.cpp#12341",
+        renamed_scales,
+        "BU101",
+        ", ".join(f"model.layers.{{0..2}}.self_attn.{x}_b_proj.weight" for x in "kv"),
+    ),
+    deepseek(
+        "unsaid",
+        "The weights are fp8, and the config does not say so",
+        3,
+        "abliterix#93",
+        unsaid,
+        "BU108",
+        ", ".join([*ATTENTION, *DENSE, *ROUTED, *SHARED]),
+    ),
+)

@@ -1,0 +1,65 @@
+"""A model without parameters whose logits are the rows of cos and sin that its positions turn by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bringup.compile.steps import make_step
+from bringup.diagnostics import BringupError
+from bringup.graphs.config import Fields
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.rope import rope_rows
+from bringup.graphs.module import Module
+from bringup.graphs.rope import RopeConfig
+from bringup.graphs.torch_module import to_torch
+
+
+@dataclass(frozen=True)
+class AnglesConfig:
+    family: ClassVar[str] = "angles"
+
+    vocab_size: int
+    max_positions: int
+
+
+class Rows(Module):
+    def forward(self, x_ND: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        return torch.cat((cos, sin), dim=1)
+
+
+class Angles(Graph):
+    layer_path = "rows"
+
+    def __init__(self, rope: RopeConfig, head_dim: int, positions: int) -> None:
+        super().__init__(AnglesConfig(rope.channels(head_dim), positions), "float32")
+        self.rotary = rope_rows(rope, head_dim)
+        self.rows = [Rows()]
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        zeros = step.tokens.float()[:, None].expand(-1, self.config.vocab_size)
+        return (zeros, *self.rotary(step))
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return x_Rm
+
+
+def read_rope(raw: dict[str, Any], head_dim: int, *, partial: float | None = None) -> RopeConfig:
+    """As a family reads it. Raises BringupError."""
+    fields = Fields(raw, "angles")
+    made = RopeConfig.from_hf(fields, head_dim, fields.size("max_position_embeddings"), partial=partial)
+    if found := fields.done():
+        raise BringupError(*found)
+    return made
+
+
+def rows(rope: RopeConfig, head_dim: int, first: int, count: int, total: int) -> np.ndarray:
+    """cos and sin, float32 [count, channels], of a step of a sequence of `total`; by torch, without compiling."""
+    module: Any = to_torch(Angles(rope, head_dim, total), "float32", positions=total, slots=64)
+    step = make_step([0] * count, first, count, total, total)
+    _, cos, sin = module.prologue(Step(**{name: torch.from_numpy(array) for name, array in step.items()}))
+    return torch.cat((cos, sin), dim=1).numpy()

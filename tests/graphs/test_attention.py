@@ -1,0 +1,94 @@
+"""The attention op against brute force, key by key: every option alone and all at once, for one query and for many."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bringup.compile.steps import make_step
+from bringup.graphs.graph import Step
+from bringup.graphs.ops.attention import BLOCK, attention
+
+ROWS = 3 * BLOCK
+H, G, K = 6, 2, 5
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 3},
+    "window-of-one": {"window": 1},
+    "wide-window": {"window": 1000},
+    "sinks": {"sinks": 1.0},
+    "strong-sinks": {"sinks": 40.0},  # past them, exp of a score less their maximum would overflow
+    "weak-sinks": {"sinks": -200.0},
+    "slopes": {"slopes": True},
+    "chosen": {"chosen": True},
+    "wide-values": {"value": 11},
+    "narrow-values": {"value": 1},
+    "all": {"window": 9, "sinks": 1.0, "slopes": True, "chosen": True, "value": 7},
+}
+
+
+def brute_force(
+    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int | None, more: dict[str, Tensor]
+) -> Tensor:
+    """One query, head and key at a time, in float64."""
+    out = torch.zeros(q.shape[0], q.shape[1], v.shape[2], dtype=torch.float64)
+    for n in range(q.shape[0]):
+        for head in range(q.shape[1]):
+            group = head // (q.shape[1] // k.shape[1])
+            scores: dict[int, float] = {}
+            for j in range(first + n + 1):
+                if window is not None and j <= first + n - window:
+                    continue
+                if "chosen_NL" in more and not more["chosen_NL"][n, j]:
+                    continue
+                scores[j] = scale * float(q[n, head].double() @ k[j, group].double())
+                if "slopes_H" in more:
+                    scores[j] -= float(more["slopes_H"][head]) * (first + n - j)
+            sink = float(more["sinks_H"][head]) if "sinks_H" in more else -math.inf
+            most = max(sink, *scores.values())
+            total = math.exp(sink - most) + sum(math.exp(score - most) for score in scores.values())
+            for j, score in scores.items():
+                out[n, head] += math.exp(score - most) / total * v[j, group].double()
+    return out
+
+
+@pytest.mark.parametrize("first", [0, BLOCK - 1, 70])
+@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_equals_brute_force(name: str, count: int, first: int) -> None:
+    options, random = OPTIONS[name], torch.Generator().manual_seed(first)
+    q = torch.randn(count, H, K, generator=random)
+    k = torch.randn(ROWS, G, K, generator=random)
+    v = torch.randn(ROWS, G, options.get("value", K), generator=random)
+    k[first + count :], v[first + count :] = 50.0, 1e4  # what a longer sequence left behind
+    step = Step(**{n: torch.from_numpy(a) for n, a in make_step([0] * count, first, count, ROWS - BLOCK).items()})
+    seen = step.block_table.shape[1] * BLOCK
+    more: dict[str, Tensor] = {}
+    if "sinks" in options:
+        more["sinks_H"] = options["sinks"] + torch.randn(H, generator=random)
+    if "slopes" in options:
+        more["slopes_H"] = torch.tensor([2.0**-power for power in range(1, H + 1)])
+    if "chosen" in options:
+        more["chosen_NL"] = torch.rand(count, seen, generator=random) < 0.4
+        for n in range(count):
+            more["chosen_NL"][n, first + n] = True  # a query sees its own token
+    made = attention(q, k, v, step, 0.4, options.get("window"), **more)
+    assert made.shape == (count, H, v.shape[2])
+    assert torch.allclose(made.double(), brute_force(q, k, v, first, 0.4, options.get("window"), more), atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_bfloat16_is_computed_in_float32(count: int) -> None:
+    """Rounded once: the result is the float32 one of the same numbers, to the last bit of bfloat16 or the next."""
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(n, h, K, generator=random).bfloat16() for n, h in ((count, H), (ROWS, G), (ROWS, G)))
+    step = Step(**{n: torch.from_numpy(a) for n, a in make_step([0] * count, 60, count, ROWS - BLOCK).items()})
+    more = {"sinks_H": torch.randn(H, generator=random).bfloat16()}
+    made = attention(q, k, v, step, 0.4, **more)
+    assert made.dtype == torch.bfloat16
+    wanted = brute_force(q, k, v, 60, 0.4, None, more)
+    assert ((made.double() - wanted).abs() <= 2**-8 * wanted.abs() + 0.01).all()

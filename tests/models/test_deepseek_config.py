@@ -1,0 +1,109 @@
+"""DeepSeek's config.json: as published, with keys absent, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from transformers import DeepseekV2Config, DeepseekV3Config, PreTrainedConfig
+from transformers.models.deepseek_v32 import DeepseekV32Config
+
+from bringup.diagnostics import BringupError
+from bringup.graphs.config import HFConfig
+from bringup.graphs.deepseek_v2 import DeepseekV2Config as OurV2
+from bringup.graphs.deepseek_v3 import DeepseekV3
+from bringup.graphs.deepseek_v3 import DeepseekV3Config as OurV3
+from bringup.graphs.deepseek_v32 import DeepseekV32Config as OurV32
+
+# Keys that a config.json has to have.
+NEEDED = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+# deepseek-ai/DeepSeek-V3 on the Hugging Face Hub, config.json, without the keys of training and generation.
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
+    "attention_bias": False, "aux_loss_alpha": 0.001, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
+    "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+    "norm_topk_prob": True, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid", "seq_aux": True, "tie_word_embeddings": False, "topk_group": 4,
+    "topk_method": "noaux_tc", "v_head_dim": 128,
+    "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
+    },
+    "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    },
+}  # fmt: skip
+
+
+def test_the_published_config_is_read_and_its_parameters_counted() -> None:
+    config = OurV3.from_hf(PUBLISHED)
+    assert (config.fp8, config.draft_layers, sum(config.sparse)) == ((128, 128), 1, 58)
+    assert config.rope.mscale_all_dim == config.rope.magnitude == 1.0
+    graph = DeepseekV3(config, "bfloat16")
+    elements = sum(
+        declared.nbytes // (4 if declared.dtype == "float32" else 2) for declared in graph.signature().values()
+    )
+    assert elements == 671_026_419_200  # "671B total parameters" (DeepSeek-V3 report); the draft's 14B not counted
+    assert graph.state_bytes() == 61 * (512 + 64) * 2
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(DeepseekV2Config(num_experts_per_tok=6), OurV2), (DeepseekV3Config(), OurV3), (DeepseekV32Config(), OurV32)],
+)
+def test_absent_keys_mean_what_they_mean_to_transformers(theirs: PreTrainedConfig, ours: type[HFConfig]) -> None:
+    raw = json.loads(theirs.to_json_string(use_diff=False))
+    whole = ours.from_hf(raw)
+    absent = raw.keys() - NEEDED - {"num_experts_per_tok"}
+    for key in absent:
+        assert ours.from_hf({name: value for name, value in raw.items() if name != key}) == whole, key
+    few = {name: value for name, value in raw.items() if name not in absent}
+    assert ours.from_hf(few) == whole
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "changes"),
+    [
+        ("BU122", "num_key_value_heads", {"num_key_value_heads": 64}),
+        ("BU122", "scoring_func", {"scoring_func": "softmax"}),
+        ("BU122", "topk_method", {"topk_method": "greedy"}),
+        ("BU121", "n_group", {"n_group": 7}),
+        ("BU121", "n_group", {"n_group": 256}),
+        ("BU121", "topk_group", {"topk_group": 9}),
+        ("BU121", "num_experts_per_tok", {"num_experts_per_tok": 129}),
+        ("BU122", "quant_method", {"quantization_config": {"quant_method": "awq", "weight_block_size": [128, 128]}}),
+        ("BU121", "weight_block_size", {"quantization_config": {"quant_method": "fp8"}}),
+        ("BU121", "weight_block_size", {"quantization_config": {"weight_block_size": [128, 0]}}),
+        (
+            "BU122",
+            "modules_to_not_convert",
+            {
+                "quantization_config": {
+                    "weight_block_size": [128, 128],
+                    "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn.o_proj"],
+                }
+            },
+        ),
+        ("BU120", "partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+    ],
+)
+def test_configs_that_are_refused(code: str, key: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(BringupError) as caught:
+        OurV3.from_hf(PUBLISHED | changes)
+    assert [(finding.code, finding.parameter) for finding in caught.value.findings] == [(code, key)]
+
+
+def test_two_readings_of_one_key_are_refused() -> None:
+    """Published code and transformers do different things for a V2 whose weights are to add up to 1."""
+    raw = json.loads(DeepseekV2Config(num_experts_per_tok=6).to_json_string())
+    with pytest.raises(BringupError, match=r"BU122.*norm_topk_prob"):
+        OurV2.from_hf(raw | {"norm_topk_prob": True})
+
+
+def test_every_other_layer_can_be_dense() -> None:
+    config = OurV3.from_hf(PUBLISHED | {"moe_layer_freq": 2})
+    assert [index for index, sparse in enumerate(config.sparse) if sparse] == list(range(4, 61, 2))

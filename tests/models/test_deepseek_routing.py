@@ -1,0 +1,76 @@
+"""DeepSeek's routers: the experts and weights of transformers' own, and exactly so many groups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DeepseekV2Config, DeepseekV3Config
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+
+from bringup.graphs.deepseek_v2 import SoftmaxRouter
+from bringup.graphs.layers.mixture import SigmoidRouter
+from bringup.graphs.module import Module
+from bringup.graphs.ops.routing import keep_best_groups
+from bringup.graphs.routing import RoutingConfig
+from bringup.graphs.torch_module import to_torch
+
+M, EXPERTS, GROUPS, KEPT, CHOSEN = 7, 20, 5, 2, 4
+
+
+def routing(normalise: bool) -> RoutingConfig:
+    return RoutingConfig(
+        experts=EXPERTS, per_token=CHOSEN, groups=GROUPS, kept_groups=KEPT, normalise=normalise, factor=2.5
+    )
+
+
+def dense(router: object, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """[N, E]: what each expert counts for each token."""
+    return torch.zeros(len(chosen), EXPERTS).scatter(1, chosen, weights)
+
+
+def both(ours: Module, theirs: torch.nn.Module, x_Nm: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    module = to_torch(ours, "float32", positions=1, slots=1)
+    for name, value in theirs.state_dict().items():
+        module._parameters[name] = torch.nn.Parameter(value, requires_grad=False)
+    _, weights, chosen = theirs(x_Nm)
+    return dense(module, *module(x_Nm)), dense(theirs, chosen, weights)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("bias", [0.0, -3.0, 3.0])
+def test_sigmoid(normalise: bool, bias: float) -> None:
+    """Also where the bias makes every score negative, so that a group at 0 would be the best."""
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=KEPT,
+        num_experts_per_tok=CHOSEN,
+        norm_topk_prob=normalise, routed_scaling_factor=2.5,
+    )  # fmt: skip
+    theirs = DeepseekV3TopkRouter(config)
+    theirs.weight.data.normal_()
+    theirs.e_score_correction_bias.normal_(bias, 0.3)
+    ours, wanted = both(SigmoidRouter(M, routing(normalise)), theirs, torch.randn(200, M))
+    assert torch.allclose(ours, wanted, atol=1e-6)
+    assert ((ours > 0).sum(1) == CHOSEN).all()
+
+
+@pytest.mark.parametrize("spread", [1.0, 60.0])
+def test_softmax(spread: float) -> None:
+    """Also where most scores are 0 in float32, and so many groups equally good."""
+    torch.manual_seed(0)
+    config = DeepseekV2Config(
+        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=KEPT,
+        num_experts_per_tok=CHOSEN,
+        topk_method="group_limited_greedy", routed_scaling_factor=2.5,
+    )  # fmt: skip
+    theirs = DeepseekV2TopkRouter(config)
+    theirs.weight.data.normal_(0, spread)
+    ours, wanted = both(SoftmaxRouter(M, routing(False)), theirs, torch.randn(200, M))
+    assert torch.allclose(ours, wanted, atol=1e-6)
+
+
+def test_groups_that_are_as_good_are_not_kept_all() -> None:
+    kept = keep_best_groups(torch.zeros(3, EXPERTS), GROUPS, KEPT, best=2).isfinite()
+    assert (kept.view(3, GROUPS, -1).all(-1).sum(-1) == KEPT).all()
+    assert (kept.sum(-1) == KEPT * EXPERTS // GROUPS).all()

@@ -1,0 +1,85 @@
+"""Qwen3-MoE shapes: parity with transformers' forward, and every tensor and setting counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedConfig, Qwen3MoeConfig
+
+from bringup.diagnostics import BringupError
+from bringup.graphs.qwen3_moe import Qwen3MoeConfig as OurConfig
+from tests.models import family, parity
+
+SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+CASES: dict[str, PreTrainedConfig] = {
+    "more-experts-than-tokens": Qwen3MoeConfig(
+        **SIZES, hidden_size=30, intermediate_size=44, moe_intermediate_size=22, num_attention_heads=3,
+        num_key_value_heads=1, num_experts=67, num_experts_per_tok=2, norm_topk_prob=True,
+    ),
+    "dense-layers-tied": Qwen3MoeConfig(
+        **SIZES | {"num_hidden_layers": 4}, hidden_size=42, intermediate_size=50, moe_intermediate_size=26,
+        num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_experts=5, num_experts_per_tok=3,
+        mlp_only_layers=[3], decoder_sparse_step=2, tie_word_embeddings=True, attention_bias=True,
+    ),
+    "window-every-expert": Qwen3MoeConfig(
+        **SIZES, hidden_size=36, intermediate_size=40, moe_intermediate_size=34, num_attention_heads=3,
+        num_key_value_heads=3, head_dim=14, num_experts=4, num_experts_per_tok=4, rope_parameters=LINEAR,
+        use_sliding_window=True, sliding_window=9,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES)
+def checkpoint(request, tmp_path_factory) -> Path:
+    return parity.save_checkpoint(CASES[request.param], tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("target", ["torch", "cpu"])
+def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
+    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
+
+
+def test_every_tensor_matters(checkpoint: Path) -> None:
+    parity.assert_every_tensor_matters(checkpoint)
+
+
+def test_no_key_is_overlooked() -> None:
+    family.assert_no_key_is_overlooked(OurConfig, CASES["dense-layers-tied"])
+
+
+NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+GIVEN = dict(zip(NEEDED, (151, 64, 48, 3, 32), strict=True))
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_keys_that_are_absent(windows: bool) -> None:
+    """They mean what transformers takes them for."""
+    given = GIVEN | {"use_sliding_window": windows}
+    whole = json.loads(Qwen3MoeConfig(**given).to_json_string(use_diff=False))
+    assert OurConfig.from_hf(given) == OurConfig.from_hf(whole)
+    assert (OurConfig.from_hf(given).num_experts, OurConfig.from_hf(given).head_dim) == (128, 2)
+
+
+def test_experts_have_two_names() -> None:
+    """The published files' and that of transformers 5: either will do, but not two numbers."""
+    published, written = {"num_experts": 9}, {"num_local_experts": 9}
+    assert OurConfig.from_hf(GIVEN | published) == OurConfig.from_hf(GIVEN | written)
+    assert OurConfig.from_hf(GIVEN | published | written).num_experts == 9
+    with pytest.raises(BringupError, match=r"BU122.*num_experts"):
+        OurConfig.from_hf(GIVEN | written | {"num_experts": 8})
+
+
+def test_windows_from_a_layer_on_are_refused() -> None:
+    """As published, with windows switched off, `max_window_layers` says nothing."""
+    assert OurConfig.from_hf(GIVEN | {"max_window_layers": 48}).windows == (None,) * 3
+    with pytest.raises(BringupError, match=r"BU122.*max_window_layers"):
+        OurConfig.from_hf(GIVEN | {"max_window_layers": 48, "use_sliding_window": True})
+
+
+@pytest.mark.slow
+def test_keys_walk(checkpoint: Path) -> None:
+    print(family.assert_keys_walk(checkpoint))
