@@ -60,7 +60,7 @@ class Tracer:
                 {name: None for name in weights},
                 {name: None for name in states},
                 tuple(None for _ in inputs),
-                (None, None, None, blocks, None, None),
+                tuple(blocks if name == "block_table" else None for name in Step._fields),
             )
             exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
         return Traced(

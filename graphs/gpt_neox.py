@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): attention and MLP side by side, part of a head turns.
+"""GPT-NeoX, Pythia: attention beside the MLP, part of a head turns (Black et al. 2022; Biderman et al. 2023).
 
 N tokens of the step · m hidden · h heads · d channels a head · f feed-forward
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def _row(family: Family) -> tuple[str, ...]:
     targets = [target for target in ("torch", "cpu") if f"float32 {target} decode" in measured]
     return (
         family.name,
-        models.rstrip("."),
-        features.rstrip("."),
+        models,
+        re.sub(r"( \([^()]*\))?\.$", "", features),
         ", ".join(targets),
         f"{_worst(measured, 'float32', 'prefill', 'decode'):.0e}" if targets else "not measured",
         f"{_worst(measured, 'bfloat16', 'ratio'):.2f} x" if targets else "not measured",

@@ -54,7 +54,7 @@ def traced(
         {n: None for n in weights},
         {n: None for n in states},
         (None,) * len(values),
-        (None, None, None, blocks, None),
+        tuple(blocks if name == "block_table" else None for name in Step._fields),
     )
     with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), traceback.preserve_node_meta():
         args = (

@@ -21,7 +21,8 @@ from bringup.cli import models
 from bringup.cli.main import main
 
 code = compile({raising!r}, models.__file__, "exec")
-models.command.callback = type(main)(code, {{"__name__": "bringup.cli.models"}})
+raising = type(main)(code, {{"__name__": "bringup.cli.models"}})
+models.command.callback = lambda **options: raising()
 main()
 """
 RAISING = "raise ZeroDivisionError('no quotient for hf_abcdefghijklmnop')"

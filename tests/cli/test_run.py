@@ -125,7 +125,14 @@ def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
     assert last == "run it: bringup run gpt2.bundle --tokens 1,2,3"
     assert asked.pop("job").checkpoint.is_dummy
     out = Path("gpt2.bundle")
-    settings = {"target": "torch", "max_seq_len": 64, "force": False, "emit": "bundle", "dump_dir": None}
+    settings = {
+        "target": "torch",
+        "max_seq_len": 64,
+        "force": False,
+        "emit": "bundle",
+        "dump_dir": None,
+        "aux_hidden": (),
+    }
     assert asked == {"out": out, **settings}
 
 
