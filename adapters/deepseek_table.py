@@ -64,7 +64,7 @@ def _experts(deepseek: Adapter, config: DeepseekConfig) -> None:
 
 def matrix(module: str, shape: tuple[int, int], fp8: Block | None, axes: str = "out in", **sizes: int) -> Expr:
     """A module's weight. `shape` says how many scales there are, where there are any."""
-    weight = S(f"{module}.weight", axes, **sizes)
+    weight = S(f"{module}.weight", axes, dtype="", **sizes)
     if fp8 is None:
         return weight
     rows, columns = (-(-size // of) for size, of in zip(shape, fp8, strict=True))

@@ -22,7 +22,7 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.progress import Progress, Silent
 from bringup.stops import undisturbed
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"

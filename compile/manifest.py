@@ -18,6 +18,14 @@ MOST = 1 << 31  # of tokens, blocks and sizes
 # A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
 TENSOR = {"name": str, "shape": [int], "dtype": str}
 CALL = {"function": str, "prefix": str, "inputs": [int]}
+ENTRY = {
+    "name": str,
+    "num_tokens": int,
+    "num_sequences": int,
+    "calls": [CALL],
+    "outputs": {"*": int},
+    "inputs": [TENSOR],
+}
 FORM: dict[str, Any] = {
     "target": str,
     "asked_model": (str, None),
@@ -34,7 +42,7 @@ FORM: dict[str, Any] = {
     "files": {"*": str},
     "interface": {
         "functions": [{"name": str, "weights": [str], "states": [str]}],
-        "entries": [{"name": str, "num_tokens": int, "num_sequences": int, "calls": [CALL]}],
+        "entries": [ENTRY],
         "weights": [TENSOR],
         "states": [TENSOR],
         "max_blocks": int,
@@ -97,7 +105,8 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     for name in manifest["files"]:
         if not _inside(name):
             yield f"`files` names `{name}`, which is not in the bundle"
-    for tensor in (*interface["weights"], *interface["states"]):
+    inputs = (tensor for entry in interface["entries"] for tensor in entry["inputs"])
+    for tensor in (*interface["weights"], *interface["states"], *inputs):
         if DTYPES.get(tensor["dtype"]) is None or DTYPES[tensor["dtype"]].block:
             yield f"`{tensor['name']}` has dtype `{tensor['dtype']}`"
         if not all(0 <= size < MOST for size in tensor["shape"]):
@@ -109,6 +118,8 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"`{entry['name']}` calls `{name}`, which is not there" for name in unknown)
         if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
             yield f"`{entry['name']}` has a call with a negative input"
+        if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
+            yield f"`{entry['name']}` does not give logits"
     sizes = {entry["name"]: entry["num_tokens"] for entry in interface["entries"]}
     prefills = [name for name, size in sizes.items() if size > 1 and name == f"prefill_{size}"]
     if sizes.get("decode") != 1 or len(prefills) != len(interface["entries"]) - 1 or not prefills:

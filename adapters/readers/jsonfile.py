@@ -28,8 +28,6 @@ def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[
     """The JSON object that a file holds. Raises BU233 for what is no readable file, ValueError as `strict_json`."""
     with opened(path) as file:
         made = strict_json(file.read(MAX_TEXT + 1), bulk=bulk)
-    if bulk:  # its reader looks at what it knows, and no deeper
-        return made
     level: list[Any] = [made]
     for _ in range(deep):
         level = [inner for outer in level for inner in _members(outer)]

@@ -33,7 +33,6 @@ NAMES = {
 TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
 Kind = tuple[str, Shape, int]  # our dtype, shape, bytes
 Kinds = dict[tuple[Any, ...], Kind]
-NONE: Kind = ("", (), -1)
 AGAIN = "the file is damaged or was not written by a safetensors library; fetch or save it again"
 
 
@@ -74,11 +73,12 @@ def _tensor(path: Path, name: str, entry: Any, base: int, kinds: Kinds) -> Tenso
     try:
         written, listed, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         kind = written, *listed, *map(type, (*listed, begin, end))  # 1, 1.0 and True are equal
-        dtype, shape, nbytes = kinds.get(kind, NONE)
+        known = kinds.get(kind)
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
-    if end - begin != nbytes or not 0 <= begin <= end < MAX_NUMBER:
-        dtype, shape, nbytes = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
+    if known is None or end - begin != known[2] or not 0 <= begin <= end < MAX_NUMBER:
+        known = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
+    dtype, shape, nbytes = known
     return TensorInfo(name, dtype, shape, path, base + begin, nbytes)
 
 

@@ -22,7 +22,11 @@ CALLS = [("prologue", "", []), ("layer0", "h.0.", [0]), ("layer0", "h.1.", [1]),
 
 def entry(name: str, tokens: int) -> dict[str, Any]:
     calls = [{"function": f"{name}.{stage}", "prefix": prefix, "inputs": inputs} for stage, prefix, inputs in CALLS]
-    return {"name": name, "num_tokens": tokens, "num_sequences": 1, "calls": calls}
+    hidden = {"name": "hidden", "shape": [tokens, 4], "dtype": "float32"}
+    outputs = {"logits": len(calls), "hidden.1": 2}
+    return {
+        "name": name, "num_tokens": tokens, "num_sequences": 1, "calls": calls, "outputs": outputs, "inputs": [hidden],
+    }  # fmt: skip
 
 
 def manifest() -> dict[str, Any]:
