@@ -111,9 +111,9 @@ def hostile(small: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "report.html"
     before = small.checkpoint
     files = [Path(name.replace("/", "")) for name in HOSTILE[:4]]
-    headers = {n: replace(i, file=files[k % 4]) for k, (n, i) in enumerate(before.headers.items())}
+    headers = {n: i._replace(file=files[k % 4]) for k, (n, i) in enumerate(before.headers.items())}
     some = next(iter(headers.values()))
-    headers |= {f"h.{k}.{name}": replace(some, name=f"h.{k}.{name}") for k, name in enumerate(HOSTILE)}
+    headers |= {f"h.{k}.{name}": some._replace(name=f"h.{k}.{name}") for k, name in enumerate(HOSTILE)}
     provenance = dict.fromkeys(HOSTILE, HOSTILE[1])
     checkpoint = replace(before, headers=headers, source=HOSTILE[0], provenance=provenance)
     job = open_job(checkpoint=checkpoint)

@@ -110,7 +110,7 @@ def test_findings_stand_first_with_their_lines(compiled: Record, small: Job):
     said = words(page(compiled))
     assert "warning BU134" in said
     shapes = dict(small.checkpoint.headers)
-    shapes["extra"] = replace(next(iter(shapes.values())), name="extra")
+    shapes["extra"] = next(iter(shapes.values()))._replace(name="extra")
     broken = words(page(told(open_job(checkpoint=replace(small.checkpoint, headers=shapes)))))
     assert "1 error" in broken
     assert "nothing reads the tensor extra" in broken
@@ -137,7 +137,7 @@ def test_hostile_words_stay_words(hostile: Path):
 def test_llama_405b_is_small_enough():
     job = open_job("llama", "dummy", config=LLAMA_405B, dtype="bfloat16")
     files = [Path(f"model-{k:05}-of-00191.safetensors") for k in range(1, 192)]
-    headers = {n: replace(i, file=files[k % 191]) for k, (n, i) in enumerate(job.checkpoint.headers.items())}
+    headers = {n: i._replace(file=files[k % 191]) for k, (n, i) in enumerate(job.checkpoint.headers.items())}
     job = open_job("llama", replace(job.checkpoint, headers=headers), dtype="bfloat16")
     made = page(told(job))
     assert len(made.encode()) < 2_000_000
