@@ -26,7 +26,7 @@ class Computed:
     """A source that is computed: `run(*inputs)` gives an array of `shape` and `dtype`.
 
     `inputs` are regions over the same sources. `exact` says that no information is lost; `inverse`, where there is
-    one, takes the result back to the inputs.
+    one, takes the result back to the inputs. `block` says how many values of each dimension have one scale.
     """
 
     name: str
@@ -36,12 +36,17 @@ class Computed:
     run: Run
     exact: bool
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
+    block: Shape = ()
 
 
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
     """A GGUF block type read as float32."""
     shape = tuple(axis.size for axis in axes)
-    return Computed(f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype, shape), exact=False)
+    width, _ = DTYPES[dtype].block or (1, 1)
+    block = (*(1 for _ in shape[1:]), width)
+    return Computed(
+        f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype, shape), exact=False, block=block
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,36 +15,54 @@ from bringup.adapters.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
 Nests = dict[int, list[Nest]]  # by the source that they read
+Whole = list[tuple[list[Entry], dict[int, int]]]  # entries, and the bits of sources that each reads as a whole
 Users = dict[tuple[object, ...], list[tuple[Entry, int, list[Nest]]]]  # of a value: who, at which index, reading what
 
 
 def read_bits(plan: Plan) -> dict[str, int]:
     """For every tensor that the plan reads, how many of its bits, whatever the number of readers."""
-    whole, parts = coverage(plan)
-    return whole | parts
+    whole, parts = _readings(plan)
+    return {name: bits for name, (bits, _) in parts.items()} | dict(_bits(whole))
 
 
-def coverage(plan: Plan) -> tuple[dict[str, int], dict[str, int]]:
-    """The bits of tensors that are read as a whole; and of others, how many bits are read."""
-    result: dict[str, int] = {}
+def partly_read(plan: Plan) -> dict[str, int]:
+    """The tensors of which some bits reach no parameter: how many do."""
+    whole, parts = _readings(plan)
+    less = {name: bits for name, (bits, total) in parts.items() if bits < total}
+    elsewhere = dict(_bits(whole)) if less else {}
+    return {name: bits for name, bits in less.items() if name not in elsewhere}
+
+
+def _readings(plan: Plan) -> tuple[Whole, dict[str, tuple[int, int]]]:
+    """What single entries read as a whole; and of tensors that some read in part, the bits read and all there are."""
+    whole: Whole = []
     parts: dict[str, tuple[int, list[Nest]]] = {}
     for entries in _alike(plan):
         reading = _by_source(_read(entries[0].region.nests, entries[0].sources))
         totals = {i: total_bits(info) for i, info in enumerate(entries[0].sources) if isinstance(info, TensorInfo)}
-        whole = {index: totals[index] for index in reading if _distinct(reading[index], totals[index]) == totals[index]}
-        for entry in entries:
-            for index, total in whole.items():
-                result[entry.sources[index].name] = total
-            for index in reading.keys() - whole.keys():
+        full = {index: totals[index] for index in reading if _distinct(reading[index], totals[index]) == totals[index]}
+        whole.append((entries, full))
+        partly = reading.keys() - full.keys()
+        for entry in entries if partly else ():
+            for index in partly:
                 parts.setdefault(entry.sources[index].name, (totals[index], []))[1].extend(reading[index])
     counted: dict[tuple[object, ...], int] = {}
-    less: dict[str, int] = {}
+    read: dict[str, tuple[int, int]] = {}
     for name, (total, nests) in parts.items():
         shape = (total, *((nest.view, nest.src, nest.loops) for nest in nests))
         if shape not in counted:
             counted[shape] = _distinct(nests, total)
-        (result if counted[shape] == total else less).setdefault(name, counted[shape])
-    return result, {name: bits for name, bits in less.items() if name not in result}
+        read[name] = counted[shape], total
+    return whole, read
+
+
+def _bits(whole: Whole) -> Iterator[tuple[str, int]]:
+    return (
+        (entry.sources[index].name, bits)
+        for entries, full in whole
+        for entry in entries
+        for index, bits in full.items()
+    )
 
 
 def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
@@ -75,21 +93,12 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
 
 
 def _without_whole(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
-    """Takes out what some entry uses as a whole. Which could be meant is told by the first tensor of a value."""
-    firsts = {found[0][0].sources[_first(found[0][0], found[0][1])].name for found in users.values()}
+    """Takes out what some entry uses as a whole."""
+    meant = {key[0] for key in users}
     for entries, values in whole if users else ():
-        for index, value in values.items():
-            at = _first(entries[0], index)
-            for entry in entries:
-                if entry.sources[at].name in firsts:
-                    users.pop(_key(entry, value), None)
-
-
-def _first(entry: Entry, index: int) -> int:
-    """The source that a value reads first."""
-    value = entry.sources[index]
-    assert isinstance(value, Computed)
-    return value.inputs[0].nests[0].source
+        for value in values.values():
+            for entry in entries if value in meant else ():
+                users.pop(_key(entry, value), None)
 
 
 def _key(entry: Entry, value: Computed) -> tuple[object, ...]:

@@ -7,65 +7,96 @@ from collections.abc import Mapping
 from bringup.adapters.expr import Expr, S, stack
 from bringup.adapters.rules import Adapter, tied
 from bringup.adapters.values import dequant
+from bringup.adapters.where import where
+from bringup.diagnostics import fail
 from bringup.graphs.deepseek_base import DeepseekConfig
-from bringup.graphs.fp8 import Block
+from bringup.graphs.kept import Kept
 
 
 def table(name: str, config: DeepseekConfig) -> Adapter:
-    """What all have. A matrix in fp8 is payload times the scale of its block."""
+    """What all have."""
     deepseek = Adapter(name, defaults=("out in", "vocab m"), prefix="model.")
     deepseek["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
     deepseek["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
-    layer = "model.layers.{L}."
-    deepseek[layer + "{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")
-    _attention(deepseek, config)
-    _experts(deepseek, config)
-    for m, f in (("mlp", config.ffn), ("mlp.shared_experts", config.shared_experts * config.expert_ffn)):
-        for x, shape in (("gate", (f, config.hidden)), ("up", (f, config.hidden)), ("down", (config.hidden, f))):
-            at = f"layers.{{L}}.{m}.{x}_proj"
-            deepseek[f"model.{at}.weight"] = matrix(at, shape, config.fp8)
-        at = f"layers.{{L}}.{m}."
-        deepseek[f"model.{at}{{x:gate|up|down}}_proj.bias"] = S(at + "{x}_proj.bias")
-    deepseek.drop("layers.{L}.self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+    add_layers(deepseek, config)
 
     def of_draft(variables: Mapping[str, str]) -> bool:
         return 0 <= int(variables["L"]) - len(config.sparse) < config.draft_layers
 
-    why = "of the draft that predicts a further token (DeepSeek-V3 report §2.2)"
-    deepseek.drop("layers.{L}.{rest:**}", why=why, when=of_draft)
+    why = "of the draft that predicts a further token (DeepSeek-V3 report §2.2): the model `deepseek_mtp`"
+    deepseek.drop("layers.{L}.{rest:**}", why=why, when=of_draft, beside="layers.{L}.eh_proj.weight")
     return deepseek
+
+
+def add_layers(deepseek: Adapter, config: DeepseekConfig) -> None:
+    """The rules of layers, whether they are a model's or its draft's."""
+    at = place(config)
+    for n in ("input_layernorm", "post_attention_layernorm"):
+        deepseek[f"model.layers.{{L}}.{n}.weight"] = S(f"{at}{n}.weight")
+    _attention(deepseek, config)
+    _experts(deepseek, config)
+    for m, f in (("mlp", config.ffn), ("mlp.shared_experts", config.shared_experts * config.expert_ffn)):
+        for x, shape in (("gate", (f, config.hidden)), ("up", (f, config.hidden)), ("down", (config.hidden, f))):
+            deepseek[f"model.layers.{{L}}.{m}.{x}_proj.weight"] = matrix(config, f"{m}.{x}_proj", shape)
+        deepseek[f"model.layers.{{L}}.{m}.{{x:gate|up|down}}_proj.bias"] = S(f"{at}{m}.{{x}}_proj.bias")
+    deepseek.drop(f"{at}self_attn.rotary_emb.inv_freq", why="rope frequencies: computed from the config")
+
+
+def place(config: DeepseekConfig) -> str:
+    """Where a checkpoint has the layers: those of a model by their numbers, that of a draft past a model's last."""
+    return f"layers.{config.layers.start}." if config.layers.start else "layers.{L}."
 
 
 def _attention(deepseek: Adapter, config: DeepseekConfig) -> None:
     m, h, d = config.hidden, config.num_heads, config.plain_dim + config.head_dim
     q, c, n, v = config.q_rank or 0, config.kv_rank, config.plain_dim, config.value_dim
-    at = "layers.{L}.self_attn."
+    target, at = "model.layers.{L}.self_attn.", place(config) + "self_attn."
     shapes = {"q": (h * d, m), "q_a": (q, m), "q_b": (h * d, q), "o": (m, h * v)}
     for x in ("q_a", "q_b", "o") if config.q_rank else ("q", "o"):
-        deepseek[f"model.{at}{x}_proj.weight"] = matrix(f"{at}{x}_proj", shapes[x], config.fp8)
-    latent = at + "kv_a_proj_with_mqa"
-    deepseek[f"model.{latent}.weight"] = matrix(latent, (c + config.head_dim, m), config.fp8)
-    deepseek[f"model.{at}{{x:q_a_proj|kv_a_proj_with_mqa|o_proj}}.bias"] = S(at + "{x}.bias")
-    deepseek[f"model.{at}{{x:q_a|kv_a}}_layernorm.weight"] = S(at + "{x}_layernorm.weight")
-    both = matrix(at + "kv_b_proj", (h * (n + v), c), config.fp8, "(h x) c", x=n + v)
+        deepseek[f"{target}{x}_proj.weight"] = matrix(config, f"self_attn.{x}_proj", shapes[x])
+    latent = "kv_a_proj_with_mqa"
+    deepseek[f"{target}{latent}.weight"] = matrix(config, f"self_attn.{latent}", (c + config.head_dim, m))
+    deepseek[target + "{x:q_a_proj|kv_a_proj_with_mqa|o_proj}.bias"] = S(at + "{x}.bias")
+    deepseek[target + "{x:q_a|kv_a}_layernorm.weight"] = S(at + "{x}_layernorm.weight")
+    both = matrix(config, "self_attn.kv_b_proj", (h * (n + v), c), "(h x) c", x=n + v)
     parts = both.mv("(h x) c -> h x c", h=h).split("x", n, v)
     for x, axis, part in zip("kv", "nv", parts, strict=True):
-        deepseek[f"model.{at}{x}_b_proj.weight"] = part.mv(f"h {axis} c -> (h {axis}) c")
+        deepseek[f"{target}{x}_b_proj.weight"] = part.mv(f"h {axis} c -> (h {axis}) c")
 
 
 def _experts(deepseek: Adapter, config: DeepseekConfig) -> None:
     m, f = config.hidden, config.expert_ffn
-    mlp = "layers.{L}.mlp."
-    deepseek[f"model.{mlp}gate.{{p:weight|e_score_correction_bias}}"] = S(mlp + "gate.{p}")
+    target = "model.layers.{L}.mlp."
+    deepseek[target + "gate.{p:weight|e_score_correction_bias}"] = S(place(config) + "mlp.gate.{p}")
     for x, shape, axes in (("gate", (f, m), "f m"), ("up", (f, m), "f m"), ("down", (m, f), "m f")):
-        expert = matrix(f"{mlp}experts.{{E}}.{x}_proj", shape, config.fp8, axes)
-        deepseek[f"model.{mlp}experts.{x}_proj"] = stack(expert, over="E", n=config.routing.experts)
+        expert = matrix(config, f"mlp.experts.{{E}}.{x}_proj", shape, axes)
+        deepseek[f"{target}experts.{x}_proj"] = stack(expert, over="E", n=config.routing.experts)
 
 
-def matrix(module: str, shape: tuple[int, int], fp8: Block | None, axes: str = "out in", **sizes: int) -> Expr:
-    """A module's weight. `shape` says how many scales there are, where there are any."""
-    weight = S(f"{module}.weight", axes, dtype="", **sizes)
-    if fp8 is None:
+def matrix(config: DeepseekConfig, module: str, shape: tuple[int, int], axes: str = "out in", **sizes: int) -> Expr:
+    """The weight of a layer's module; in fp8, payload times the scale of its block, but where the layer's is kept.
+
+    `shape` says how many scales there are. Raises BU122 where some experts of a layer are kept and others are not.
+    """
+    at = place(config) + module
+    weight = S(f"{at}.weight", axes, dtype="", **sizes)
+    if config.fp8 is None:
         return weight
-    rows, columns = (-(-size // of) for size, of in zip(shape, fp8, strict=True))
-    return dequant(weight, S(f"{module}.weight_scale_inv", "r k", r=rows, k=columns), fp8)
+    rows, columns = (-(-size // of) for size, of in zip(shape, config.fp8.block, strict=True))
+    scaled = dequant(weight, S(f"{at}.weight_scale_inv", "r k", r=rows, k=columns), config.fp8.block)
+    kept = _layers_kept(config, module, config.fp8.kept) if config.fp8.kept else set[int]()
+    if len(kept) in (0, len(config.layers)):
+        return weight if kept else scaled
+    return where("L", kept, weight, scaled)
+
+
+def _layers_kept(config: DeepseekConfig, module: str, kept: Kept) -> set[int]:
+    found = set[int]()
+    for number in config.layers:
+        name = f"model.layers.{number}.{module}"
+        of_experts = {name.format(E=index) in kept for index in range(config.routing.experts if "{E}" in name else 1)}
+        if len(of_experts) > 1:
+            said = f"`quantization_config` keeps some of `{name}` as they were, and not those of all experts"
+            raise fail("BU122", said, help="a layer's experts are read as one array: all of them are kept, or none")
+        found |= {number} if of_experts == {True} else set()
+    return found

@@ -223,11 +223,10 @@ class Stack(Expr):
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
         mark = f"\0{self.over}\0"  # no name holds it: each name is made once, and then numbered
-        first = list(self.of.leaves({**bindings, self.over: mark}))
-        for index in range(self.n):
-            number = str(index)
-            for leaf, name in first:
-                yield leaf, name.replace(mark, number)
+        first = [(leaf, name.split(mark)) for leaf, name in self.of.leaves({**bindings, self.over: mark})]
+        for number in map(str, range(self.n)):
+            for leaf, parts in first:
+                yield leaf, number.join(parts)
 
     def region(self, scope: Scope) -> Region:
         regions: list[Region] = []

@@ -29,5 +29,6 @@ def adapter(config: Glm4MoeConfig) -> Adapter:
     def of_draft(variables: Mapping[str, str]) -> bool:
         return layers <= int(variables["L"]) < layers + config.draft_layers
 
-    glm.drop("layers.{L}.{rest:**}", why="the draft layer that predicts one token further", when=of_draft)
+    why = "the draft layer that predicts one token further"
+    glm.drop("layers.{L}.{rest:**}", why=why, when=of_draft, beside="layers.{L}.eh_proj.weight")
     return glm

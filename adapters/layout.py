@@ -30,6 +30,20 @@ def fused() -> Adapter:
     return layout
 
 
+def shared_as_experts(width: int) -> Adapter:
+    """What every token goes to stands behind the routed experts, `width` wide as they are: one product has them all.
+
+    Whoever routes then adds their numbers, E and on, to each token's choice, with weight 1 (as ATOM's fused shared
+    experts do). Biases, where a shared expert has some, stay apart.
+    """
+    layout = Adapter("shared as experts")
+    routed, shared = "{p}.experts.{x}_proj", "{p}.shared_experts.{x}_proj.weight"
+    for x, before, after in (("gate|up", "(e f) m", "e f m"), ("down", "m (e f)", "e m f")):
+        behind = S(shared).mv(f"{before} -> {after}", f=width)
+        layout[f"{{p:**}}.experts.{{x:{x}}}_proj"] = cat(S(routed), behind, axis="e")
+    return layout
+
+
 def lay_out(plan: Plan, layout: Adapter) -> Plan:
     """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan."""
     made: dict[str, Entry] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bringup.spec import TensorInfo
 
@@ -43,6 +43,13 @@ class Names:
             return [info]
         return [name if name.partition(".")[0] in self.outside else self.carried + name]
 
+    def all_behind(self, names: Sequence[str]) -> list[TensorInfo | str]:
+        """`behind` of many names, one after the other."""
+        found = [*map(self.headers.get, [self.carried + name for name in names])]
+        if all(found) and (not self.carried or self.own.keys().isdisjoint(names)):
+            return cast("list[TensorInfo | str]", found)  # as it should be, and soon told of 90,000
+        return [one for name in names for one in self.behind(name)]
+
     def get(self, name: str) -> TensorInfo | None:
         """The tensor of that name. One that stands there without a prefix wins over one that has it."""
         if info := self.own.get(name):
@@ -67,7 +74,7 @@ class Names:
 
     def items(self, but: Container[str] = ()) -> Iterator[tuple[str, TensorInfo]]:
         """Every tensor by the name that drops use, without those whose own name is in `but`."""
-        return ((self.bare(name), info) for name, info in self.headers.items() if name not in but)
+        return ((self.bare(name), info) for name, info in self.headers.items() if info.name not in but)
 
 
 class Translated(Names):
@@ -87,6 +94,9 @@ class Translated(Names):
         expr, bindings = meant
         defaults = scope.defaults if isinstance(expr, Source) else ()
         return expr.region(replace(scope, names=self.raw, bindings=bindings, defaults=defaults))
+
+    def all_behind(self, names: Sequence[str]) -> list[TensorInfo | str]:
+        return [one for name in names for one in self.behind(name)]
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         meant = self._meaning(name)

@@ -149,6 +149,15 @@ def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(kept)
 
 
+def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """What a nest reads of a source with axes of `sizes`: on each axis the first position and one past the last."""
+    for grid in _grids(nest.swapped(), sizes):
+        spans = [1] * len(sizes)
+        for extent, _, axis, step in grid.loops:
+            spans[axis] += (extent - 1) * step
+        yield tuple((at, at + span) for at, span in zip(grid.starts, spans, strict=True))
+
+
 def boxes(nests: Sequence[Nest], size: int) -> list[tuple[tuple[int, int], ...]] | None:
     """The source side of nests as boxes on one common grid of a source of `size` elements; None if there is none."""
     strides = sorted({src for nest in nests for _, src, _ in nest.loops} | {1, size})

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from operator import attrgetter
+from functools import cache, cached_property, partial
+from itertools import chain
+from operator import attrgetter, itemgetter
 
 from bringup.adapters.computed import Computed
+from bringup.adapters.dropped import set_aside
 from bringup.adapters.expr import Expr, Source
 from bringup.adapters.names import Names, Translated
-from bringup.adapters.pattern import Unbound, closed, match
+from bringup.adapters.pattern import Unbound
 from bringup.adapters.problems import (
     Problem,
     axes_problem,
@@ -32,7 +34,7 @@ from bringup.graphs.axes import Axes, AxesError, Axis, shape_of, show, sizes_of
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import TensorInfo
 
-NAME, KIND = attrgetter("name"), attrgetter("shape", "dtype")
+NAME, KIND = attrgetter("name"), itemgetter(slice(1, 3))  # dtype and shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Entry:
         return packed.to((*words, Axis("value", n))).bits(self.declared.storage[1], "")
 
 
-@dataclass(slots=True)
+@dataclass
 class Plan:
     """Every parameter's entry, the tensors that were dropped, and what does not fit."""
 
@@ -70,11 +72,21 @@ class Plan:
     headers: Mapping[str, TensorInfo]
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
-    wanted: dict[str, str] = field(default_factory=dict[str, str])  # tensor → first parameter that asks for it
+    unread: list[str] = field(default_factory=list[str])  # neither wanted nor dropped
+    asked: list[tuple[str, Iterable[str]]] = field(default_factory=list[tuple[str, Iterable[str]]])  # tensors, by whom
     problems: list[Problem] = field(default_factory=list[Problem])
     compare: list[tuple[Entry, Entry]] = field(default_factory=list[tuple[Entry, Entry]])  # tied, yet both present
     prefix: str = ""  # of the checkpoint's names, which rules leave out
     cut: dict[str, Drop] = field(default_factory=dict[str, Drop])  # drops of what rules leave of a tensor
+
+    @cached_property
+    def wanted(self) -> dict[str, str]:
+        """The tensors that parameters ask for, with the first parameter that does. Known once all are planned."""
+        wanted: dict[str, str] = {}
+        for parameter, names in self.asked:
+            for name in names:
+                wanted.setdefault(name, parameter)
+        return wanted
 
     def aliases(self) -> dict[str, str]:
         """Parameters that hold the same values as an earlier one, by construction: {later: first}."""
@@ -95,7 +107,7 @@ def make_plan(
     `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
     """
     plan = Plan(signature, headers, prefix=adapter.prefix)
-    names = Translated(headers, dialect) if dialect else Names(headers, adapter.prefixes, adapter.outside())
+    names = Translated(headers, dialect) if dialect else adapter.names(headers)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
@@ -111,17 +123,18 @@ def make_plan(
                 _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
         except Unbound as error:
             raise unbound(rule, error) from None
-    _drop(plan, (*adapter.drops, *(dialect.drops if dialect else ())), names)
+    wanted = set(chain.from_iterable(tensors for _, tensors in plan.asked))
+    aside = set_aside(wanted, (*adapter.drops, *(dialect.drops if dialect else ())), names)
+    plan.dropped, plan.cut, plan.unread = aside.dropped, aside.cut, aside.unread
+    plan.problems += aside.problems
     return plan
 
 
 def _excuse(plan: Plan, declared: Declared, claims: Iterable[tuple[Rule, dict[str, str]]], names: Names) -> None:
     """Notes the tensors that a parameter without one rule would read: they are not unread for a reason of their own."""
     meant = [name for rule, bindings in claims for _, name in rule.made.leaves(bindings)]
-    for name in meant or [names.bare(declared.name)]:
-        for found in names.behind(name):
-            if isinstance(found, TensorInfo):
-                plan.wanted.setdefault(found.name, declared.name)
+    behind = [found for name in meant or [names.bare(declared.name)] for found in names.behind(name)]
+    plan.asked.append((declared.name, [found.name for found in behind if isinstance(found, TensorInfo)]))
 
 
 def _choose(
@@ -140,7 +153,7 @@ def _choose(
     sources = tuple(found for found in behind if isinstance(found, str))
     present = not sources
     if not present and not when:
-        plan.wanted |= {f if isinstance(f, str) else f.name: declared.name for f in behind}
+        plan.asked.append((declared.name, [f if isinstance(f, str) else f.name for f in behind]))
         plan.problems.append(
             Problem(
                 code="BU109",
@@ -152,7 +165,7 @@ def _choose(
             )
         )
         return None
-    if present and when and all(name in names for _, name in other.leaves(bindings)):
+    if present and when and rule.expr.alike and all(name in names for _, name in other.leaves(bindings)):
         with suppress(AxesError):  # it is told when `own` is planned
             made = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
             plan.compare += [(made[0], made[1])] if made[0] and made[1] else []
@@ -177,29 +190,29 @@ def _plan_one(
     names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
 ) -> None:
-    leaves = [(leaf, names.behind(name)) for leaf, name in expr.leaves(bindings)]
-    found = [one for _, behind in leaves for one in behind]
+    leaves = list(expr.leaves(bindings))
+    found = names.all_behind([name for _, name in leaves])
     infos = [info for info in found if isinstance(info, TensorInfo)]
     absent = tuple(dict.fromkeys(name for name in found if isinstance(name, str))) if len(infos) < len(found) else ()
-    for name in (*absent, *map(NAME, infos)):
-        plan.wanted.setdefault(name, declared.name)
-    scope = _scope(adapter, declared, expr, bindings, names)
+    plan.asked.append((declared.name, [*absent, *map(NAME, infos)]))
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
-        plan.problems += shapes(declared, rule, misfits_beside(leaves, scope))
+        scope = _scope(adapter, declared, expr, bindings, names)
+        plan.problems += shapes(declared, rule, misfits_beside(_behind(leaves, names), scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *map(KIND, infos))
     if known := proved.get(facts):
         region, sources = known
         fresh = iter(infos)
-        sources = tuple(next(fresh) if isinstance(source, TensorInfo) else source for source in sources)
+        sources = tuple([source if isinstance(source, Computed) else next(fresh) for source in sources])
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
         return
+    scope = _scope(adapter, declared, expr, bindings, names)
     try:
         region = _evaluate(declared, expr, scope)
     except AxesError as error:
-        plan.problems += odd_ones(declared, rule, leaves) or [
+        plan.problems += odd_ones(declared, rule, _behind(leaves, names)) or [
             axes_problem(declared, rule, infos, error, adapter.defaults)
         ]
         return
@@ -209,6 +222,10 @@ def _plan_one(
         sources = tuple(scope.sources)
         proved[facts] = region, sources
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
+
+
+def _behind(leaves: Iterable[tuple[Source, str]], names: Names) -> list[tuple[Source, list[TensorInfo | str]]]:
+    return [(leaf, names.behind(name)) for leaf, name in leaves]
 
 
 def _scope(adapter: Adapter, declared: Declared, expr: Expr, bindings: Mapping[str, str], names: Names) -> Scope:
@@ -239,51 +256,3 @@ def _by_position(region: Region, declared: Axes) -> Region:
             f"the parameter is `{show(declared)}`"
         )
     return replace(region, axes=declared)
-
-
-def _drop(plan: Plan, drops: Iterable[Drop], names: Names) -> None:
-    """Marks dropped tensors, and notes drops that meet fewer or more tensors than they expect, in any layer."""
-    loose = list(names.items(but=plan.wanted))
-    for drop in drops:
-        variables = sorted(closed(drop.pattern))
-        counts: dict[tuple[str, ...], int] = {}
-        named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
-        if named and named.name in plan.wanted and (drop.when is None or drop.when({})):
-            plan.cut.setdefault(named.name, drop)
-        for name, info in loose:
-            bindings = match(drop.pattern, name)
-            if bindings is None or (drop.when and not drop.when(bindings)):
-                continue
-            plan.dropped.setdefault(info.name, drop)
-            key = tuple(bindings[variable] for variable in variables)
-            counts[key] = counts.get(key, 0) + 1
-        least, most = drop.expect
-        for key in _layers(drop.pattern, names) if least else ():
-            counts.setdefault(key, 0)
-        wrong: dict[int, list[tuple[str, ...]]] = {}
-        for key, count in counts.items():
-            if not least <= count <= most:
-                wrong.setdefault(count, []).append(key)
-        expected = f"{least} to {most}" if least < most else f"{least}"
-        for count, keys in wrong.items():
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            first = min(keys, key=lambda key: [(len(value), value) for value in key])
-            where = f" for {', '.join(map('='.join, zip(variables, first, strict=True)))}{more}" if variables else ""
-            plan.problems.append(
-                Problem(
-                    code="BU111",
-                    rule=drop,
-                    expected=expected,
-                    actual=str(count),
-                    message=f"drop `{drop.pattern}` ({drop.why}) meets {count} tensors{where}, expects {expected}",
-                )
-            )
-
-
-def _layers(pattern: str, names: Names) -> set[tuple[str, ...]]:
-    """The layers in which a drop's tensors could be: those of any tensor that begins as the pattern does."""
-    head, hole, _ = pattern.partition("}")
-    if not hole or closed(pattern) != closed(head + hole):
-        return {()}
-    found = (match(f"{head}}}.{{rest:**}}", name) for name, _ in names.items())
-    return {tuple(bindings[variable] for variable in sorted(closed(pattern))) for bindings in found if bindings}

@@ -124,21 +124,19 @@ class Region:
 
 def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
     """Regions side by side along a dimension, which becomes the sum `name` of theirs."""
-    first = regions[0]
-    for other in regions[1:]:
-        rest = [shape for k, shape in enumerate(other.shape) if k != axis]
-        if len(other.shape) != len(first.shape) or rest != [s for k, s in enumerate(first.shape) if k != axis]:
-            raise AxesError(f"cannot put {list(other.shape)} beside {list(first.shape)} along axis {axis}")
+    first, shapes = regions[0], [region.shape for region in regions]
+    for other, shape in zip(regions, shapes, strict=True):
+        if (shape[:axis], shape[axis + 1 :]) != (shapes[0][:axis], shapes[0][axis + 1 :]):
+            raise AxesError(f"cannot put {list(shape)} beside {list(shapes[0])} along axis {axis}")
         if other.word != first.word or (other.dtype != first.dtype and not {other.dtype, first.dtype} <= FLOATS):
             raise AxesError(f"cannot put {other.dtype} beside {first.dtype}")
-    outer, inner = math.prod(first.shape[:axis]), math.prod(first.shape[axis + 1 :]) * first.word
-    total = sum(region.shape[axis] for region in regions)
+    outer, inner = math.prod(shapes[0][:axis]), math.prod(shapes[0][axis + 1 :]) * first.word
+    total = sum(shape[axis] for shape in shapes)
     nests: list[Nest] = []
     at = 0
-    for region in regions:
-        size = region.shape[axis]
-        nests += project(region.nests, (outer, size * inner), (total * inner, 1), base=at * inner)
-        at += size
+    for region, shape in zip(regions, shapes, strict=True):
+        nests += project(region.nests, (outer, shape[axis] * inner), (total * inner, 1), base=at * inner)
+        at += shape[axis]
     parts = tuple(region.axes[axis] for region in regions)
     joined = Axis(name, total, parts, sum=True)
     widest = max((region.dtype for region in regions), key=lambda name: DTYPES[name].bits)

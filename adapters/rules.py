@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bringup.adapters.expr import Expr, Source
-from bringup.adapters.pattern import closed, compile_pattern, match, spelled
+from bringup.adapters.names import Names
+from bringup.adapters.pattern import closed, compile_pattern, fill, match, spelled
 from bringup.graphs.axes import Axes, parse
 from bringup.grouping import digits
-from bringup.spec import Site
+from bringup.spec import Site, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A parameter that a checkpoint may leave out because it equals another; see `tied`."""
+    """A parameter that another tensor may stand for; see `tied` and `either`. `alike`: both have the same values."""
 
     own: Expr
     other: Expr
     when: bool
+    alike: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,12 @@ class Rule:
         """The expression, of a tie its own."""
         return self.expr.own if isinstance(self.expr, Tied) else self.expr
 
+    @property
+    def own(self) -> tuple[Expr, ...]:
+        """What the parameter is made of where it is not tied to another: of two that may serve, both."""
+        both = isinstance(self.expr, Tied) and not self.expr.alike
+        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.made,)
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
@@ -47,7 +55,15 @@ class Drop:
     why: str
     expect: tuple[int, int]
     when: Callable[[Mapping[str, str]], bool] | None
+    beside: str
     site: Site
+
+    def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
+        """The pattern's variables where a tensor is meant; None where it is not. `names` are those that there are."""
+        found = match(self.pattern, name)
+        if found is None or (self.when and not self.when(found)):
+            return None
+        return None if self.beside and fill(self.beside, found) not in names else found
 
 
 @dataclass(slots=True)
@@ -56,7 +72,7 @@ class Adapter:
 
     `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
     `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
-    `wrappers` are others that may stand in its place.
+    `wrappers` are others that may stand in its place. `infix` is a name that may stand inside of others.
     """
 
     name: str
@@ -65,6 +81,7 @@ class Adapter:
     wrappers: tuple[str, ...] = ()
     rules: list[Rule] = field(default_factory=list[Rule])
     drops: list[Drop] = field(default_factory=list[Drop])
+    infix: str = ""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -81,16 +98,18 @@ class Adapter:
         why: str,
         expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
+        beside: str = "",
     ) -> None:
         """Leaves out the tensors of a pattern.
 
         `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
         one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
-        pattern's variables and says whether a tensor is really meant.
+        pattern's variables and says whether a tensor is really meant. `beside` names one, with the same variables, that
+        the checkpoint has to have as well.
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, Site.outside("adapters/rules.py")))
+        self.drops.append(Drop(pattern, why, bounds, when, beside, Site.outside("adapters/rules.py")))
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
         """Every rule that claims a parameter, with its pattern's variables."""
@@ -99,10 +118,9 @@ class Adapter:
             if bindings is not None:
                 yield rule, bindings
 
-    def leaves_out(self, name: str) -> bool:
+    def leaves_out(self, name: str, names: Names) -> bool:
         """Whether a tensor, by the name that drops use, is one that some drop means."""
-        bound = ((drop, match(drop.pattern, name)) for drop in self.drops)
-        return any(found is not None and (drop.when is None or drop.when(found)) for drop, found in bound)
+        return any(drop.means(name, names) is not None for drop in self.drops)
 
     def idle(self, names: Iterable[str]) -> dict[str, Rule]:
         """What the patterns spell that is none of these parameters, with the rule."""
@@ -110,10 +128,20 @@ class Adapter:
         spelt = {name: rule for rule in self.rules for name in spelled(rule.pattern)}
         return {name: rule for name, rule in spelt.items() if name not in claimed}
 
+    def names(self, headers: Mapping[str, TensorInfo]) -> Names:
+        """A checkpoint's tensors by the names that rules use; one without the infix wins over one that has it."""
+        if self.infix:
+            short = {name: name.replace(f".{self.infix}.", ".") for name in headers}
+            headers = {name if short[name] in headers else short[name]: info for name, info in headers.items()}
+        return Names(headers, self.prefixes, self.outside())
+
     def outside(self) -> set[str]:
-        """First names of tensors that are never below the prefix: those of parameters that are not."""
-        made = [rule.made for rule in self.rules if not rule.pattern.startswith(self.prefix)]
-        return {expr.name.partition(".")[0] for expr in made if isinstance(expr, Source)}
+        """First names of tensors that are never below the prefix: those that only parameters which are not read."""
+        first: dict[bool, set[str]] = {True: set(), False: set()}
+        for rule in self.rules:
+            below = rule.pattern.startswith(self.prefix)
+            first[below] |= {expr.name.partition(".")[0] for expr in rule.own if isinstance(expr, Source)}
+        return first[False] - first[True]
 
     def default_axes(self, declared: Axes) -> Axes:
         """How a source without axes is taken to be stored, with the sizes of the declaration; () where nothing says."""
@@ -132,4 +160,9 @@ def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
 
     An untied parameter that is absent is an error. One that is tied and present is used, and compared with `other`.
     """
-    return Tied(own, other, when)
+    return Tied(own, other, when, alike=True)
+
+
+def either(own: Expr, other: Expr) -> Tied:
+    """`own` where the checkpoint has it; else `other`, which serves another model as well and may have other values."""
+    return Tied(own, other, when=True, alike=False)

@@ -21,7 +21,12 @@ def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan
     An axis shorter than the number of ranks is shared (each of its indices by ranks / size ranks), as grouped-query
     key heads are. Raises BU130 where a size does not divide, or where no parameter has an axis of that name.
     """
-    entries = {name: _sliced(name, entry, axes, rank, ranks) for name, entry in plan.entries.items()}
+    alike: dict[tuple[int, Axes], Region] = {}
+    entries: dict[str, Entry] = {}
+    for name, entry in plan.entries.items():
+        key = id(entry.region), entry.declared.axes  # of layers that are alike, one is cut
+        entries[name] = _sliced(name, entry, axes, rank, ranks, alike.get(key))
+        alike[key] = entries[name].region
     known = divisible(plan)
     for axis in axes:
         if plan.entries and axis not in known:
@@ -35,9 +40,11 @@ def divisible(plan: Plan) -> set[str]:
     return {factor for entry in plan.entries.values() for axis in entry.declared.axes for factor in _factors(axis)}
 
 
-def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: int) -> Entry:
-    sizes = {n.name: n.size for axis in entry.declared.axes for n in axis.walk() if n.name in axes and not n.parts}
-    region = clip(entry.region, {axis: _range(name, axis, size, rank, ranks) for axis, size in sizes.items()})
+def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: int, region: Region | None) -> Entry:
+    """A rank's part of a parameter; `region` is what it is filled from, where that is known."""
+    if region is None:
+        sizes = {n.name: n.size for axis in entry.declared.axes for n in axis.walk() if n.name in axes and not n.parts}
+        region = clip(entry.region, {axis: _range(name, axis, size, rank, ranks) for axis, size in sizes.items()})
     declared = replace(entry.declared, axes=region.axes)
     if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
         raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")

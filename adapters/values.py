@@ -15,7 +15,7 @@ from bringup.adapters.expr import Expr
 from bringup.adapters.region import Region
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, DtypeError, show, sized
-from bringup.spec import DTYPES
+from bringup.spec import DTYPES, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ else:
 
 @dataclass(frozen=True)
 class ValueNode(Expr):
-    """An expression whose value is computed from other expressions' arrays."""
+    """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`."""
 
     name: str
     parts: tuple[Expr, ...]
@@ -35,6 +35,7 @@ class ValueNode(Expr):
     run: Run
     exact: bool
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
+    block: Shape = ()
 
     def inputs(self) -> tuple[Expr, ...]:
         return self.parts
@@ -43,7 +44,8 @@ class ValueNode(Expr):
         inputs = tuple(part.region(scope) for part in self.parts)
         axes, dtype = self.law(inputs)
         shape = tuple(axis.size for axis in axes)
-        return scope.whole(Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse), axes)
+        made = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block)
+        return scope.whole(made, axes)
 
 
 def cast(x: Expr, dtype: str) -> Expr:
@@ -99,7 +101,8 @@ def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "f
             factors = factors.repeat(n, axis).take(range(array.shape[axis]), axis)
         return (array.astype("float32") * factors).astype(numpy_dtype(dtype))
 
-    return ValueNode(f"dequantise by blocks of {list(block)}", (payload, scales), law, run, exact=False)
+    name = f"dequantise by blocks of {list(block)}"
+    return ValueNode(name, (payload, scales), law, run, exact=False, block=block)
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:

@@ -38,7 +38,8 @@ HEAD = f"""# Fidelity
 
 Written by `python benchmarks/fidelity.py`. Largest |difference| of a logit, over the largest |logit| of transformers,
 over all tiny configurations of a family's tests: {shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one
-(decode), against transformers' own forward with its cache, from the same weights and at the same dtype.
+(decode), against transformers' own forward with its cache, from the same weights and at the same dtype. Of a draft it
+is transformers' decoder layer, between the parts that a draft adds.
 
 - **float32** may be {shown.WORST["torch"]:.0e} away on `torch` and {shown.WORST["cpu"]:.0e} on `cpu`: the sums are the
   same, in another order.
@@ -59,7 +60,7 @@ def main() -> None:
         print(name, flush=True)
         told[name] = figures(name)
         FIDELITY.write_text(json.dumps(dict(sorted(told.items())), indent=1) + "\n", "utf-8")
-    PAGE.write_text(HEAD + "\n".join(rows(told)) + "\n", "utf-8")
+    PAGE.write_text(HEAD + "\n".join(rows(dict(sorted(told.items())))) + "\n", "utf-8")
 
 
 def figures(name: str) -> Figures:
@@ -79,15 +80,15 @@ def figures(name: str) -> Figures:
 
 
 def measured(case: shown.Written, dtype: str) -> Iterator[tuple[str, float | str | list[float]]]:
-    tokens, theirs = shown.reference(case.reference)
+    tokens, theirs = case.theirs()
     exact = None
     if dtype == "bfloat16":
-        exact = shown.stepwise(parity.load_reference(case.reference, "float32"), tokens, shown.PROMPT)
+        _, exact = case.theirs("float32")
         yield "transformers bfloat16", far(theirs, exact)
     for target in TARGETS:
         key = f"{dtype} {target}"
         try:
-            ours = logits(case.checkpoint, tokens, target)
+            ours = logits(case, tokens, target)
         except BringupError as refusal:
             yield key, refusal.findings[0].code
             continue
@@ -97,12 +98,12 @@ def measured(case: shown.Written, dtype: str) -> Iterator[tuple[str, float | str
             yield f"{key} ratio", (of_rows(ours, exact) / of_rows(theirs, exact)).tolist()
 
 
-def logits(checkpoint: Path, tokens: list[int], target: str) -> np.ndarray:
-    job = open_job(checkpoint=str(checkpoint))
+def logits(case: shown.Written, tokens: list[int], target: str) -> np.ndarray:
+    job = open_job(case.model, str(case.checkpoint))
     with tempfile.TemporaryDirectory() as folder:
         settings: Any = {"max_seq_len": len(tokens), "buckets": (shown.PROMPT,), "all_logits": True}
         bundle = build(job, out=Path(folder, "b"), target=target, **settings)
-        return parity.run(load(bundle), tokens, shown.PROMPT)
+        return parity.run(load(bundle), tokens, shown.PROMPT, **case.inputs)
 
 
 def far(ours: np.ndarray, theirs: np.ndarray) -> float:

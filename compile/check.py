@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bringup.adapters.coverage import coverage, half_used, total_bits
+from bringup.adapters.coverage import half_used, partly_read, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
@@ -37,14 +37,13 @@ def check(plan: Plan, model: str = "") -> Report:
         if p.code != "BU102":
             alike.setdefault(_mistake(p, site(p)), []).append(p)
     report.findings += (_other(plan, facts) for facts in alike.values())
-    whole, partly = coverage(plan)
-    report.findings += _partly_read(plan, partly)
+    report.findings += _partly_read(plan)
     report.findings += _odd_squares(plan)
     report.findings += odd_dtypes(plan)
     report.counts = {
         "parameters": len(plan.signature),
         "tensors": len(plan.headers),
-        "consumed": len(whole) + len(partly),
+        "consumed": len(plan.headers) - len(plan.dropped) - len(plan.unread),
         "dropped": len(plan.dropped),
     }
     return report
@@ -110,10 +109,10 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     )
 
 
-def _partly_read(plan: Plan, bits: dict[str, int]) -> Iterator[Diagnostic]:
-    """Tensors of which some elements reach no parameter; `bits` are read of them."""
+def _partly_read(plan: Plan) -> Iterator[Diagnostic]:
+    """Tensors of which some elements reach no parameter."""
     parts: dict[tuple[int, int], list[str]] = {}
-    for name, read in bits.items():
+    for name, read in partly_read(plan).items():
         if name not in plan.cut:
             parts.setdefault((read, total_bits(plan.headers[name])), []).append(name)
     for (read, total), names in parts.items():
@@ -173,7 +172,7 @@ def _where(plan: Plan, entry: Entry, sources: tuple[str, ...]) -> Sites:
 
 def _is_square(entry: Entry) -> bool:
     """Whether the parameter and its only tensor are square matrices."""
-    shapes = [entry.region.shape, *(source.shape for source in entry.sources)]
+    shapes = [part.shape for part in (entry.region, *entry.sources[:2])]
     return len(shapes) == 2 and all(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
 
 from bringup.adapters.plan import Plan
 from bringup.compile.shapes import stored
 from bringup.diagnostics import Diagnostic, Severity, Sites
 from bringup.grouping import digits, grouped
 from bringup.spec import FLOATS
+
+DTYPE = attrgetter("dtype")
 
 
 def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
@@ -37,15 +41,19 @@ def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _alike(plan: Plan) -> Iterable[dict[str, str]]:
-    """The float tensors that are read, {name: dtype}: those together whose names differ only in numbers."""
-    read = {name: plan.headers[name].dtype for name in plan.wanted if name in plan.headers}
-    ends: dict[str, dict[str, str]] = {}  # by the last step: quick to tell, and few are of two types
-    for name, dtype in read.items():
-        if dtype in FLOATS:
-            last = name.rpartition(".")[2]
-            ends.setdefault("" if last.isdecimal() else last, {})[name] = dtype
+    """The float tensors that are read, {name: dtype}: those together whose names differ only in numbers.
+
+    Those are left out whose last step no tensor of another type has: that is quick to tell, and few remain.
+    """
+    infos = plan.headers.values()
+    floats = {
+        dtype: [info.name for info in infos if info.dtype == dtype] for dtype in sorted({*map(DTYPE, infos)} & FLOATS)
+    }
+    ends = {dtype: [name.rpartition(".")[2] for name in names] for dtype, names in floats.items()}
+    common = Counter(chain.from_iterable(map(set, ends.values())))
     alike: dict[str, dict[str, str]] = {}
-    for names in ends.values():
-        for name, dtype in names.items() if len(set(names.values())) > 1 else ():
-            alike.setdefault(digits(name)[0], {})[name] = dtype
+    for dtype, steps in ends.items():
+        for name, end in zip(floats[dtype], steps, strict=True):
+            if (common[end] > 1 or end.isdecimal()) and name in plan.wanted:
+                alike.setdefault(digits(name)[0], {})[name] = dtype
     return alike.values()

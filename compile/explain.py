@@ -143,7 +143,8 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
 
 
 def _names(job: Job) -> Names:
-    return Names(job.plan.headers, () if job.family.dialect(job.checkpoint.format) else job.adapter.prefixes)
+    headers = job.plan.headers
+    return Names(headers) if job.family.dialect(job.checkpoint.format) else job.adapter.names(headers)
 
 
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:

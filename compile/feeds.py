@@ -79,14 +79,19 @@ def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int])
 
 
 class _Listening:
-    """An executor that keeps what passes through it."""
+    """An executor that keeps what passes through it.
 
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
+    Each step is told that it is part of a sequence of `total` tokens: the reference has them all at once, and rope may
+    go by how many there are.
+    """
+
+    def __init__(self, executor: Executor, total: int) -> None:
+        self.executor, self.total = executor, np.array([total])
         self.steps: list[tuple[str, Mapping[str, np.ndarray], np.ndarray]] = []
         self.reset, self.states, self.set_states = executor.reset, executor.states, executor.set_states
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        step = {**step, "totals": self.total}
         results = self.executor.step(entry, step)
         self.steps.append((entry, step, results["logits"].astype(np.float32)))
         return results
@@ -94,7 +99,7 @@ class _Listening:
 
 def feed(session: Session, tokens: Sequence[int], runs: Sequence[Run]) -> list[Feed]:
     """Has the session take in the runs, each a beginning of `tokens`."""
-    listening = session.executor = _Listening(executor := session.executor)
+    listening = session.executor = _Listening(executor := session.executor, len(tokens))
     done: list[Feed] = []
     try:
         for index, run in enumerate(runs):

@@ -163,10 +163,11 @@ def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
     for info in headers.values():
         weight[info.dtype] = weight.get(info.dtype, 0) + _nbytes(info)
     while len(weight) > 1:
+        names = adapter.names(headers)
         first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
         kept = 0
-        for name, info in headers.items():
-            if info.dtype == first and not adapter.leaves_out(name.removeprefix(adapter.prefix)):
+        for name, info in names.items():
+            if info.dtype == first and not adapter.leaves_out(name, names):
                 kept += _nbytes(info)
                 if kept > weight[second]:
                     return first

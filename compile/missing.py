@@ -29,15 +29,16 @@ def missing_and_unread(plan: Plan) -> Iterator[Diagnostic]:
     for problem in plan.problems:
         for name in problem.sources if problem.code in ("BU101", "BU109") else ():
             asked.setdefault(name, []).append(problem)
-    unread = [name for name in plan.headers if name not in plan.wanted and name not in plan.dropped]
     told = {name for p in plan.problems if p.code == "BU108" for name in scales_beside(plan, p.sources)}
-    unread = [name for name in unread if name not in told]
+    unread = [name for name in plan.unread if name not in told]
     for look in (lora, wrapped, fused, foreign):
         for cause in look(plan, asked, unread):
             yield cause.finding
             asked = {name: problems for name, problems in asked.items() if name not in cause.explains}
             unread = [name for name in unread if name not in cause.explains]
-    wanted, read = plan.wanted, plan.headers.keys() - plan.dropped.keys()
+    if not (asked or unread):
+        return
+    wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
     for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
         missing = _by_pattern(roots(asked, wanted) if whole else {name: [name] for name in asked})
         unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})

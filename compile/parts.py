@@ -20,8 +20,7 @@ from bringup.spec import Shape
 def scales_beside(plan: Plan, tensors: Iterable[str]) -> list[str]:
     """What nobody reads in the modules of these tensors: their scales, zero points and the like."""
     modules = {name.rpartition(".")[0] for name in tensors}
-    loose = plan.headers.keys() - plan.wanted.keys() - plan.dropped.keys()
-    return [name for name in plan.headers if name in loose and name.rpartition(".")[0] in modules]
+    return [name for name in plan.unread if name.rpartition(".")[0] in modules]
 
 
 def fused(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:

@@ -89,8 +89,8 @@ class Proof:
         before = [other for other in self.feeds if other.run == feed.run and other.end <= feed.first]
         for earlier in before:
             self.eager(earlier.step)
-        given = self.reference.activations(self.tokens[: feed.end])
-        rows = {name: array[feed.first : feed.end] for name, array in given.items() if len(array) == feed.end}
+        given = self.reference.activations(self.tokens)
+        rows = {name: array[feed.first : feed.end] for name, array in given.items() if len(array) == len(self.tokens)}
         layers, odd = self.eager.layers(feed.step, rows)
         if odd and isinstance(self.reference, Saved):
             name = next(iter(odd))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from bringup.adapters.arrays import mapped
+from bringup.adapters.arrays import mapped, numpy_dtype
 from bringup.adapters.readers.safetensors import read_header
 from bringup.compile.bundle import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
 from bringup.compile.manifest import program_of
@@ -87,7 +87,7 @@ class Session:
     def prefill(self, tokens: Sequence[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
 
-        `inputs` are what the model needs beside the tokens, a row for each.
+        `inputs` are what the model needs beside the tokens, a row for each; they are cast to its dtype.
         Raises BU015 for what is no token, BU016 when the context has no room for them, BU029 for other inputs.
         """
         self._turn += 1
@@ -159,7 +159,9 @@ class Session:
         self, entry: str, tokens: list[int], size: int, total: int, rows: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         step = make_step(tokens, len(self._tokens), size, self.max_seq_len, total)
-        padded = {name: np.pad(array, ((0, size - len(array)), (0, 0))) for name, array in rows.items()}
+        specs = {spec.name: numpy_dtype(spec.dtype) for spec in self.interface.entries[-1].inputs}
+        cast = {name: np.asarray(rows[name], dtype) for name, dtype in specs.items()}
+        padded = {name: np.pad(array, ((0, size - len(array)), (0, 0))) for name, array in cast.items()}
         with ExitStack() as failed:
             failed.callback(self.reset)
             results = self.executor.step(entry, step | padded)

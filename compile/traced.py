@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from bringup import garbage
 from bringup.compile.cache.stages import stage_inputs
 from bringup.compile.cache.store import Store
 from bringup.compile.forked import forked
@@ -55,7 +54,7 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
     source = _Source(graph, layout, form, store)
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
-        with _collector_off():
+        with garbage.left_alone():
             source.may_trace()
             parts |= zip(missing, forked(source.part, missing), strict=True)
     whole = [part for part in parts.values() if part]
@@ -65,18 +64,6 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
         code={stage.function.name: stage.code for stage in stages},
         found=sum(stage.found for stage in stages),
     )
-
-
-@contextmanager
-def _collector_off() -> Generator[None]:
-    """Importing torch and tracing make many objects that live on: to look for garbage takes a fifth of their time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Missing(Exception):

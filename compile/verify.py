@@ -52,8 +52,9 @@ def verify(
     `against` is `transformers` or a file of saved activations. `prompt_tokens` are the prompt's ids, or how many seeded
     random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch down to an
     operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle gets the
-    result as parity.json. Raises BU608 when a bundle's files are not those that were compiled, BU703 when transformers
-    has no such model, BU706 to BU708 for a file of activations that does not serve.
+    result as parity.json. Raises BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
+    those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
+    does not serve.
     """
     saved = load_activations(against) if against != TRANSFORMERS else None
     progress, folder = progress or Silent(), Path(model)
@@ -70,12 +71,12 @@ def verify(
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         check_files(folder, manifest)
-        job = job_of_bundle(manifest, checkpoint)
+        job = _of_tokens(job_of_bundle(manifest, checkpoint))
         saved = saved and fitted(saved, job, against)
         parity = compared(folder, bundled=True)
         (folder / "parity.json").write_text(json.dumps(parity.as_json(), indent=2) + "\n", "utf-8")
         return parity
-    job = open_job(model, checkpoint, dtype=dtype)
+    job = _of_tokens(open_job(model, checkpoint, dtype=dtype))
     if saved:  # all of this before the work of compiling
         saved = fitted(saved, job, against)
     elif job.checkpoint.format != "gguf":
@@ -84,6 +85,17 @@ def verify(
         context = _context(job, saved, prompt_tokens, decode_steps)
         out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
         return compared(out, bundled=False)
+
+
+def _of_tokens(job: Job) -> Job:
+    """A job whose model can be run on tokens alone; any other raises BU029."""
+    if not job.graph.inputs:
+        return job
+    said = ", ".join(f"`{name}`" for name in job.graph.inputs)
+    help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
+    raise fail(
+        "BU029", f"`{job.graph.config.family}` takes {said} beside its tokens; verify has only tokens", help=help
+    )
 
 
 def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, decode: int) -> int:

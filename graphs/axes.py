@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 Sizes = Mapping[str, int]
 
@@ -130,7 +130,13 @@ def _group(text: str, name: str, tokens: list[str], depth: int) -> tuple[Axis, l
 
 def sized(text: str, sizes: Sizes) -> Axes:
     """Parsed axes with sizes filled in by name."""
-    return tuple(axis.sized(sizes) for axis in parse(text))
+    return _sized(text, tuple(sizes.items()))
+
+
+@lru_cache(maxsize=4096)  # layers are alike, and so are experts
+def _sized(text: str, sizes: tuple[tuple[str, int], ...]) -> Axes:
+    known = dict(sizes)
+    return tuple(axis.sized(known) for axis in parse(text))
 
 
 def shape_of(axes: Axes) -> tuple[int, ...]:

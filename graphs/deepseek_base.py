@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
-from bringup.graphs.fp8 import Block, fp8_block
+from bringup.graphs.fp8 import Fp8, read_fp8
 from bringup.graphs.layers.indexer import Indexer
 from bringup.graphs.layers.latent import LatentAttention
 from bringup.graphs.layers.mixture import SharedMixture, SigmoidRouter
@@ -21,11 +23,12 @@ from bringup.graphs.routing import RoutingConfig
 class DeepseekConfig(DecoderConfig):
     """`head_dim` counts the channels of a key that turn, `plain_dim` those that do not, `value_dim` a value's.
 
-    `q_rank` None: queries come straight from the hidden state. `sparse` says of each layer whether it has experts.
-    `draft_layers` are those past the last that a checkpoint has to predict further tokens with. `fp8` are the blocks
-    of quantised matrices.
+    `layers` are the numbers that its layers have in a checkpoint; `sparse` says of each whether it has experts.
+    `q_rank` None: queries come straight from the hidden state. `draft_layers` are those past a model's last that a
+    checkpoint has to predict further tokens with.
     """
 
+    layers: range
     q_rank: int | None
     kv_rank: int
     plain_dim: int
@@ -38,7 +41,33 @@ class DeepseekConfig(DecoderConfig):
     expert_ffn: int
     shared_experts: int
     routing: RoutingConfig
-    fp8: Block | None
+    fp8: Fp8 | None = None
+    of_attention: ClassVar[tuple[str, ...]] = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")  # matrices; queries' apart
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        return cls.of_layers(fields, range(fields.layers("num_hidden_layers")))
+
+    @classmethod
+    def of_layers(cls, fields: Fields, layers: range) -> Self:
+        """Of some of a checkpoint's layers: all of the model, or one of its draft."""
+        made = cls(**cls.settings(fields, layers), layers=layers)
+        return replace(made, fp8=read_fp8(fields, made.matrices()))
+
+    @classmethod
+    def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
+        """All but `layers` and `fp8`, by what a family's config says."""
+        raise NotImplementedError
+
+    def matrices(self) -> Iterator[str]:
+        """The modules whose weights are stored in fp8, if any are, by their names in a checkpoint."""
+        queries = ("q_a_proj", "q_b_proj") if self.q_rank else ("q_proj",)
+        for number, sparse in zip(self.layers, self.sparse, strict=True):
+            layer = f"model.layers.{number}."
+            yield from (f"{layer}self_attn.{x}" for x in (*queries, *self.of_attention))
+            experts = (f"experts.{index}." for index in range(self.routing.experts))
+            for mlp in chain(experts, ["shared_experts."]) if sparse else [""]:
+                yield from (f"{layer}mlp.{mlp}{x}_proj" for x in ("gate", "up", "down"))
 
 
 def read_deepseek(
@@ -59,18 +88,16 @@ def read_deepseek(
         "sparse": sparse,
         "expert_ffn": fields.size("moe_intermediate_size", expert_ffn),
         "shared_experts": fields.size("n_shared_experts", shared),
-        "fp8": fp8_block(fields),
     }
 
 
-def sparse_layers(fields: Fields, *, dense: int) -> tuple[bool, ...]:
+def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:
     """From layer `first_k_dense_replace` on, each whose number `moe_layer_freq` divides.
 
     The latter is obeyed by the published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py), not by transformers.
     """
-    layers, first = fields.layers("num_hidden_layers"), fields.take("first_k_dense_replace", int, dense)
-    every = fields.size("moe_layer_freq", 1)
-    return tuple(index >= first and index % every == 0 for index in range(layers))
+    first, every = fields.take("first_k_dense_replace", int, dense), fields.size("moe_layer_freq", 1)
+    return tuple(number >= first and number % every == 0 for number in layers)
 
 
 class Deepseek(CausalLM):

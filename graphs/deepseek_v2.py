@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bringup.graphs.config import Fields
 from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.routing import keep_best_groups, top_experts
-from bringup.graphs.routing import RoutingConfig
+from bringup.graphs.routing import MOST_EXPERTS, RoutingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,14 +21,13 @@ class DeepseekV2Config(DeepseekConfig):
     family: ClassVar[str] = "deepseek_v2"
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
+    def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("scoring_func", "softmax")
-        sparse = sparse_layers(fields, dense=0)
-        return cls(
-            **read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048),
-            mlp_bias=fields.take("mlp_bias", bool, False),
-            routing=_routing(fields),
-        )
+        sparse = sparse_layers(fields, layers, dense=0)
+        return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048) | {
+            "mlp_bias": fields.take("mlp_bias", bool, False),
+            "routing": _routing(fields),
+        }
 
 
 def _routing(fields: Fields) -> RoutingConfig:
@@ -39,7 +38,7 @@ def _routing(fields: Fields) -> RoutingConfig:
     fields.only("norm_topk_prob", False)
     if fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
         fields.read |= {"n_group", "topk_group"}
-        experts = fields.size("n_routed_experts", 64)
+        experts = fields.size("n_routed_experts", 64, most=MOST_EXPERTS)
         per_token = fields.size("num_experts_per_tok", most=experts)
         factor = fields.take("routed_scaling_factor", float, 1.0)
         return RoutingConfig(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from bringup.graphs.config import Fields
 from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
@@ -15,12 +15,9 @@ class DeepseekV3Config(DeepseekConfig):
     family: ClassVar[str] = "deepseek_v3"
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
-        sparse = sparse_layers(fields, dense=3)
-        return cls(
-            **read_v3(fields, sparse, max_positions=4096),
-            interleaved=fields.take("rope_interleave", bool, True),
-        )
+    def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
+        sparse = sparse_layers(fields, layers, dense=3)
+        return read_v3(fields, sparse, max_positions=4096) | {"interleaved": fields.take("rope_interleave", bool, True)}
 
 
 def read_v3(fields: Fields, sparse: tuple[bool, ...], *, max_positions: int) -> dict[str, Any]:

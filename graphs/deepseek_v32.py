@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from bringup.graphs.config import Fields
 from bringup.graphs.decoder import PreNormLayer
@@ -22,38 +22,39 @@ class DeepseekV32Config(DeepseekConfig):
     index_heads: int
     index_dim: int
     index_keep: int
+    of_attention: ClassVar[tuple[str, ...]] = (*DeepseekConfig.of_attention, "indexer.wq_b", "indexer.wk")
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
-        sparse = _sparse(fields)
+    def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("rope_interleave", True)
         fields.only("mlp_bias", False)
-        fields.only("layer_types", ["indexed_attention"] * len(sparse))
-        common = read_v3(fields, sparse, max_positions=163840)
+        fields.only("layer_types", ["indexed_attention"] * fields.layers("num_hidden_layers"))
+        common = read_v3(fields, _sparse(fields, layers), max_positions=163840)
         if common["q_rank"] is None:
             fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
         dim = fields.size("index_head_dim", 128)
         if dim < common["head_dim"]:
             said = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
             fields.error("BU121", said, "index_head_dim")
-        return cls(
-            **common,
-            index_heads=fields.size("index_n_heads", 64),
-            index_dim=dim,
-            index_keep=fields.size("index_topk", 2048),
-        )
+        return common | {
+            "index_heads": fields.size("index_n_heads", 64),
+            "index_dim": dim,
+            "index_keep": fields.size("index_topk", 2048),
+        }
 
 
-def _sparse(fields: Fields) -> tuple[bool, ...]:
-    """By `mlp_layer_types` where there is one, else as V3."""
-    counted, types = sparse_layers(fields, dense=3), fields.words("mlp_layer_types")
+def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
+    """By `mlp_layer_types`, which has an item for each layer of the model; else, and for its draft, as V3."""
+    counted, types = sparse_layers(fields, layers, dense=3), fields.words("mlp_layer_types")
     if types is None:
         return counted
-    if len(types) != len(counted) or not set(types) <= {"dense", "sparse"}:
-        said = f"`mlp_layer_types` is {shown(types)}; {len(counted)} of dense or sparse are needed"
+    count = fields.layers("num_hidden_layers")
+    if len(types) != count or not set(types) <= {"dense", "sparse"}:
+        said = f"`mlp_layer_types` is {shown(types)}; {count} of dense or sparse are needed"
         fields.error("BU122", said, "mlp_layer_types")
         return counted
-    return tuple(kind == "sparse" for kind in types)
+    said_of = dict(enumerate(kind == "sparse" for kind in types))
+    return tuple(said_of.get(number, sparse) for number, sparse in zip(layers, counted, strict=True))
 
 
 class DeepseekV32(Deepseek):

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import cast
 
+from bringup.diagnostics import BringupError
 from bringup.graphs.config import Fields
+from bringup.graphs.kept import Kept
 from bringup.shown import shown
 
 Block = tuple[int, int]
 
-# Modules that stay as they are: what converters may list in `modules_to_not_convert`, by the last part of their names.
-PLAIN = frozenset({"lm_head", "embed_tokens", "gate", "norm", "weights_proj", "k_norm"})
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """Rows and columns of the `block`s that share a scale, and the modules that are `kept` as they were."""
+
+    block: Block
+    kept: Kept
 
 
-def fp8_block(fields: Fields) -> Block | None:
-    """Rows and columns of the blocks that share a scale, from `quantization_config`; None where there is none.
+def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
+    """From `quantization_config`; None where there is none, or where it keeps all of a graph's `matrices`.
 
-    The words are those of transformers' `FineGrainedFP8Config`. A matrix `x.weight` then comes with
-    `x.weight_scale_inv`, what its elements are multiplied by. How activations would be rounded (`activation_scheme`)
-    is not followed: weights are dequantised. `scale_fmt` says only which values scales have.
+    How others are stored is then nothing to the graph: a draft whose layer is kept can stand beside a model in a form
+    that nobody here reads. The words are those of transformers' `FineGrainedFP8Config`. A matrix `x.weight` that is not
+    kept comes with `x.weight_scale_inv`, what its elements are multiplied by. How activations would be rounded
+    (`activation_scheme`) is not followed: weights are dequantised. `scale_fmt` says only which values scales have.
+    Raises BU122 for another method.
     """
     words = fields.group("quantization_config")
     if not words:
         return None
     inner = Fields(words, f"{fields.family} quantization")
-    for key, allowed in (("quant_method", "fp8"), ("fmt", "e4m3"), ("activation_scheme", "dynamic")):
-        inner.only(key, allowed)
+    kept = Kept.from_fields(inner)
+    if all(matrix in kept for matrix in matrices):
+        fields.findings += inner.findings
+        return None
+    inner.only("quant_method", "fp8")
+    if inner.findings:  # the other words are not fp8's
+        raise BringupError(*inner.findings)
+    inner.only("fmt", "e4m3")
+    inner.only("activation_scheme", "dynamic")
     inner.only("scale_fmt", "float", "ue8m0")
-    kept = inner.words("modules_to_not_convert") or []
-    if others := [name for name in kept if name.rpartition(".")[2] not in PLAIN and not name.endswith("layernorm")]:
-        said = f"`modules_to_not_convert` has {shown(others[0])}; the adapter takes every matrix there as quantised"
-        inner.error("BU122", said, "modules_to_not_convert")
-    sizes = _pair(inner)
+    block = _pair(inner)
     inner.read |= {"weight_block_size"}
     fields.findings += inner.done()
-    return sizes
+    return Fp8(block, kept)
 
 
 def _pair(inner: Fields) -> Block:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, parse, shape_of, show
+from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, shape_of, show, sized
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
@@ -32,7 +32,7 @@ class Leaf(_Leaf):
     def __init__(self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, **more: int) -> None:
         assert dtype is None or dtype in DTYPES, dtype
         sizes = {**sizes, **more}
-        self.axes: Axes = tuple(axis.sized(sizes) for axis in parse(axes))
+        self.axes: Axes = sized(axes, sizes)
         self.declared_dtype = dtype
         self.site = Site.outside("graphs/module.py", "graphs/layers/")
         unknown = sizes.keys() - {n.name for axis in self.axes for n in axis.walk()}

@@ -57,6 +57,7 @@ def _family(name: str, graph: str, *architectures: str, **dialects: str) -> Fami
 
 FAMILIES: tuple[Family, ...] = (
     _family("bloom", "Bloom", "BloomForCausalLM", "BloomModel"),
+    _family("deepseek_mtp", "DeepseekMtp"),
     _family("deepseek_v2", "DeepseekV2", "DeepseekV2ForCausalLM", "DeepseekV2Model"),
     _family("deepseek_v3", "DeepseekV3", "DeepseekV3ForCausalLM", "DeepseekV3Model"),
     _family("deepseek_v32", "DeepseekV32", "DeepseekV32ForCausalLM", "DeepseekV32Model"),
@@ -85,6 +86,7 @@ FAMILIES: tuple[Family, ...] = (
         "LlavaQwenForCausalLM",
     ),
     _family("mixtral", "Mixtral", "MixtralForCausalLM", "MixtralModel"),
+    _family("phi3", "Phi3", "Phi3ForCausalLM", "Phi3Model"),
     _family("qwen", "QWen", "QWenLMHeadModel", "QWenModel"),
     _family("qwen2", "Qwen2", "Qwen2ForCausalLM", "Qwen2Model"),
     _family("qwen3", "Qwen3", "Qwen3ForCausalLM", "Qwen3Model"),

@@ -7,6 +7,8 @@ from typing import Self
 
 from bringup.graphs.config import Fields
 
+MOST_EXPERTS = 1 << 16  # each has tensors of its own in every layer; published models have a few hundred
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
@@ -25,7 +27,8 @@ class RoutingConfig:
         cls, fields: Fields, *, experts: int, per_token: int, groups: int, kept_groups: int, factor: float
     ) -> Self:
         """From config.json; the settings are what a family has for keys that are absent."""
-        experts, groups = fields.size("n_routed_experts", experts), fields.size("n_group", groups)
+        experts = fields.size("n_routed_experts", experts, most=MOST_EXPERTS)
+        groups = fields.size("n_group", groups)
         kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
         if not fields.findings:
             if experts < 2 * groups or experts % groups:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from itertools import chain, repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +24,7 @@ from bringup.spec import TensorInfo
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+FILE = attrgetter("file")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
 
 
@@ -64,22 +68,30 @@ def read_index(path: Path) -> dict[str, TensorInfo]:
             file=str(path),
         )
     _check_numbering(folder, set(shards))  # an index that was written anew over what was left
+    read = {shard: read_header(folder / shard) for shard in shards}
     found: dict[str, TensorInfo] = {}
-    for shard in shards:
-        infos = read_header(folder / shard)
-        if set(map(owners.get, infos)) == {shard}:  # as it should be: all of them are this file's own
-            found |= infos
-            continue
+    for infos in read.values():
+        found |= infos
+    named = chain.from_iterable(repeat(shard, len(infos)) for shard, infos in read.items())
+    if len(found) == len(owners) and [*map(owners.get, found)] == [*named]:
+        return found  # as it should be: all are where the index says, and no others
+    return _sorted_out(path, owners, read)
+
+
+def _sorted_out(
+    path: Path, owners: Mapping[str, str], read: Mapping[str, dict[str, TensorInfo]]
+) -> dict[str, TensorInfo]:
+    """Each tensor from the shard that the index names; those that it does not name as well."""
+    found: dict[str, TensorInfo] = {}
+    for shard, infos in read.items():
         for name, info in infos.items():
-            owner = owners.get(name, shard)
-            if owner != shard:
+            if owners.get(name, shard) != shard:
                 continue
             if name in found:
                 first = found[name].file
                 raise _disagrees(path, [name], f"in `{first}` and in `{shard}`, and the index names neither")
             found[name] = info
-    if not owners.keys() <= found.keys():
-        absent = [name for name in owners if name not in found]
+    if absent := [name for name in owners if name not in found]:
         shard = owners[absent[0]]
         those = [name for name in absent if owners[name] == shard]
         raise _disagrees(path, those, f"not in `{shard}`, where the index says")
@@ -95,10 +107,10 @@ def _weight_map(path: Path) -> dict[str, str]:
         raise _bad_index(path, str(error)) from None
     if not isinstance(raw, dict) or not raw:
         raise _bad_index(path, "`weight_map` is not an object of file names by tensor")
-    for name, shard in cast("dict[str, object]", raw).items():
-        if type(shard) is not str:
-            raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
     owners = cast("dict[str, str]", raw)
+    if set(map(type, owners.values())) != {str}:
+        name, shard = next(item for item in owners.items() if type(item[1]) is not str)
+        raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
     for shard in dict.fromkeys(owners.values()):
         if not shard or shard == "." or ".." in shard or any(char in shard for char in "/\\\0"):
             raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
@@ -107,7 +119,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 def _check_numbering(folder: Path, present: set[str]) -> None:
     """Raises BU215 when `x-00001-of-00003.safetensors` has brothers that are not there."""
-    for stem, _, total, end in {match.groups() for name in present if (match := SHARD.fullmatch(name))}:
+    for stem, total, end in {match.group(1, 3, 4) for name in present if (match := SHARD.fullmatch(name))}:
         if int(total) > 10_000:
             continue
         wanted = [f"{stem}-{number:05}-of-{total}{end}" for number in range(1, int(total) + 1)]

@@ -22,6 +22,7 @@ MAX_DIGITS = 400  # of a number; more are read in quadratic time
 
 # What CPython takes for each object, key, list, element and string (of two quotes) at most, while it parses and after.
 WEIGHTS = {b"{": 120, b":": 110, b"[": 72, b",": 48, b'"': 30}
+OTHERS = bytes({*range(256)} - {*b"".join(WEIGHTS)})
 
 
 def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[str, Any]:
@@ -97,17 +98,21 @@ def _has_keys(made: Any, wanted: int) -> bool:
 def _measure(text: bytes) -> None:
     if len(text) * max(WEIGHTS.values()) <= MAX_OBJECTS:
         return
-    most = MAX_TEXT if text.isascii() and b"\\u" not in text else MAX_WIDE
+    wide = b"\\" in text and b"\\u" in text  # one byte is looked for in a tenth of the time of two
+    most = MAX_TEXT if text.isascii() and not wide else MAX_WIDE
     if len(text) > most:
         more = "" if most == MAX_TEXT else " with characters beyond ASCII"
         raise ValueError(f"more than {most >> 20} MiB of text{more}")
-    if sum(text.count(mark) * weight for mark, weight in WEIGHTS.items()) > MAX_OBJECTS:
+    marks = text.translate(None, OTHERS)
+    if sum(marks.count(mark) * weight for mark, weight in WEIGHTS.items()) > MAX_OBJECTS:
         raise ValueError(f"its {text.count(b','):,} values would take more than {MAX_OBJECTS >> 20} MiB of memory")
 
 
 def _members(value: Any) -> list[Any]:
     """The objects and lists that stand directly in an object or list."""
     items: Any = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+    if {dict, list}.isdisjoint(map(type, items)):
+        return []
     return [item for item in items if isinstance(item, dict | list)]
 
 

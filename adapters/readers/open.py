@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.readers.files import opened, refuse_lfs_pointer, some, unreadable, why
-from bringup.adapters.readers.folder import read_folder, read_index
+from bringup.adapters.readers.folder import FILE, read_folder, read_index
 from bringup.adapters.readers.gguf import MAGIC
 from bringup.adapters.readers.gguf_config import config_from_metadata
 from bringup.adapters.readers.gguf_tensors import read_gguf
@@ -156,7 +157,7 @@ def _load(info: TensorInfo) -> np.ndarray:
 
 def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
     """The files that tensors are in, with their sizes."""
-    files = {info.file for info in headers.values() if info.file}
+    files = {file for file, _ in groupby(map(FILE, headers.values())) if file}
     sizes = {file.name: file.stat().st_size for file in sorted(files)}
     return {"files": sizes, "bytes": sum(sizes.values())}
 

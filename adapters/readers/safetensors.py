@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +34,7 @@ NAMES = {
 }  # fmt: skip
 TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
 Kind = tuple[str, Shape, int]  # our dtype, shape, bytes
-Kinds = dict[tuple[Any, ...], Kind]
+New = Callable[[type[TensorInfo], tuple[object, ...]], TensorInfo]
 AGAIN = "the file is damaged or was not written by a safetensors library; fetch or save it again"
 
 
@@ -55,9 +57,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise _bad_header(path, str(error)) from None
     del text
     _check_metadata(path, header.pop("__metadata__", {}))
-    base, kinds = 8 + length, Kinds()
-    infos = {name: _tensor(path, name, entry, base, kinds) for name, entry in header.items()}
-    _check_layout(path, infos, base, size)
+    infos = _tensors(path, header, 8 + length)
+    _check_layout(path, infos, 8 + length, size)
     return infos
 
 
@@ -68,18 +69,27 @@ def _check_metadata(path: Path, metadata: Any) -> None:
         raise _bad_header(path, "`__metadata__` holds more than strings by name")
 
 
-def _tensor(path: Path, name: str, entry: Any, base: int, kinds: Kinds) -> TensorInfo:
-    """One header entry. What only differs in its place from one that was looked at is known: a model has few kinds."""
+def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorInfo]:
+    """Every entry. What only differs in its place from one that was looked at is known: a model has few kinds.
+
+    One loop, and no call for an entry: there may be 200,000.
+    """
+    infos: dict[str, TensorInfo] = {}
+    kinds: dict[tuple[Any, ...], Kind] = {}
+    make: New = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    name = ""
     try:
-        written, listed, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        kind = written, *listed, *map(type, (*listed, begin, end))  # 1, 1.0 and True are equal
-        known = kinds.get(kind)
+        for name, entry in header.items():
+            written, listed, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            kind = written, *listed, *map(type, (*listed, begin, end))  # 1, 1.0 and True are equal
+            known = kinds.get(kind)
+            if known is None or end - begin != known[2] or not 0 <= begin <= end < MAX_NUMBER:
+                known = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
+            dtype, shape, nbytes = known
+            infos[name] = make(TensorInfo, (name, dtype, shape, path, base + begin, nbytes))
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
-    if known is None or end - begin != known[2] or not 0 <= begin <= end < MAX_NUMBER:
-        known = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
-    dtype, shape, nbytes = known
-    return TensorInfo(name, dtype, shape, path, base + begin, nbytes)
+    return infos
 
 
 def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: Any, end: Any) -> Kind:
@@ -102,6 +112,9 @@ def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: An
 
 def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int) -> None:
     """Tensors follow one another from the header's end to the file's end."""
+    *begins, end = accumulate((info.nbytes for info in infos.values()), initial=base)
+    if end == size and begins == [info.offset for info in infos.values()]:  # listed in their order, as is usual
+        return
     end, last = base, None
     for info in sorted(infos.values(), key=attrgetter("offset", "nbytes")):
         if info.offset != end:

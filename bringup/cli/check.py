@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Unpack
 
 import click
 
+from bringup import garbage
 from bringup.cli.options import Named, job_options, open_named
 from bringup.cli.outputs import TEXTS, Output, deliver, output_options, outputs_of
 from bringup.diagnostics import Report
@@ -22,6 +22,7 @@ from bringup.diagnostics import Report
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
 @output_options
+@garbage.left_alone()
 def command(
     tp: int | None, fix: bool, diff: bool, watch: bool, formats: Sequence[Output], output_file: Path | None,
     **named: Unpack[Named],
@@ -36,7 +37,6 @@ def command(
         words = [word for word in sys.argv[1:] if word != "--watch"]
         watch_files(words, [named["model"], named["checkpoint"], named["config"], named["adapter"]])
     outputs = outputs_of(formats, output_file)
-    gc.disable()  # 200,000 headers are no garbage, and looking for some among them takes a third of the time
     try:
         report = _checked(named, tp)
         if fix or diff:
@@ -50,7 +50,6 @@ def command(
 
         report = Report(named["model"] or "", findings_of(error))
     deliver(report, outputs)
-    gc.freeze()  # nor when the interpreter ends
     return report.exit_code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import Unpack
@@ -58,5 +57,4 @@ def command(
                 dump_dir=dump_dir, progress=told.progress,
             )  # fmt: skip
             told.result, told.bundle = "compiled", built
-            gc.freeze()  # the interpreter's end would look for garbage in all that tracing left: another second
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from bringup import stops
+from bringup import garbage, stops
 from bringup.cli import reserve
 
 COMMANDS = {
@@ -42,7 +43,8 @@ class Bringup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
+        with garbage.left_alone():
+            return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
         """Runs the command and exits; click's own runner for tests comes in here too."""
@@ -124,5 +126,7 @@ def main() -> NoReturn:
     try:
         cli.main()
     finally:
+        if "iree.runtime" not in sys.modules:  # whose bindings list whatever is not collected
+            gc.freeze()  # looking for garbage as the interpreter ends: another second, after tracing
         if not cli.verbose:
             sys.unraisablehook = lambda unraisable: None  # what libraries stumble over as the interpreter ends

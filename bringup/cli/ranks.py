@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from bringup.adapters.blocks import Cut, first_cut
 from bringup.adapters.plan import Plan
 from bringup.adapters.slicing import divisible, slice_plan
 from bringup.diagnostics import BringupError, Diagnostic
@@ -22,17 +23,45 @@ class Shares:
 
 
 def divide(plan: Plan, ranks: int) -> Shares:
-    """Slices the plan for every rank. Each axis that refuses is told once."""
-    shares = Shares()
+    """Slices the plan for every rank. Each axis that refuses is told once, with the nearest layout that does not."""
     axes = tuple(axis for axis in AXES if axis in divisible(plan))
+    refusals = _refusals(plan, axes, ranks)
+    if not refusals:
+        return Shares([_nbytes(slice_plan(plan, axes, rank, ranks)) for rank in range(ranks)])
+    below, above = range(ranks - 1, 0, -1), range(ranks + 1, 2 * ranks + 1)
+    fit = [next((n for n in counts if not _refusals(plan, axes, n)), None) for counts in (below, above)]
+    nearest = f"; every axis divides among {' or '.join(str(n) for n in fit if n)} ranks"
+    return Shares(refusals=[replace(refusal, help=refusal.help + nearest) for refusal in refusals])
+
+
+def _refusals(plan: Plan, axes: tuple[str, ...], ranks: int) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
     for axis in axes:
         try:
-            slice_plan(plan, (axis,), 0, ranks)
+            part = slice_plan(plan, (axis,), 0, ranks)  # all are as long: where one ends at a block, all do
         except BringupError as error:
-            shares.refusals += error.findings
-    if not shares.refusals:
-        shares.nbytes = [_nbytes(slice_plan(plan, axes, rank, ranks)) for rank in range(ranks)]
-    return shares
+            found += error.findings
+            continue
+        if cut := first_cut(plan, part):
+            found.append(_cut(plan, axis, ranks, cut))
+    return found
+
+
+def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
+    entry = plan.entries[cut.parameter]
+    size = next(n.size for dimension in entry.declared.axes for n in dimension.walk() if n.name == axis)
+    grain = ranks * cut.grain(size // ranks)
+    padded = -(-size // grain) * grain
+    return Diagnostic(
+        code="BU136",
+        message=f"`{cut.parameter}`: {ranks} ranks have {size // ranks} of the {size} of axis `{axis}` each, "
+        f"which cuts blocks of {cut.block} values with one scale",
+        help=f"keep `{axis}` whole, or pad it to {padded} in the adapter, {padded // ranks} for each rank",
+        parameter=cut.parameter,
+        sources=tuple(info.name for info in entry.tensors),
+        where=entry.rule.site,
+        declared=entry.declared.site,
+    )
 
 
 def _nbytes(plan: Plan) -> int:

@@ -25,6 +25,7 @@ class Eager:
 
     def __init__(self, job: Job, context: int) -> None:
         self.module: Any = to_torch(job.graph, job.graph.dtype, positions=context, slots=slots_for(context))
+        self.inputs, self.dtype = tuple(job.graph.inputs), getattr(torch, job.graph.dtype)
         for name, array in materialise(job.plan, job.checkpoint).items():
             owner, _, leaf = name.rpartition(".")
             parameter = torch.nn.Parameter(to_tensor(array), requires_grad=False)
@@ -35,10 +36,11 @@ class Eager:
                     owner._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
 
     def __call__(self, step: Mapping[str, np.ndarray]) -> Tensor:
-        """Logits of every row of a step."""
+        """Logits of every row of a step, which holds what the model takes beside tokens as well."""
         fields = Step(*(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields))
+        inputs = [to_tensor(np.ascontiguousarray(step[name])).to(self.dtype) for name in self.inputs]
         with torch.no_grad():
-            x, *shared = self.module.prologue(fields)
+            x, *shared = self.module.prologue(fields, *inputs)
             for layer in self.module.layers:
                 x = layer(x, *shared, fields)
             return self.module.epilogue(x)

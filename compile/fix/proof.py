@@ -26,7 +26,7 @@ def facts(job: Job) -> Facts:
     """What does not fit, each tensor for itself, so that it does not matter how mistakes are told."""
     plan = job.plan
     found = {(kind(p.code), p.parameter, source) for p in plan.problems for source in p.sources or ("",)}
-    found |= {(NAMES, "", name) for name in plan.headers if name not in plan.wanted and name not in plan.dropped}
+    found |= {(NAMES, "", name) for name in plan.unread}
     told = ((kind(finding.code), finding.sources) for finding in check(plan).errors)
     return frozenset(found | {(code, "", source) for code, sources in told if code != NAMES for source in sources})
 

@@ -41,7 +41,7 @@ def proposals(job: Job, file: PyFile, finding: Diagnostic) -> list[list[Proposal
 
 
 def _names(job: Job) -> Names:
-    return Names(job.plan.headers, job.adapter.prefixes, job.adapter.outside())
+    return job.adapter.names(job.plan.headers)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem
         for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
             if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
                 asked.setdefault(leaf.source.name, []).append(leaf)
-    taken = job.plan.wanted.keys() | job.plan.dropped.keys()
-    free = {known for known, info in names.items() if info.name not in taken}
+    loose = set(job.plan.unread)
+    free = {known for known, info in names.items() if info.name in loose}
     for pattern, leaves in asked.items():
         calls = file.sources(pattern, leaves[0].line)
         spellings = dict.fromkeys(respelt(pattern, leaves[0].bindings, other) for other in sorted(free))

@@ -20,7 +20,7 @@ EDITS = {
     "a helper's constant": ("helpers.py", "SCALE = 1.5", "SCALE = 2.5", 0),
     "a setting": ("config.json", '"factor": 1.0', '"factor": 3.0', 0),
     "a size": ("config.json", '"hidden": 16', '"hidden": 32', 0),
-    "the context": ("config.json", '"max_positions": 32', '"max_positions": 16', 0),
+    "the context": ("config.json", '"max_positions": 32', '"max_positions": 128', 0),
     "a line more in a forward": ("mini.py", "        y = self.fc(x)", "        x = x + 1\n        y = self.fc(x)", 4),
 }
 

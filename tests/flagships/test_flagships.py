@@ -48,6 +48,31 @@ def test_ranks_divide_what_is_large_and_hold_the_rest(written):
     assert found.report["bytes_per_rank"] == [(nbytes(tensors) - nbytes(whole)) // 8 + nbytes(whole)] * 8
 
 
+def test_ranks_that_would_cut_a_block_are_refused(written):
+    """gpt-oss: rows of 2880 are 90 blocks of 32, which 8 ranks cannot have whole; its 90 blocks and 64 heads have 2 in
+    common."""
+    folder, _ = written("gpt-oss-120b")
+    [finding] = check(folder, "--tp", "8").report["findings"]
+    assert (finding["code"], finding["parameter"]) == ("BU136", "model.layers.0.mlp.experts.down_proj")
+    assert "8 ranks have 360 of the 2880 of axis `f`" in finding["message"]
+    assert "blocks of 32" in finding["message"]
+    assert "pad it to 3072" in finding["help"]
+    assert finding["help"].endswith("every axis divides among 2 ranks")
+    assert check(folder, "--tp", "2").code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-405b", "qwen3-235b-a22b", "deepseek-v3", "deepseek-v3.2", "glm-4.5", "bloom-176b"]
+)
+def test_eight_ranks_hold_each_an_equal_part(written, name):
+    """At least an eighth of all, and less than an eighth more."""
+    folder, _ = written(name)
+    whole, part = (check(folder, "--tp", ranks).report["bytes_per_rank"] for ranks in ("1", "8"))
+    assert len(set(part)) == 1
+    assert len(part) == 8
+    assert whole[0] / 8 <= part[0] < whole[0] * 9 / 64
+
+
 @pytest.mark.parametrize(
     ("name", "lost"),
     [

@@ -49,7 +49,7 @@ TURNS = {
 }
 
 
-@pytest.fixture(scope="module", params=ROPES)
+@pytest.fixture(scope="module", params=["dynamic", pytest.param("longrope", marks=pytest.mark.slow)])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = LlamaConfig(
         vocab_size=VOCAB, hidden_size=24, intermediate_size=20, num_hidden_layers=1, num_attention_heads=3,

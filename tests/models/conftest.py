@@ -11,8 +11,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a family, `make test` compiles the first configuration for `cpu`; `make test-full` all of them."""
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            given, cases = item.callspec.params, getattr(item.module, "CASES", ())
-            if given.get("target") == "cpu" and given.get("checkpoint") in list(cases)[1:]:
+            given = item.callspec.params
+            cases = list(getattr(item.module, "WRITTEN", getattr(item.module, "CASES", ())))
+            if given.get("target") == "cpu" and given.get("checkpoint") in cases[1:]:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -66,13 +66,15 @@ def assert_parity(
     return found
 
 
-def eager_logits(job: Job, tokens: list[int], prompt: int) -> np.ndarray:
-    """Ours, by torch without compiling: what `stepwise` gives for transformers."""
+def eager_logits(job: Job, tokens: list[int], prompt: int, **inputs: np.ndarray) -> np.ndarray:
+    """Ours, by torch without compiling: what `stepwise` gives for transformers. `inputs` have a row for each token."""
     eager = Eager(job, len(tokens))
     starts = [0, *range(prompt, len(tokens))]
     ends = [*starts[1:], len(tokens)]
     steps = [
-        make_step(tokens[first:end], first, end - first, len(tokens)) for first, end in zip(starts, ends, strict=True)
+        make_step(tokens[first:end], first, end - first, len(tokens))
+        | {name: rows[first:end] for name, rows in inputs.items()}
+        for first, end in zip(starts, ends, strict=True)
     ]
     return np.concatenate([eager(step).float().numpy() for step in steps])
 
@@ -203,10 +205,25 @@ def renamed(
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint, and the one that transformers reads: another where it has no code for the family."""
+    """A checkpoint, and the one that transformers reads: another where it has no code for the family.
+
+    `model`: the name to ask for it by, where its architecture is another family's.
+    """
 
     checkpoint: Path
     reference: Path
+    model: str | None = None
+
+    @property
+    def inputs(self) -> Mapping[str, np.ndarray]:
+        """What the model takes beside tokens, a row for each."""
+        return {}
+
+    def theirs(self, dtype: str = "auto") -> tuple[list[int], np.ndarray]:
+        """Tokens, and the logits of transformers' code in a dtype, its own or another: as `reference` has them."""
+        model = parity.load_reference(self.reference, dtype)
+        tokens = parity.random_tokens(PROMPT + STEPS, model.config.get_text_config().vocab_size)
+        return tokens, stepwise(model, tokens, PROMPT)
 
 
 def written(module: ModuleType, name: str, folder: Path, dtype: str = "float32") -> Written:

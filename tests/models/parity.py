@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -135,15 +135,19 @@ def reference_float32(folder: Path) -> np.ndarray:
     return logits_of(load_reference(folder, "float32"), reference(folder)[0])
 
 
-def run(session: Session, tokens: list[int], prompt: int) -> np.ndarray:
-    """Logits of a prompt and of the tokens after it, fed one by one: [R, V]; R counts one prompt row or all."""
+def run(session: Session, tokens: list[int], prompt: int, **inputs: np.ndarray) -> np.ndarray:
+    """Logits of a prompt and of the tokens after it, fed one by one: [R, V]; R counts one prompt row or all.
+
+    `inputs`, of models that take more than tokens, have a row for each.
+    """
     session.reset()
-    return np.concatenate([session.prefill(tokens[:prompt]), *_decoded(session, tokens[prompt:])])
+    return np.concatenate(list(_steps(session, tokens, prompt, inputs)))
 
 
-def _decoded(session: Session, tokens: list[int]) -> Iterator[np.ndarray]:
-    for token in tokens:
-        yield session.decode(token)[None]
+def _steps(session: Session, tokens: list[int], prompt: int, inputs: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+    yield session.prefill(tokens[:prompt], **{name: rows[:prompt] for name, rows in inputs.items()})
+    for at in range(prompt, len(tokens)):
+        yield session.decode(tokens[at], **{name: rows[at : at + 1] for name, rows in inputs.items()})[None]
 
 
 def run_all(job: Job, tokens: list[int], target: str, out: Path) -> np.ndarray:

@@ -41,9 +41,9 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
-def save_biased(config: PreTrainedConfig, folder: Path) -> Path:
+def save_biased(config: PreTrainedConfig, folder: Path, dtype: str = "float32") -> Path:
     """As transformers saves it, with biases of the router: most below 0, so that a masked group's 0 would win."""
-    parity.save_checkpoint(config, folder)
+    parity.save_checkpoint(config, folder, dtype)
     tensors = load_file(folder / "model.safetensors")
     random = torch.Generator().manual_seed(1)
     for name, values in tensors.items():
@@ -61,6 +61,10 @@ def checkpoint(request, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
     record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
+
+
+def test_every_tensor_matters(tmp_path: Path) -> None:
+    parity.assert_every_tensor_matters(save_biased(CASES["groups-yarn"], tmp_path))
 
 
 def test_no_key_is_overlooked() -> None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from bringup.graphs.deepseek_v32 import DeepseekV32Config as OurConfig
-from tests.models import family
+from tests.models import family, parity
 from tests.models.test_deepseek_v3 import YARN, save_biased
 
 # Enough heads that keys whose scores are 0, all of them negative products, do not meet at the boundary: which of those
@@ -49,6 +49,10 @@ def checkpoint(request, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
     record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
+
+
+def test_every_tensor_matters(tmp_path: Path) -> None:
+    parity.assert_every_tensor_matters(save_biased(CASES["few-keys-yarn"], tmp_path))
 
 
 def test_no_key_is_overlooked() -> None:

@@ -1,0 +1,48 @@
+"""The drafts of DeepSeek-V3 and V3.2 as published: layers past the last of the checkpoint that they draft for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bringup.adapters.deepseek_table import add_layers, place
+from bringup.adapters.deepseek_v32 import add_indexer
+from bringup.adapters.expr import S
+from bringup.adapters.rules import Adapter, either
+from bringup.graphs.deepseek_mtp import DeepseekMtpConfig
+from bringup.graphs.deepseek_v32 import DeepseekV32Config
+
+
+def adapter(config: DeepseekMtpConfig) -> Adapter:
+    """vLLM's names for the layer's own tensors have `mtp_block` in them. Embedding and head are published twice, as the
+    main model's and as the draft's; where the draft has none, the main model's serve.
+    """
+    block, at = config.block, place(config.block)
+    draft = Adapter("deepseek_mtp", defaults=("out in", "vocab m"), prefix="model.", infix="mtp_block")
+    _drop_others(draft, config)
+    draft["model.{n:enorm|hnorm|eh_proj}.weight"] = S(at + "{n}.weight")
+    draft["model.norm.weight"] = S(at + "shared_head.norm.weight")
+    draft["model.embed_tokens.weight"] = either(S(at + "embed_tokens.weight"), S("embed_tokens.weight"))
+    head = S("embed_tokens.weight" if block.tied_head else "lm_head.weight", "vocab m")
+    draft["lm_head.weight"] = either(S(at + "shared_head.head.weight"), head)
+    add_layers(draft, block)
+    if isinstance(block, DeepseekV32Config):
+        add_indexer(draft, block)
+    return draft
+
+
+def _drop_others(draft: Adapter, config: DeepseekMtpConfig) -> None:
+    """The main model, and drafts of another depth, where there are any."""
+    block, layers = config.block, config.block.layers.start - config.depth + 1
+
+    def of_main(variables: Mapping[str, str]) -> bool:
+        return int(variables["L"]) < layers
+
+    def of_another(variables: Mapping[str, str]) -> bool:
+        number = int(variables["L"])
+        return layers <= number < layers + block.draft_layers and number not in block.layers
+
+    why = f"of the model that is drafted for: `{block.family}`"
+    draft.drop("layers.{L}.{rest:**}", why=why, when=of_main)
+    draft.drop("{n:embed_tokens|norm|lm_head}.weight", why=why)
+    why, beside = "of the draft of another `mtp_depth`", "layers.{L}.eh_proj.weight"
+    draft.drop("layers.{L}.{rest:**}", why=why, when=of_another, beside=beside)

@@ -1,0 +1,118 @@
+"""Drafts of DeepSeek-V3 and V3.2: one more of their layers, on a token and the hidden state before it (report, §2.2).
+
+N tokens of the step · R rows of logits · m hidden
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from bringup.diagnostics import fail
+from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.decoder import Decoder
+from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig
+from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
+from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
+from bringup.graphs.graph import Graph, Step
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.module import Module
+from bringup.shown import short
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# By `model_type`, what the draft's layer is.
+BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
+    "deepseek_v3": (DeepseekV3Config, DeepseekV3),
+    "deepseek_v32": (DeepseekV32Config, DeepseekV32),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekMtpConfig(HFConfig):
+    """`block` is the main model's config, of the draft's layer alone. `depth`: which of several drafts, from 1 on.
+
+    Draft k predicts the token k places further than the main model does. The published models have one; for another
+    than the first, a config.json says `mtp_depth`, a key of our own.
+    """
+
+    family: ClassVar[str] = "deepseek_mtp"
+
+    block: DeepseekConfig
+    depth: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.block.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.block.max_positions
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """From the main model's config.json. Raises BU125 where that is another's than BLOCKS names."""
+        kind = fields.take("model_type", str, "deepseek_v3")
+        if kind not in BLOCKS:
+            known = " and ".join(f"`{name}`" for name in BLOCKS)
+            raise fail("BU125", f"no graph serves the draft of `{short(kind)}`; those of {known} are known")
+        drafts = fields.take("num_nextn_predict_layers", int, 1)
+        if drafts < 1:
+            said = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"
+            fields.error("BU121", said, "num_nextn_predict_layers")
+        depth = fields.size("mtp_depth", 1, most=max(1, drafts))
+        number = fields.layers("num_hidden_layers") + depth - 1
+        return cls(block=BLOCKS[kind][0].of_layers(fields, range(number, number + 1)), depth=depth)
+
+
+class Draft(Decoder):
+    """A decoder that begins with a token and the hidden state before it."""
+
+    def __init__(self, config: DeepseekConfig, layers: list[Module]) -> None:
+        super().__init__(config, layers)
+        m = config.hidden
+        self.enorm = RMSNorm(m, config.eps)
+        self.hnorm = RMSNorm(m, config.eps)
+        self.eh_proj = Linear("out:m in:(two m)", two=2, m=m, bias=False)
+
+
+class DeepseekMtp(Graph):
+    """Row i takes token i + k and the hidden state of token i that draft k - 1 ends with, of the first the main model.
+
+    Which hidden state that is the report leaves open, and systems differ. Here it is whatever rows are fed as `hidden`.
+    vLLM (deepseek_v2.py, deepseek_mtp.py) and SGLang (deepseek_nextn.py) feed the first draft what the main model's
+    head takes, behind its last norm: a hidden state of the number of its layers, `--aux-hidden 61` of DeepSeek-V3. What
+    a draft gives to the next, or to itself, is in vLLM what its layer gives, and in SGLang what its head takes, behind
+    its norm: `--aux-hidden 1` of a draft, which is what its own norms then meet as they do at first. vLLM also takes
+    the embedding at position 0 for zeros; nothing is left out here.
+    """
+
+    layer_path = "model.layers"
+
+    def __init__(self, config: DeepseekMtpConfig, dtype: str = "float32") -> None:
+        super().__init__(config, dtype)
+        main = BLOCKS[config.block.family][1](config.block, dtype)
+        self.model = Draft(config.block, main.model.layers)
+        self.lm_head = main.lm_head
+        self.hidden = config.block.hidden
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        return {"hidden": self.hidden}
+
+    def prologue(self, step: Step, *inputs: Tensor) -> tuple[Tensor, ...]:
+        import torch
+
+        (hidden_Nm,) = inputs
+        model = self.model
+        both = torch.cat((model.enorm(model.embed_tokens(step.tokens)), model.hnorm(hidden_Nm)), -1)
+        return (model.eh_proj(both), *model.rotary(step))
+
+    def final(self, x_Nm: Tensor) -> Tensor:
+        return self.model.norm(x_Nm)
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        return self.lm_head(self.final(x_Rm))

@@ -1,0 +1,82 @@
+"""Whether a slice cuts a quantisation block: told from nests alone, and counted here value by value."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bringup.adapters.blocks import first_cut
+from bringup.adapters.expr import Expr, S
+from bringup.adapters.materialise import materialise
+from bringup.adapters.plan import Plan, make_plan
+from bringup.adapters.readers.dicts import dict_checkpoint
+from bringup.adapters.rules import Adapter
+from bringup.adapters.slicing import slice_plan
+from bringup.adapters.values import dequant
+from bringup.graphs.axes import sized
+from bringup.graphs.signature import Declared, Signature
+from bringup.spec import Site
+
+HERE = Site("tests", 1)
+
+
+def plan_of(axes: str, sizes: dict[str, int], stored: tuple[int, ...], block: tuple[int, ...], made) -> tuple:
+    """A plan of one parameter, dequantised: each value of its checkpoint is the number of the block that it is in."""
+    grid = tuple(-(-size // n) for size, n in zip(stored, block, strict=True))
+    arrays = {"w": np.ones(stored, np.float32), "s": np.arange(np.prod(grid), dtype=np.float32).reshape(grid)}
+    adapter = Adapter("test")
+    adapter["p"] = made
+    checkpoint = dict_checkpoint(arrays, {})
+    declared = Declared("p", sized(axes, sizes), "float32", None, HERE)
+    plan = make_plan(Signature({"p": declared}), adapter, checkpoint.headers)
+    assert not plan.problems
+    return plan, checkpoint
+
+
+def blocks_cut(plan: Plan, part: Plan, checkpoint) -> bool:
+    """Whether the part has some, but not all, of what the whole has of a block."""
+    whole, some = (Counter(materialise(each, checkpoint)["p"].ravel().tolist()) for each in (plan, part))
+    return any(some[number] != whole[number] for number in some)
+
+
+W, F = {"w": 64, "f": 96}, {"f": 96}
+CASES: dict[str, tuple[str, dict[str, int], tuple[int, ...], tuple[int, ...], Expr]] = {
+    "columns": ("w f", W, (64, 96), (1, 32), dequant(S("w", "w f"), S("s", "w b", b=3), (1, 32))),
+    "turned": ("f w", W, (64, 96), (1, 32), dequant(S("w", "w f"), S("s", "w b", b=3), (1, 32)).mv("w f -> f w")),
+    "rows": ("w f", W, (64, 96), (16, 32), dequant(S("w", "w f"), S("s", "r b", r=4, b=3), (16, 32))),
+    "short": ("w f", W | {"f": 88}, (64, 88), (1, 16), dequant(S("w", "w f"), S("s", "w b", b=6), (1, 16))),
+    "heads": (
+        "(h d) f", {"h": 12, "d": 8, "f": 4}, (96, 4), (32, 2),
+        dequant(S("w", "(h d) f"), S("s", "r b", r=3, b=2), (32, 2)),
+    ),
+    "half": (
+        "w f", {"w": 32, "f": 96}, (64, 96), (1, 32),
+        dequant(S("w", "(w two) f", two=2), S("s", "x b", x=64, b=3), (1, 32))
+        .mv("(w two) f -> two w f", two=2).at("two", 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_told_as_counted(name):
+    axes, sizes, *_ = CASES[name]
+    plan, checkpoint = plan_of(*CASES[name])
+    seen: set[bool] = set()
+    for axis, size in sizes.items():
+        for ranks in (n for n in range(2, size + 1) if size % n == 0 and axis in axes):
+            part = slice_plan(plan, (axis,), 0, ranks)
+            cut = first_cut(plan, part)
+            assert (cut is not None) == blocks_cut(plan, part, checkpoint), (axis, ranks)
+            seen.add(cut is not None)
+            if cut:  # the multiple that it names is the least at which nothing is cut
+                grain = cut.grain(size // ranks)
+                fits = [
+                    n
+                    for n in range(1, size)
+                    if size % n == 0 and not first_cut(plan, slice_plan(plan, (axis,), 0, size // n))
+                ]
+                assert all(n % grain == 0 for n in fits), (axis, ranks, grain)
+                assert size % grain or not fits or min(fits) == grain, (axis, ranks, grain, fits)
+    assert seen == {True, False}

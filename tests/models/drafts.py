@@ -1,0 +1,105 @@
+"""Checkpoints with layers past the last, which predict further tokens; and drafts of transformers' own layers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedConfig
+
+from tests.models import parity
+from tests.models.family import PROMPT, STEPS, Written
+from tests.models.test_deepseek_v3 import save_biased
+
+FILE = "model.safetensors"
+
+
+class Draft(Written):
+    """The first draft of a checkpoint that `save` wrote, fed with random hidden states."""
+
+    @property
+    def inputs(self) -> Mapping[str, np.ndarray]:
+        return {"hidden": random_hidden(PROMPT + STEPS, read(self.checkpoint)[1]["hidden_size"])}
+
+    def theirs(self, dtype: str = "auto") -> tuple[list[int], np.ndarray]:
+        tokens = parity.random_tokens(PROMPT + STEPS, read(self.checkpoint)[1]["vocab_size"])
+        return tokens, logits(self.checkpoint, tokens, self.inputs["hidden"], dtype=dtype)
+
+
+def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, drafts: int = 1, own: bool = True) -> Path:
+    """A model of this config with drafts, under the published names. `own`: with embedding and head of their own.
+
+    Beside it, `folder/whole` is what transformers saves of a model that has the drafts' layers as its last.
+    """
+    whole, layers, m, vocab = copy.deepcopy(config), config.num_hidden_layers, config.hidden_size, config.vocab_size
+    whole.num_hidden_layers += drafts
+    if hasattr(config, "mlp_layer_types"):
+        whole.mlp_layer_types = [*config.mlp_layer_types, *["sparse"] * drafts]
+        whole.layer_types = ["indexed_attention"] * whole.num_hidden_layers
+    save_biased(whole, folder / "whole", dtype)
+    tensors, random = load_file(folder / "whole" / FILE), torch.Generator().manual_seed(2)
+    for number in range(layers, layers + drafts):
+        made = {
+            norm: torch.empty(m).uniform_(0.5, 1.5, generator=random) for norm in ("enorm", "hnorm", "shared_head.norm")
+        }
+        shapes = {"eh_proj": (m, 2 * m)} | ({"embed_tokens": (vocab, m), "shared_head.head": (vocab, m)} if own else {})
+        for matrix, shape in shapes.items():
+            made[matrix] = torch.empty(shape).normal_(0, parity.GAIN[dtype] * shape[1] ** -0.5, generator=random)
+        tensors |= {f"model.layers.{number}.{name}.weight": a.to(getattr(torch, dtype)) for name, a in made.items()}
+    raw = json.loads(config.to_json_string()) | {"num_nextn_predict_layers": drafts}
+    return write(folder / "published", tensors, raw | {"architectures": whole.architectures})
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor], config: dict[str, object]) -> Path:
+    folder.mkdir()
+    save_file(tensors, folder / FILE, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+def read(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+    """The tensors of a checkpoint and its config."""
+    return load_file(folder / FILE), json.loads((folder / "config.json").read_text("utf-8"))
+
+
+def logits(folder: Path, tokens: list[int], hidden: np.ndarray, depth: int = 1, dtype: str = "auto") -> np.ndarray:
+    """Float32 [T, V] of a draft, all rows at once: transformers' decoder of just its layer, and what stands around it.
+
+    `folder` is what `save` gave; `hidden` [T, m], rounded to the checkpoint's dtype before it is taken in any other.
+    """
+    tensors, config = read(folder)
+    number = config["num_hidden_layers"] + depth - 1
+    model = copy.copy(_whole(folder.parent / "whole", dtype).model)
+    model._modules = dict(model._modules)
+
+    def own(name: str, other: str = "") -> torch.Tensor:
+        return tensors.get(f"model.layers.{number}.{name}.weight", tensors.get(f"{other}.weight")).to(model.dtype)
+
+    def norm(name: str) -> torch.nn.Module:
+        made = copy.deepcopy(model.norm)
+        made.weight = torch.nn.Parameter(own(name), requires_grad=False)
+        return made
+
+    stored = tensors[f"model.layers.{number}.eh_proj.weight"].dtype
+    before = torch.from_numpy(hidden).to(stored).to(model.dtype)
+    embedded = own("embed_tokens", "model.embed_tokens")[torch.tensor(tokens)]
+    head = own("shared_head.head", "model.embed_tokens" if config.get("tie_word_embeddings") else "lm_head")
+    model.layers, model.norm = torch.nn.ModuleList([model.layers[number]]), norm("shared_head.norm")
+    with torch.no_grad():
+        joined = torch.cat((norm("enorm")(embedded), norm("hnorm")(before)), -1) @ own("eh_proj").T
+        return (model(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0] @ head.T).float().numpy()
+
+
+@cache
+def _whole(folder: Path, dtype: str) -> torch.nn.Module:
+    return parity.load_reference(folder, dtype)
+
+
+def random_hidden(count: int, m: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((count, m), np.float32)

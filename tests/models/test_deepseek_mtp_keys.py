@@ -1,0 +1,68 @@
+"""Every key of a config.json, changed: what moves the logits of transformers' layer moves the draft's likewise."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.compile.pipeline import check
+from bringup.diagnostics import BringupError
+from tests.models import drafts, family
+from tests.models.test_deepseek_mtp import CASES, opened, write
+
+OF_MODEL = {"num_hidden_layers", "num_nextn_predict_layers"}  # which layer is the draft's: tested by name
+
+
+def changed(case: drafts.Draft, words: dict[str, object], out: Path) -> Path:
+    """The checkpoint with other words in its config.json, and transformers' beside it likewise."""
+    shutil.copytree(case.reference, out / "whole")
+    shutil.copytree(case.checkpoint, out / "published")
+    (out / "published/config.json").write_text(json.dumps(words), "utf-8")
+    whole = json.loads((out / "whole/config.json").read_text("utf-8"))
+    kept = OF_MODEL | {"mlp_layer_types", "layer_types"}  # longer by the draft's layer
+    words = {key: value for key, value in words.items() if key not in kept}
+    (out / "whole/config.json").write_text(json.dumps(whole | words), "utf-8")
+    return out / "published"
+
+
+def theirs(folder: Path, tokens: list[int], hidden: np.ndarray) -> np.ndarray | None:
+    """None where transformers does not take the config, or not with these weights."""
+    try:
+        logits = drafts.logits(folder, tokens, hidden)
+    except Exception:  # whatever it meets, it has no logits to compare with
+        return None
+    return logits if np.isfinite(logits).all() else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_keys_walk(name: str, tmp_path: Path) -> None:
+    case = write(name, tmp_path / "base")
+    _, raw = drafts.read(case.checkpoint)
+    tokens, before = case.theirs()
+    hidden = case.inputs["hidden"]
+    told: dict[str, str] = {}
+    for number, (key, words) in enumerate(family._walk(raw, {})):
+        if key in OF_MODEL:
+            continue
+        folder = changed(case, words, tmp_path / str(number))
+        wanted = theirs(folder, tokens, hidden)
+        if wanted is None:
+            told.setdefault(key, "transformers refuses")
+            continue
+        try:
+            job = opened(folder)
+            check(job).raise_if_errors()
+            ours = family.eager_logits(job, tokens, family.PROMPT, hidden=hidden)
+        except BringupError as refusal:
+            told[key] = refusal.findings[0].code
+            continue
+        far = family._far(ours, wanted)
+        assert far <= family.WORST["torch"], f"`{key}`: ours {far:.1e} away from theirs"
+        told[key] = "same change" if family._far(wanted, before) > family.MOVED else told.get(key, "no change")
+    assert "same change" in told.values()
+    print(told)
