@@ -26,7 +26,6 @@ class Names:
     ) -> None:
         self.headers = headers
         self.prefixes = prefixes
-        self.own = {name: info for name, info in headers.items() if not name.startswith(prefixes)}
         self.carried = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in headers)), "")
         self.outside = outside
 
@@ -39,25 +38,29 @@ class Names:
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         """The tensors that a name stands for, in order; where there is none, the name that would be it."""
-        if info := self.own.get(name) or self.headers.get(self.carried + name) or self.get(name):
+        if info := self._bare(name) or self.headers.get(self.carried + name) or self.get(name):
             return [info]
         return [name if name.partition(".")[0] in self.outside else self.carried + name]
 
     def all_behind(self, names: Sequence[str]) -> list[TensorInfo | str]:
         """`behind` of many names, one after the other."""
         found = [*map(self.headers.get, [self.carried + name for name in names])]
-        if all(found) and (not self.carried or self.own.keys().isdisjoint(names)):
+        if all(found) and (not self.carried or self.headers.keys().isdisjoint(names)):
             return cast("list[TensorInfo | str]", found)  # as it should be, and soon told of 90,000
         return [one for name in names for one in self.behind(name)]
 
     def get(self, name: str) -> TensorInfo | None:
         """The tensor of that name. One that stands there without a prefix wins over one that has it."""
-        if info := self.own.get(name):
+        if info := self._bare(name):
             return info
         for prefix in self.prefixes:
             if info := self.headers.get(prefix + name):
                 return info
         return None
+
+    def _bare(self, name: str) -> TensorInfo | None:
+        """The tensor that has just this name, and no prefix."""
+        return None if name.startswith(self.prefixes) else self.headers.get(name)
 
     def made(self, name: str, scope: Scope) -> Region | None:
         """The region of a name that is no tensor's own but made from others; else None."""
