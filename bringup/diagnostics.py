@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypedDict
 
@@ -53,6 +53,14 @@ class Diagnostic:
     tensor: str = ""
     fixes: tuple[Fix, ...] = ()
 
+    @property
+    def told(self) -> str:
+        """In a few lines, for who calls from Python."""
+        lines = [f"{self.code}: {self.message}"]
+        lines += [f"  --> {self.where}"] if self.where else []
+        lines += [f"  = help: {self.help}"] if self.help else []
+        return "\n".join(lines)
+
     def as_json(self) -> dict[str, Any]:
         """The shape of one entry of `findings` in `check --format json`."""
         plain = ("code", "severity", "parameter", "sources", "expected", "actual", "message", "help")
@@ -60,7 +68,10 @@ class Diagnostic:
         return (
             {name: getattr(self, name) for name in plain}
             | {name: {"file": site.path, "line": site.line} if site else None for name, site in sites.items()}
-            | {"file": self.file}
+            | {
+                "file": self.file,
+                "fixes": [asdict(fix) | {"file": Site(fix.file, fix.line).path} for fix in self.fixes],
+            }
         )
 
 
@@ -116,7 +127,11 @@ class BringupError(Exception):
     def __init__(self, *findings: Diagnostic) -> None:
         assert findings, "an error says what is wrong"
         self.findings = findings
-        super().__init__("\n".join(f"{finding.code}: {finding.message}" for finding in findings))
+        super().__init__(*findings)
+
+    def __str__(self) -> str:
+        """What a traceback ends with: each finding, where its rule stands, and what to do."""
+        return "\n".join(finding.told for finding in self.findings)
 
     @property
     def exit_code(self) -> int:

@@ -56,10 +56,13 @@ def test_json(workspace: Path, report: str) -> None:
     for finding in found["findings"]:
         assert list(finding) == [
             "code", "severity", "parameter", "sources", "expected", "actual", "message", "help", "rule", "declared",
-            "file",
+            "file", "fixes",
         ]  # fmt: skip
         for site in (finding["rule"], finding["declared"]):
             assert site is None or Path(site["file"]).read_text("utf-8").splitlines()[site["line"] - 1]
+        for fix in finding["fixes"]:
+            line = Path(fix["file"]).read_text("utf-8").splitlines()[fix["line"] - 1]
+            assert line[fix["column"] :].startswith(fix["old"])
     severities = [finding["severity"] for finding in found["findings"]]
     assert severities == sorted(severities, key=["error", "warning", "note"].index)
 
