@@ -88,7 +88,7 @@ FLAGSHIPS = (
         tensors=None,
         elements=358_337_791_296,
         shards=93,
-        source="zai-org/GLM-4.5: Hub",
+        source="zai-org/GLM-4.5: Hub; sizes as in THUDM/slime, scripts/models/glm4.5-355B-A32B.sh",
     ),
     Flagship(
         name="bloom-176b",
