@@ -19,7 +19,7 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.config import NEUTRAL
 from bringup.graphs.gpt2 import SIZES
 from bringup.graphs.gpt2 import GPT2Config as OurConfig
-from tests.models import parity
+from tests.models import family, parity
 
 
 def shape(layers: int, heads: int, hidden: int, **more: Any) -> GPT2Config:
@@ -88,6 +88,12 @@ def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
 def test_every_setting_matters(name: str, setting: dict[str, Any], tmp_path: Path) -> None:
     """Nor would it if a setting were overlooked."""
     parity.assert_setting_matters(save(name, tmp_path), **setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["saved", "original"])
+def test_keys_walk(name: str, tmp_path: Path) -> None:
+    print(family.assert_keys_walk(save(name, tmp_path)))
 
 
 @pytest.mark.slow

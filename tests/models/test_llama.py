@@ -12,7 +12,7 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedConfig
 from bringup.diagnostics import BringupError
 from bringup.graphs.config import NEUTRAL
 from bringup.graphs.llama import LlamaConfig as OurConfig
-from tests.models import parity
+from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
 LLAMA3 = {
@@ -91,6 +91,12 @@ def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
 def test_every_setting_matters(name: str, setting: dict[str, Any], tmp_path: Path) -> None:
     """Nor would it if a setting were overlooked."""
     parity.assert_setting_matters(parity.save_checkpoint(CASES[name], tmp_path), **setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one-key-head-biases", "head-dim-llama3", "mistral-window"])
+def test_keys_walk(name: str, tmp_path: Path) -> None:
+    print(family.assert_keys_walk(parity.save_checkpoint(CASES[name], tmp_path)))
 
 
 # --- config.json
