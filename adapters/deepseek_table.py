@@ -21,7 +21,7 @@ def table(name: str, config: DeepseekConfig) -> Adapter:
     add_layers(deepseek, config)
 
     def of_draft(variables: Mapping[str, str]) -> bool:
-        return 0 <= int(variables["L"]) - len(config.sparse) < config.draft_layers
+        return 0 <= int(variables["L"]) - config.layers.stop < config.draft_layers
 
     why = "of the draft that predicts a further token (DeepSeek-V3 report §2.2): the model `deepseek_mtp`"
     deepseek.drop("layers.{L}.{rest:**}", why=why, when=of_draft, beside="layers.{L}.eh_proj.weight")

@@ -18,6 +18,7 @@ T = TypeVar("T", int, float, str, bool)
 MOST = 1 << 63  # of any number: what a 64-bit integer holds
 MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the longest contexts 10^7
 MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
+MOST_EXPERTS = 1 << 17  # of all layers: each has tensors of its own; Kimi K2 has 23,424
 MOST_UNKNOWN = 20  # keys that nobody reads and that are told one by one
 
 # Training, generation and bookkeeping: none of these changes a logit at inference.
@@ -92,6 +93,13 @@ class Fields:
     def layers(self, key: str) -> int:
         """How many layers there are; an object is made for each."""
         return self.size(key, most=MOST_LAYERS)
+
+    def experts(self, key: str, default: int) -> int:
+        """How many experts a layer of a mixture has."""
+        layers: object = self.raw.get("num_hidden_layers")
+        each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
+        most = MOST_EXPERTS // each
+        return max(self.size(key, default, most=most), most if self.findings else 0)  # one mistake is told once
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""

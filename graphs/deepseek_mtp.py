@@ -80,14 +80,13 @@ class Draft(Decoder):
 
 
 class DeepseekMtp(Graph):
-    """Row i takes token i + k and the hidden state of token i that draft k - 1 ends with, of the first the main model.
+    """Row i of draft k takes token i + k, and the hidden state that draft k - 1 has at row i: of the first, the model.
 
-    Which hidden state that is the report leaves open, and systems differ. Here it is whatever rows are fed as `hidden`.
-    vLLM (deepseek_v2.py, deepseek_mtp.py) and SGLang (deepseek_nextn.py) feed the first draft what the main model's
-    head takes, behind its last norm: a hidden state of the number of its layers, `--aux-hidden 61` of DeepSeek-V3. What
-    a draft gives to the next, or to itself, is in vLLM what its layer gives, and in SGLang what its head takes, behind
-    its norm: `--aux-hidden 1` of a draft, which is what its own norms then meet as they do at first. vLLM also takes
-    the embedding at position 0 for zeros; nothing is left out here.
+    Which hidden state that is the report leaves open; here it is whatever rows are fed as `hidden`. What the layer was
+    trained with lies behind the last norm and is what a head takes: `--aux-hidden 61` of DeepSeek-V3, and of a draft
+    that another one follows `--aux-hidden 1`. vLLM and SGLang feed the first draft so. From one draft to the next vLLM
+    (until its pull request 45895) and ATOM (until 1764) gave what lies before that norm, and fewer tokens were
+    accepted. vLLM also takes zeros for the embedding at position 0; nothing is left out here.
     """
 
     layer_path = "model.layers"

@@ -10,7 +10,7 @@ from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek
 from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.routing import keep_best_groups, top_experts
-from bringup.graphs.routing import MOST_EXPERTS, RoutingConfig
+from bringup.graphs.routing import RoutingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def _routing(fields: Fields) -> RoutingConfig:
     fields.only("norm_topk_prob", False)
     if fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
         fields.read |= {"n_group", "topk_group"}
-        experts = fields.size("n_routed_experts", 64, most=MOST_EXPERTS)
+        experts = fields.experts("n_routed_experts", 64)
         per_token = fields.size("num_experts_per_tok", most=experts)
         factor = fields.take("routed_scaling_factor", float, 1.0)
         return RoutingConfig(

@@ -35,7 +35,7 @@ class GptOssConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        experts = fields.size("num_local_experts", 128)
+        experts = fields.experts("num_local_experts", 128)
         per_token = fields.size("num_experts_per_tok", 4, most=experts)
         windows = _windows(fields)
         common = read_common(

@@ -21,7 +21,7 @@ class MixtralConfig(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         windows = (sliding_window(fields),) * fields.layers("num_hidden_layers")
-        experts = fields.size("num_local_experts", 8)
+        experts = fields.experts("num_local_experts", 8)
         return cls(
             **read_common(fields, windows, max_positions=4096 * 32, kv_heads=8, eps=1e-5, theta=1e6),
             num_experts=experts,

@@ -54,8 +54,8 @@ def _window(fields: Fields) -> int | None:
 def _experts(fields: Fields) -> int:
     """`num_experts`, which transformers 5 writes as `num_local_experts`."""
     if "num_local_experts" not in fields.raw:
-        return fields.size("num_experts", 128)
-    experts = fields.size("num_local_experts", 128)
+        return fields.experts("num_experts", 128)
+    experts = fields.experts("num_local_experts", 128)
     fields.only("num_experts", experts)
     return experts
 

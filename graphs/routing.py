@@ -7,8 +7,6 @@ from typing import Self
 
 from bringup.graphs.config import Fields
 
-MOST_EXPERTS = 1 << 16  # each has tensors of its own in every layer; published models have a few hundred
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
@@ -27,7 +25,7 @@ class RoutingConfig:
         cls, fields: Fields, *, experts: int, per_token: int, groups: int, kept_groups: int, factor: float
     ) -> Self:
         """From config.json; the settings are what a family has for keys that are absent."""
-        experts = fields.size("n_routed_experts", experts, most=MOST_EXPERTS)
+        experts = fields.experts("n_routed_experts", experts)
         groups = fields.size("n_group", groups)
         kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
         if not fields.findings:

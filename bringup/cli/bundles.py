@@ -19,6 +19,9 @@ def bundle_name(model: str | None, checkpoint: str | None) -> str:
 
 
 def next_step(job: Job, bundle: Path) -> str:
-    """The command that runs it."""
+    """The command that runs it; of a model that takes more than tokens, what does."""
+    if job.graph.inputs:
+        named = ", ".join(f"{name}=rows" for name in job.graph.inputs)
+        return f'run it from Python: bringup.load("{bundle}").prefill(tokens, {named})'
     prompt = '--prompt "Hello, I am"' if job.checkpoint.tokenizer else "--tokens 1,2,3"
     return f"run it: bringup run {bundle} {prompt}"

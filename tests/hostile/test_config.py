@@ -146,6 +146,28 @@ def test_a_billion_layers(tmp_path: Path, raw: dict[str, Any], key: str) -> None
     assert_one_error(check("--checkpoint", tmp_path), "BU124")
 
 
+EXPERTS = {
+    "MixtralForCausalLM": "num_local_experts",
+    "Qwen3MoeForCausalLM": "num_experts",
+    "GptOssForCausalLM": "num_local_experts",
+    "DeepseekV2ForCausalLM": "n_routed_experts",
+    "DeepseekV3ForCausalLM": "n_routed_experts",
+    "Glm4MoeForCausalLM": "n_routed_experts",
+}
+
+
+@pytest.mark.parametrize("architecture", EXPERTS)
+def test_a_billion_experts(tmp_path: Path, architecture: str) -> None:
+    raw = {key: value for key, value in LLAMA.items() if key != "model_type"} | {
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 2,
+    }
+    raw |= {"architectures": [architecture], EXPERTS[architecture]: 10**9}
+    (tmp_path / "model.safetensors").write_bytes(framed({}))
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert_one_error(check("--checkpoint", tmp_path), "BU124")
+
+
 NUMBERS = [float("nan"), float("inf"), -float("inf"), 0, -1e-5, True, "1e-5", [], 10**400]
 
 

@@ -12,6 +12,7 @@ import torch
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
 from bringup.compile.session import load
+from bringup.compile.verify import verify
 from bringup.diagnostics import BringupError
 from tests.models import drafts, family, parity
 from tests.models.test_deepseek_mtp import CASES, PROMPT, SIZES, STEPS, arrays, assert_parity, opened
@@ -146,6 +147,10 @@ def test_a_draft_whose_tensors_are_not_there(checkpoint: Path, tmp_path: Path) -
 
 
 def test_a_step_without_hidden_states(checkpoint: Path, tmp_path: Path) -> None:
-    session = load(build(opened(checkpoint), out=tmp_path / "b", target="torch", max_seq_len=40, buckets=(32,)))
+    bundle = build(opened(checkpoint), out=tmp_path / "b", target="torch", max_seq_len=40, buckets=(32,))
+    session = load(bundle)
     with pytest.raises(BringupError, match=r"BU029.*'hidden': \(2, 42\)"):
         session.prefill([1, 2])
+    for model, source in ((str(bundle), None), ("deepseek_mtp", str(checkpoint))):
+        with pytest.raises(BringupError, match=r"BU029.*`deepseek_mtp` takes `hidden` beside its tokens"):
+            verify(model, source)
