@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 
 from bringup.adapters.computed import block_bytes, dequantised
 from bringup.adapters.pattern import fill
@@ -35,6 +36,10 @@ class Expr:
         """Every source tensor in the order in which `region` meets them, with its name."""
         for node in self.inputs():
             yield from node.leaves(bindings)
+
+    def names(self, bindings: Mapping[str, str]) -> list[str]:
+        """The names of all leaves."""
+        return [name for _, name in self.leaves(bindings)]
 
     def mv(self, pattern: str, **sizes: int) -> Expr:
         """Rearranges as einops does: `x.mv("(h t d) m -> (t h d) m", h=12, t=3)`."""
@@ -222,11 +227,12 @@ class Stack(Expr):
     axis: str
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
+        return zip(cycle(leaf for leaf, _ in self.of.leaves({**bindings, self.over: ""})), self.names(bindings))
+
+    def names(self, bindings: Mapping[str, str]) -> list[str]:
         mark = f"\0{self.over}\0"  # no name holds it: each name is made once, and then numbered
-        first = [(leaf, name.split(mark)) for leaf, name in self.of.leaves({**bindings, self.over: mark})]
-        for number in map(str, range(self.n)):
-            for leaf, parts in first:
-                yield leaf, number.join(parts)
+        first = [name.split(mark) for name in self.of.names({**bindings, self.over: mark})]
+        return [number.join(parts) for number in map(str, range(self.n)) for parts in first]
 
     def region(self, scope: Scope) -> Region:
         regions: list[Region] = []

@@ -42,12 +42,20 @@ class Names:
             return [info]
         return [name if name.partition(".")[0] in self.outside else self.carried + name]
 
-    def all_behind(self, names: Sequence[str]) -> list[TensorInfo | str]:
-        """`behind` of many names, one after the other."""
+    def found(self, names: Sequence[str]) -> tuple[list[TensorInfo], tuple[str, ...]]:
+        """The tensors behind names, one after the other; and what there is none of."""
+        if there := self._all(names):
+            return there, ()
+        behind = [one for name in names for one in self.behind(name)]
+        absent = dict.fromkeys(one for one in behind if isinstance(one, str))
+        return [one for one in behind if not isinstance(one, str)], tuple(absent)
+
+    def _all(self, names: Sequence[str]) -> list[TensorInfo] | None:
+        """`found`, where all are there and by one prefix, as they should be: that is soon told of 90,000."""
         found = [*map(self.headers.get, [self.carried + name for name in names])]
         if all(found) and (not self.carried or self.headers.keys().isdisjoint(names)):
-            return cast("list[TensorInfo | str]", found)  # as it should be, and soon told of 90,000
-        return [one for name in names for one in self.behind(name)]
+            return cast("list[TensorInfo]", found)
+        return None
 
     def get(self, name: str) -> TensorInfo | None:
         """The tensor of that name. One that stands there without a prefix wins over one that has it."""
@@ -98,8 +106,8 @@ class Translated(Names):
         defaults = scope.defaults if isinstance(expr, Source) else ()
         return expr.region(replace(scope, names=self.raw, bindings=bindings, defaults=defaults))
 
-    def all_behind(self, names: Sequence[str]) -> list[TensorInfo | str]:
-        return [one for name in names for one in self.behind(name)]
+    def _all(self, names: Sequence[str]) -> None:
+        """A name stands for more than one tensor, or for part of one."""
 
     def behind(self, name: str) -> list[TensorInfo | str]:
         meant = self._meaning(name)

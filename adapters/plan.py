@@ -190,15 +190,12 @@ def _plan_one(
     names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
 ) -> None:
-    leaves = list(expr.leaves(bindings))
-    found = names.all_behind([name for _, name in leaves])
-    infos = [info for info in found if isinstance(info, TensorInfo)]
-    absent = tuple(dict.fromkeys(name for name in found if isinstance(name, str))) if len(infos) < len(found) else ()
+    infos, absent = names.found(expr.names(bindings))
     plan.asked.append((declared.name, [*absent, *map(NAME, infos)]))
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
         scope = _scope(adapter, declared, expr, bindings, names)
-        plan.problems += shapes(declared, rule, misfits_beside(_behind(leaves, names), scope))
+        plan.problems += shapes(declared, rule, misfits_beside(_behind(expr.leaves(bindings), names), scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *map(KIND, infos))
@@ -212,7 +209,7 @@ def _plan_one(
     try:
         region = _evaluate(declared, expr, scope)
     except AxesError as error:
-        plan.problems += odd_ones(declared, rule, _behind(leaves, names)) or [
+        plan.problems += odd_ones(declared, rule, _behind(expr.leaves(bindings), names)) or [
             axes_problem(declared, rule, infos, error, adapter.defaults)
         ]
         return

@@ -45,9 +45,15 @@ def catch() -> None:
             signal.signal(signum, _stops)
 
 
+def under_way() -> bool:
+    """Whether a signal has been raised: what fails from then on may be a library that was interrupted at a bad time."""
+    return _stops.raised
+
+
 def told(error: BaseException) -> int:
     """Says on stderr what stopped the program, and gives its exit code: 128 and the signal's number."""
     stopped = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, Stopped)), None)
+    stopped = stopped or (Stopped(_stops.signum) if under_way() else None)
     sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; nothing half-written is left behind\n")
     return stopped.exit_code if stopped else 128 + signal.SIGINT
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from bringup import __version__
+from bringup import __version__, stops
 from bringup.cli import reserve
 from bringup.cli.packages import needed
 from bringup.cli.usage import of_usage
@@ -36,7 +36,7 @@ def told(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
         traceback.print_exception(error)
     known = diagnosed(error)
     if known is None:
-        return _bug(error, words)
+        return stops.told(error) if stops.under_way() else _bug(error, words)
     paint = Paint.of(sys.stderr)
     count = sum(finding.severity is Severity.ERROR for finding in known.findings)
     sys.stderr.write(findings_text(known.findings, paint))

@@ -112,6 +112,22 @@ def test_whatever_it_was(
     assert len(list((tmp_path / "bringup").glob("crash-*.txt"))) == 1
 
 
+TRIPPED = """
+import signal
+try:
+    signal.raise_signal(signal.SIGTERM)
+finally:
+    raise AssertionError("Trying to pop empty mode stack")
+"""
+
+
+def test_a_library_that_trips_over_a_stop(tmp_path: Path) -> None:
+    """As torch does, where a signal comes while it enters one of its modes."""
+    done = crashed(tmp_path, raising=TRIPPED)
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM; nothing half-written is left behind\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_interpreter_ends_in_silence(tmp_path: Path) -> None:
     """Finalisers of libraries that stumble when everything around them is gone."""
     raising = "import bringup\nclass Leaky:\n    def __del__(self): raise OSError('too late')\nbringup.kept = Leaky()"
