@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import MOST_ELEMENTS, Fields, HFConfig
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
@@ -91,7 +91,7 @@ def context_length(rope: RopeConfig, stated: int) -> int:
     A config that states what rope stretches from has the stretched length in `max_position_embeddings`, and so has
     `llama3`: SGLang's rule (`get_context_length`).
     """
-    return max(1, int(stated * rope.stretch))
+    return max(1, int(min(stated * rope.stretch, MOST_ELEMENTS)))
 
 
 def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:

@@ -181,6 +181,13 @@ def test_numbers(raw: dict[str, Any], key: str, value: Any) -> None:
     assert told(raw | {key: value}) == [("BU124" if value == 10**400 else "BU121", key)]
 
 
+@pytest.mark.parametrize("value", [1e308, 10**300, 0, -1.0, float("inf")], ids=lambda value: str(value)[:8])
+def test_stretched_beyond_all_numbers(value: float) -> None:
+    assert told(LLAMA | {"rope_scaling": {"type": "linear", "factor": value}}) == [
+        ("BU124" if value == 10**300 else "BU121", "factor")
+    ]
+
+
 @pytest.mark.parametrize("value", [7, True, [], {}, "swish\x1b[2J", "x" * 1_000_000], ids=lambda value: str(value)[:8])
 @pytest.mark.parametrize(("raw", "key"), [(GPT2, "activation_function"), (LLAMA, "hidden_act")], ids=["gpt2", "llama"])
 def test_activations(raw: dict[str, Any], key: str, value: object) -> None:
