@@ -102,17 +102,18 @@ class RopeConfig:
                 inner.error("BU121", f"rope's `{key}` is {value:g}; it has to be above 0 and below {MOST:g}", key)
         if self.kind == "yarn" and self.theta <= 1:
             inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
+        if self.high_freq_factor <= self.low_freq_factor:
+            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
-        elif (d := self.channels(head_dim)) % 2 or not d:
+            return
+        if (d := self.channels(head_dim)) % 2 or not d:
             inner.error("BU121", f"rope turns channels in pairs, and of `head_dim` {head_dim}, {d} turn", "head_dim")
         elif self.kind == "dynamic" and d == 2:
             inner.error("BU121", f"of `head_dim` {head_dim}, one pair turns; dynamic rope needs two", "head_dim")
         for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             if factors and len(factors) != self.channels(head_dim) // 2:
                 inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {head_dim} channels a head", key)
-        if self.high_freq_factor <= self.low_freq_factor:
-            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
 
     def channels(self, head_dim: int) -> int:
         """How many of a head's channels turn."""

@@ -1,4 +1,4 @@
-"""Fuzzes the reading of config.json files, as GPT-2's, Llama's and Mistral's family."""
+"""Fuzzes the reading of config.json files, of every family."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from random import Random
 
+from configs import CONFIGS
 from driver import Target, main
 from mutate import mutated, mutated_json, written
 from scratch import scratch_folder
@@ -14,22 +15,9 @@ from scratch import scratch_folder
 from bringup.adapters.readers.jsonfile import read_config
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config import architectures
-from bringup.graphs.gpt2 import SIZES
 from bringup.graphs.registry import by_architecture
 
 FILE = scratch_folder() / "config.json"
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 100, "hidden_act": "silu",
-    "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
-    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                     "original_max_position_embeddings": 128},
-}  # fmt: skip
-MISTRAL = LLAMA | {
-    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 16, "head_dim": 32,
-    "layer_types": ["full_attention", "sliding_attention"], "rope_scaling": {"type": "linear", "factor": 2},
-}  # fmt: skip
-SEEDS = [json.dumps(raw).encode() for raw in (SIZES["gpt2"], SIZES["gpt2"] | {"n_inner": 64}, LLAMA, MISTRAL)]
 
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
@@ -57,7 +45,7 @@ def parse(data: bytes) -> object:
 TARGET = Target(
     name="config",
     about="config.json through `adapters/readers/jsonfile.py`, the choice of a family, and `HFConfig.read`.",
-    seeds=SEEDS,
+    seeds=CONFIGS,
     parse=parse,
     mutate=mutate,
 )

@@ -9,6 +9,7 @@ import pytest
 import transformers
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.config import MOST_ELEMENTS
 from bringup.graphs.decoder import DecoderConfig
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.mixtral import MixtralConfig
@@ -119,6 +120,6 @@ def test_other_keys_of_the_context_are_not_passed_over(key: str) -> None:
 
 
 def test_a_context_has_a_token_and_fits_a_number() -> None:
-    for factor, wanted in ((1e-9, 1), (1e17, 131 * 10**17)):
+    for factor, wanted in ((1e-9, 1), (1e17, MOST_ELEMENTS)):
         raw = SIZES | {"max_position_embeddings": 131, "rope_scaling": {"rope_type": "linear", "factor": factor}}
         assert LlamaConfig.from_hf(json.loads(json.dumps(raw))).max_positions == wanted

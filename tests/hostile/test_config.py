@@ -188,6 +188,13 @@ def test_stretched_beyond_all_numbers(value: float) -> None:
     ]
 
 
+@pytest.mark.parametrize("value", [1e308, -1e308, 0.0, 1.01], ids=str)
+def test_more_or_less_than_a_head_turns(value: float) -> None:
+    longrope = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    raw = LLAMA | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "rope_scaling": longrope}
+    assert told(raw | {"partial_rotary_factor": value}) == [("BU121", "partial_rotary_factor")]
+
+
 @pytest.mark.parametrize("value", [7, True, [], {}, "swish\x1b[2J", "x" * 1_000_000], ids=lambda value: str(value)[:8])
 @pytest.mark.parametrize(("raw", "key"), [(GPT2, "activation_function"), (LLAMA, "hidden_act")], ids=["gpt2", "llama"])
 def test_activations(raw: dict[str, Any], key: str, value: object) -> None:
