@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# A file's tests stay together: they share what they compile.
-PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile
+# Two files of tests beside one another; a file's tests stay together, for they share what they compile.
+BESIDE := -n $(or $(WORKERS),2) --dist loadfile --max-worker-restart 0
 
 .PHONY: help demo test test-full lint bench picture clean
 
@@ -24,10 +24,10 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
 test: $(READY)  ## the tests, without the slow ones
-	$(PYTEST) -m "not slow"
+	$(BIN)/python -m pytest $(BESIDE) -m "not slow"
 
 test-full: $(READY) lint  ## every test
-	$(PYTEST)
+	$(BIN)/python -m pytest
 
 lint: $(READY)  ## style, types, import directions
 	$(BIN)/ruff check .
