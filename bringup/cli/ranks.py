@@ -50,11 +50,12 @@ def _refusals(plan: Plan, axes: tuple[str, ...], ranks: int) -> list[Diagnostic]
 def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
     entry = plan.entries[cut.parameter]
     size = next(n.size for dimension in entry.declared.axes for n in dimension.walk() if n.name == axis)
-    grain = ranks * cut.grain(size // ranks)
+    part = max(1, size // ranks)  # an axis shorter than the number of ranks is shared
+    grain = ranks * cut.grain(part)
     padded = -(-size // grain) * grain
     return Diagnostic(
         code="BU136",
-        message=f"`{cut.parameter}`: {ranks} ranks have {size // ranks} of the {size} of axis `{axis}` each, "
+        message=f"`{cut.parameter}`: {ranks} ranks have {part} of the {size} of axis `{axis}` each, "
         f"which cuts blocks of {cut.block} values with one scale",
         help=f"keep `{axis}` whole, or pad it to {padded} in the adapter, {padded // ranks} for each rank",
         parameter=cut.parameter,

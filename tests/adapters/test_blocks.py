@@ -15,6 +15,7 @@ from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.adapters.slicing import slice_plan
 from bringup.adapters.values import dequant
+from bringup.cli.ranks import divide
 from bringup.graphs.axes import sized
 from bringup.graphs.signature import Declared, Signature
 from bringup.spec import Site
@@ -80,3 +81,13 @@ def test_it_is_told_as_counted(name):
                 assert all(n % grain == 0 for n in fits), (axis, ranks, grain)
                 assert size % grain or not fits or min(fits) == grain, (axis, ranks, grain, fits)
     assert seen == {True, False}
+
+
+def test_a_rank_that_shares_a_head_may_cut_a_block():
+    """4 heads of 16 channels among 8 ranks: one each, of rows of 64 in blocks of 32."""
+    made = dequant(S("w", "m (h d)"), S("s", "m b", b=2), (1, 32))
+    plan, _ = plan_of("m (h d)", {"m": 8, "h": 4, "d": 16}, (8, 64), (1, 32), made)
+    (refusal,) = divide(plan, 8).refusals
+    assert refusal.code == "BU136"
+    assert "8 ranks have 1 of the 4 of axis `h` each, which cuts blocks of 32" in refusal.message
+    assert divide(plan, 2).refusals == []
