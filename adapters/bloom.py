@@ -16,6 +16,9 @@ def adapter(config: BloomConfig) -> Adapter:
     bloom[f"transformer.{layer}{norm}.{{p:weight|bias}}"] = S(layer + "{n}.{p}")
     bloom[f"transformer.{layer}{mlp}.{{p:weight|bias}}"] = S(layer + "mlp.{n}.{p}")
     bloom[f"transformer.{attention}dense.{{p:weight|bias}}"] = S(attention + "dense.{p}")
+    if not config.out_bias:
+        for name in (attention + "dense.bias", layer + "mlp.dense_4h_to_h.bias"):
+            bloom.drop(name, why="`slow_but_exact` with `pretraining_tp` above 1: transformers adds no bias here")
     fused = attention + "query_key_value."
     weights = S(fused + "weight", "(h t d) m", t=3).mv("(h t d) m -> t (h d) m", t=3)
     biases = S(fused + "bias", "(h t d)", t=3).mv("(h t d) -> t (h d)", t=3)

@@ -19,6 +19,7 @@ from bringup.adapters.rules import Adapter
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
+from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
 
@@ -56,21 +57,23 @@ def open_job(
     use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` "auto" is the
     checkpoint's own float type. Raises BU0xx to BU2xx errors.
     """
-    family, preset, repository = by_name(model) if model else (None, None, None)
+    family, preset, repository = by_name(model) if model is not None else (None, None, None)
     opened, notice = _open(checkpoint, repository, model)
     given = _read_config(config) if isinstance(config, str) else config
-    raw = given or (opened.config if opened else None) or preset
+    found = (opened.config if opened else None) or None  # {} is that there is no config.json
+    raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
         raise fail(
             "BU127",
             f"`{opened.source if opened else model}` has no config.json",
             help="give one with --config FILE, or name a model that has a published one",
         )
-    family = family or by_architecture(architectures(raw))
+    named, family = family is not None, family or by_architecture(architectures(raw))
+    check_identity(family, raw, allow, named=named)
     settings, findings = family.load("config").read(raw, allow)
     if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
         raise BringupError(*findings)
-    made = _from_file(adapter, settings) if adapter else family.load("adapter")(settings)
+    made = _from_file(adapter, settings) if adapter is not None else family.load("adapter")(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
@@ -100,7 +103,9 @@ def _open(
         return checkpoint, ""
     if checkpoint == "dummy":
         return None, "seeded dummy weights, as asked"
-    if checkpoint:
+    if checkpoint == "":
+        raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
+    if checkpoint is not None:
         return open_checkpoint(checkpoint), ""
     if repository is None:
         said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"

@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BloomConfig(HFConfig):
-    """`max_positions` is the length of the training sequences: ALiBi itself knows no end."""
+    """`max_positions` is the length of the training sequences: ALiBi itself knows no end.
+
+    `out_bias`: the projections back to the hidden size, of attention and MLP, have biases.
+    """
 
     family: ClassVar[str] = "bloom"
+    model_types: ClassVar[tuple[str, ...]] = ("bloom",)
 
     vocab_size: int
     max_positions: int
@@ -37,6 +41,7 @@ class BloomConfig(HFConfig):
     num_heads: int
     eps: float
     residual_from_norm: bool
+    out_bias: bool
     tied_head: bool
 
     @property
@@ -46,14 +51,13 @@ class BloomConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
-        if not fields.findings and hidden % heads:
+        if not fields.wrong and hidden % heads:
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
-        fields.only("n_inner", 4 * hidden)
+        fields.only("n_inner", None, 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
             fields.only(kernel, True, False)  # of Megatron's kernels: how, not what, they compute
         fields.only("skip_bias_add_qkv", False)
         fields.maybe("offset_alibi", int)  # a constant added to all scores of a row
-        fields.only("slow_but_exact", False)  # in transformers it leaves out biases where `pretraining_tp` is above 1
         return cls(
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("seq_length", 2048),
@@ -61,16 +65,31 @@ class BloomConfig(HFConfig):
             num_layers=_size(fields, "n_layer", "num_hidden_layers", most=MOST_LAYERS),
             num_heads=heads,
             eps=fields.positive("layer_norm_epsilon", 1e-5),
+            out_bias=not _summed_by_parts(fields, hidden),
             residual_from_norm=fields.take("apply_residual_connection_post_layernorm", bool, False),
             tied_head=fields.take("tie_word_embeddings", bool, True),
         )
+
+
+def _summed_by_parts(fields: Fields, hidden: int) -> bool:
+    """Whether `slow_but_exact` sums products of `pretraining_tp` slices: transformers 5.23 then adds no bias.
+
+    The sum of the slices is the whole product, where they are of one size.
+    """
+    parts = fields.size("pretraining_tp", 1)
+    if not fields.take("slow_but_exact", bool, False) or parts == 1:
+        return False
+    if not fields.wrong and hidden % parts:
+        said = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"
+        fields.error("BU121", said, "pretraining_tp")
+    return True
 
 
 def _size(fields: Fields, name: str, alias: str, **limits: int) -> int:
     """A size that published configs give under either name; where both stand they have to agree."""
     used, other = (name, alias) if fields.raw.get(alias) is None else (alias, name)
     size = fields.size(used, **limits)
-    fields.only(other, size)
+    fields.only(other, size, *([None] if other == "n_embed" else []))  # null is what transformers takes it for itself
     return size
 
 
@@ -96,7 +115,7 @@ class Attention(Module):
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.k_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.v_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
-        self.dense = Linear("out:m in:(h d)", m=m, h=h, d=d)
+        self.dense = Linear("out:m in:(h d)", m=m, h=h, d=d, bias=config.out_bias)
         self.slopes = Const("h", lambda _: alibi_slopes(h), h=h)
         self.cache = KVCache(h, d)
 
@@ -126,7 +145,7 @@ class Block(Module):
         self.input_layernorm = LayerNorm(config.hidden, config.eps)
         self.self_attention = Attention(config)
         self.post_attention_layernorm = LayerNorm(config.hidden, config.eps)
-        self.mlp = ResidualMLP(config.hidden, 4 * config.hidden, "gelu_new")
+        self.mlp = ResidualMLP(config.hidden, 4 * config.hidden, "gelu_new", out_bias=config.out_bias)
 
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
         normed = self.input_layernorm(x_Nm)

@@ -61,12 +61,22 @@ class Fields:
         self.read: set[str] = set()
         self.findings: list[Diagnostic] = []
 
-    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of a key, or `default` when it is absent or null. A missing or mistyped value is a finding."""
+    @property
+    def wrong(self) -> bool:
+        """Whether an error was noted: some of the values read are then stand-ins."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
+        """The value of a key: `default` when it is absent, `null` when it is null.
+
+        Without them the key is needed, and may not be null: transformers 5.23 refuses null where the annotation of its
+        configuration class does not admit None, and where it does, None is not the default but a value of its own. A
+        missing or mistyped value is a finding.
+        """
         self.read.add(key)
         value: Any = self.raw.get(key)
-        if value is None and default is not None:
-            return default
+        if value is None and (instead := null if key in self.raw else default) is not None:
+            return instead
         if type(value) is int and abs(value) >= MOST:
             self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
             return kind(1)
@@ -75,17 +85,27 @@ class Fields:
         endless = isinstance(value, float) and not isfinite(value)
         if isinstance(value, kind) and not endless and (kind is not int or type(value) is int):
             return value
-        said = "is missing" if value is None else f"is {shown(value)}"
-        self.error("BU121", f"config key `{key}` {said}; {self.family} needs a value of type {kind.__name__}", key)
+        message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
+        drop = value is None and key in self.raw and default is not None
+        help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
+        self.error("BU121", message, key, help)
         return kind(1)  # stands in, so that the other keys are read as well
 
-    def size(self, key: str, default: int | None = None, *, most: int = MOST_ELEMENTS) -> int:
+    def size(
+        self,
+        key: str,
+        default: int | None = None,
+        *,
+        null: int | None = None,
+        least: int = 1,
+        most: int = MOST_ELEMENTS,
+    ) -> int:
         """A whole number that counts something: at least 1, and no more than a machine can hold."""
-        value = self.take(key, int, default)
-        if 1 <= value <= most:
+        value = self.take(key, int, default, null=null)
+        if least <= value <= most:
             return value
-        if value < 1:
-            self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least 1", key)
+        if value < least:
+            self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {least}", key)
         else:
             self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
         return 1
@@ -94,16 +114,18 @@ class Fields:
         """How many layers there are; an object is made for each."""
         return self.size(key, most=MOST_LAYERS)
 
-    def experts(self, key: str, default: int) -> int:
+    def experts(self, key: str, default: int, *, least: int = 1) -> int:
         """How many experts a layer of a mixture has."""
         layers: object = self.raw.get("num_hidden_layers")
         each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
         most = MOST_EXPERTS // each
-        return max(self.size(key, default, most=most), most if self.findings else 0)  # one mistake is told once
+        return max(
+            self.size(key, default, least=least, most=most), most if self.wrong else 0
+        )  # one mistake, one finding
 
-    def positive(self, key: str, default: float | None = None) -> float:
+    def positive(self, key: str, default: float | None = None, *, null: float | None = None) -> float:
         """A number above 0."""
-        value = self.take(key, float, default)
+        value = self.take(key, float, default, null=null)
         if value > 0:
             return value
         self.error("BU121", f"config key `{key}` is {value:g}; {self.family} needs a number above 0", key)
@@ -131,8 +153,8 @@ class Fields:
         items = cast(list[Any], value) if isinstance(value, list) else []
         if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
             return tuple(map(float, items))
-        said = "is missing" if value is None else f"is {shown(cast('object', value))}"
-        self.error("BU121", f"config key `{key}` {said}; {self.family} needs a list of numbers above 0", key)
+        said = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
+        self.error("BU121", said, key)
         return ()
 
     def indices(self, key: str) -> tuple[int, ...]:
@@ -155,10 +177,13 @@ class Fields:
         return cast("dict[str, Any]", value or {})
 
     def only(self, key: str, *allowed: Any) -> None:
-        """A key for which the graph implements only some values; the first is what an absent key means."""
+        """A key for which the graph implements only some values; the first is what an absent key means.
+
+        Null is one of them where it is listed. Values are compared with their types: 0 is not false, 1 is not true.
+        """
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
-        if value is not None and value not in allowed and key not in self.allowed:
+        if not any(value == known and _alike(value, known) for known in allowed) and key not in self.allowed:
             said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", said, key)
 
@@ -171,10 +196,26 @@ class Fields:
         self.error("BU122", said, key, did_you_mean(value, known))
         return default
 
-    def error(self, code: str, message: str, key: str, help: str = "") -> None:
-        """Notes a finding about a key, unless there is one: one mistake is told once."""
-        if all(finding.parameter != key for finding in self.findings):
-            self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help))
+    def error(self, code: str, message: str, key: str, help: str = "", *, severity: Severity = Severity.ERROR) -> None:
+        """Notes a finding about a key, unless there is one: one mistake is one finding."""
+        said = (found for found in self.findings if found.severity is Severity.ERROR or severity is not Severity.ERROR)
+        if all(finding.parameter != key for finding in said):
+            self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity))
+
+    def overruled(self, key: str, value: Any, by: str, used: Any) -> None:
+        """Warns that one key says other than another, which transformers obeys."""
+        message = f"config says `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
+        help = f"transformers does not look at `{key}` here either: remove the one that is wrong"
+        self.error("BU151", message, key, help, severity=Severity.WARNING)
+
+    def ignored(self, key: str, value: Any, differs: str) -> None:
+        """Warns of a key that other code reads and transformers, whose logits are computed, does not."""
+        message = f"config says `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
+        self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
+
+    def _state(self, key: str) -> str:
+        """What stands under a key, for a sentence about it."""
+        return f"is {'null' if self.raw[key] is None else shown(self.raw[key])}" if key in self.raw else "is missing"
 
     def done(self) -> list[Diagnostic]:
         """Ends the reading: every finding, with those on keys that nobody read."""
@@ -206,6 +247,11 @@ class Fields:
         return self.findings
 
 
+def _alike(value: Any, known: Any) -> bool:
+    """Whether two equal values are so for JSON: Python takes true for 1."""
+    return isinstance(value, bool) == isinstance(known, bool)
+
+
 def _listed(values: Iterable[Any]) -> str:
     return ", ".join(map(repr, values))
 
@@ -215,6 +261,7 @@ class HFConfig:
 
     __slots__ = ()
     family: ClassVar[str]
+    model_types: ClassVar[tuple[str, ...]] = ()  # of config.json; a class that names none takes any
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:

@@ -5,7 +5,7 @@ A family gives its attention and its MLP; N tokens of the step · m hidden · vo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,23 +55,29 @@ def read_common(
     eps: float | None = 1e-6,
     tied: bool = False,
     words: Mapping[str, str] = NO_WORDS,
+    nulls: Collection[str] = (),
+    stretched: bool = False,
     **rope: Any,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
 
     The settings are what a family has for keys that are absent; `rope` are those of `RopeConfig.from_hf`. `words` are
-    a family's own for a head's size, the activation and the norms' epsilon, by transformers' for them.
+    a family's own for a head's size, the activation and the norms' epsilon, by transformers' for them. `nulls`: which
+    of `num_key_value_heads` and `head_dim` may be null, which then stands for what follows from the other sizes.
+    `stretched`: `max_position_embeddings` counts the positions after rope stretched them, as Gemma 3's does.
     """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    kv = fields.size("num_key_value_heads", heads if "num_key_value_heads" in fields.raw else kv_heads or heads)
-    if not fields.findings and heads % kv:
+    shared = heads if "num_key_value_heads" in nulls else None
+    kv = fields.size("num_key_value_heads", kv_heads or heads, null=shared)
+    if not fields.wrong and heads % kv:
         fields.error("BU121", f"{heads} heads cannot share {kv} key heads evenly", "num_key_value_heads")
-    d = fields.size(words.get("head_dim", "head_dim"), 2 if fields.findings else head_dim or hidden // heads)
+    width = 2 if fields.wrong else head_dim or hidden // heads
+    d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
     made = RopeConfig.from_hf(fields, d, stated, **rope)
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=context_length(made, stated),
+        max_positions=_longest(fields, stated if stretched else context_length(made, stated)),
         hidden=hidden,
         ffn=fields.size("intermediate_size"),
         num_heads=heads,
@@ -83,6 +89,14 @@ def read_common(
         tied_head=fields.take("tie_word_embeddings", bool, tied),
         windows=windows,
     )
+
+
+def _longest(fields: Fields, derived: int) -> int:
+    """`max_sequence_length`, where a config of Llama 1's time or with linear rope states it; else what is derived."""
+    longest = fields.size("max_sequence_length", derived)
+    if longest > derived:
+        fields.overruled("max_sequence_length", longest, "max_position_embeddings", derived)
+    return min(longest, derived)
 
 
 def context_length(rope: RopeConfig, stated: int) -> int:

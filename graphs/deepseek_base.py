@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Self
@@ -17,6 +17,8 @@ from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.module import Module
 from bringup.graphs.rope import yarn_scale
 from bringup.graphs.routing import RoutingConfig
+
+NULLS = ("num_key_value_heads", "head_dim")  # keys that transformers' V2 and V3 take null for, and its V3.2 does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +73,30 @@ class DeepseekConfig(DecoderConfig):
 
 
 def read_deepseek(
-    fields: Fields, sparse: tuple[bool, ...], *, expert_ffn: int, shared: int, max_positions: int
+    fields: Fields,
+    sparse: tuple[bool, ...],
+    *,
+    expert_ffn: int,
+    shared: int,
+    max_positions: int,
+    nulls: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields that V2 and V3 read alike; the settings are what a family has for keys that are absent."""
+    """The fields that V2 and V3 read alike; the settings are what a family has for keys that are absent.
+
+    `nulls`: which of `num_key_value_heads` and `head_dim` may be null.
+    """
     turned, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", 128)
-    fields.only("head_dim", turned)  # transformers writes these two, and ignores what they say
-    fields.only("qk_head_dim", plain + turned)
-    fields.only("num_key_value_heads", fields.size("num_attention_heads"))
+    for key, value in (("head_dim", turned), ("num_key_value_heads", fields.size("num_attention_heads"))):
+        fields.only(key, value, *([None] if key in nulls else []))
+    fields.only("qk_head_dim", plain + turned, None)  # as `head_dim`, written by transformers and not read
     straight = "q_lora_rank" in fields.raw and fields.maybe("q_lora_rank", int) is None
-    return read_common(fields, (None,) * len(sparse), max_positions=max_positions, head_dim=turned) | {
+    return read_common(
+        fields,
+        (None,) * len(sparse),
+        max_positions=max_positions,
+        head_dim=turned,
+        nulls=nulls,
+    ) | {
         "q_rank": None if straight else fields.size("q_lora_rank", 1536),
         "kv_rank": fields.size("kv_lora_rank", 512),
         "plain_dim": plain,
@@ -92,12 +109,16 @@ def read_deepseek(
 
 
 def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:
-    """From layer `first_k_dense_replace` on, each whose number `moe_layer_freq` divides.
+    """From layer `first_k_dense_replace` on, as in transformers.
 
-    The latter is obeyed by the published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py), not by transformers.
+    The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has experts only in layers whose number
+    `moe_layer_freq` divides. It is 1 in every published config; another value is a warning.
     """
-    first, every = fields.take("first_k_dense_replace", int, dense), fields.size("moe_layer_freq", 1)
-    return tuple(number >= first and number % every == 0 for number in layers)
+    first = fields.take("first_k_dense_replace", int, dense)
+    if (every := fields.size("moe_layer_freq", 1)) > 1:
+        differs = f"the published code has experts in every layer whose number {every} divides"
+        fields.ignored("moe_layer_freq", every, differs)
+    return tuple(number >= first for number in layers)
 
 
 class Deepseek(CausalLM):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bringup.graphs.config import Fields
-from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.routing import keep_best_groups, top_experts
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV2Config(DeepseekConfig):
     family: ClassVar[str] = "deepseek_v2"
+    model_types: ClassVar[tuple[str, ...]] = ("deepseek_v2",)
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("scoring_func", "softmax")
         sparse = sparse_layers(fields, layers, dense=0)
-        return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048) | {
+        return read_deepseek(fields, sparse, expert_ffn=1407, shared=2, max_positions=2048, nulls=NULLS) | {
             "mlp_bias": fields.take("mlp_bias", bool, False),
             "routing": _routing(fields),
         }
@@ -33,9 +34,12 @@ class DeepseekV2Config(DeepseekConfig):
 def _routing(fields: Fields) -> RoutingConfig:
     """By `topk_method`: of the groups that `group_limited_greedy` keeps, or of all experts.
 
-    The published code has weights that add up to 1 for `norm_topk_prob`, transformers' does not: it is refused.
+    The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has weights that add up to 1 for
+    `norm_topk_prob`. transformers does not read it. It is false in every published config; true is a warning.
     """
-    fields.only("norm_topk_prob", False)
+    if fields.take("norm_topk_prob", bool, False, null=False):
+        differs = "the published code divides the experts' weights by their sum"
+        fields.ignored("norm_topk_prob", True, differs)
     if fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
         fields.read |= {"n_group", "topk_group"}
         experts = fields.experts("n_routed_experts", 64)
@@ -45,7 +49,9 @@ def _routing(fields: Fields) -> RoutingConfig:
             experts=experts, per_token=per_token, groups=1, kept_groups=1, normalise=False, factor=factor
         )
     per_token = fields.size("num_experts_per_tok")
-    made = RoutingConfig.from_fields(fields, experts=64, per_token=per_token, groups=1, kept_groups=1, factor=1.0)
+    made = RoutingConfig.from_fields(
+        fields, experts=64, per_token=per_token, groups=1, kept_groups=1, factor=1.0, normalise_null=False
+    )
     return replace(made, normalise=False)
 
 

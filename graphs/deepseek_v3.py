@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bringup.graphs.config import Fields
-from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 from bringup.graphs.routing import RoutingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV3Config(DeepseekConfig):
     family: ClassVar[str] = "deepseek_v3"
+    model_types: ClassVar[tuple[str, ...]] = ("deepseek_v3", "kimi_k2")
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         sparse = sparse_layers(fields, layers, dense=3)
-        return read_v3(fields, sparse, max_positions=4096) | {"interleaved": fields.take("rope_interleave", bool, True)}
+        interleaved = fields.take("rope_interleave", bool, True, null=False)
+        common = read_v3(fields, sparse, max_positions=4096, nulls=NULLS, normalise_null=False)
+        return common | {"interleaved": interleaved}
 
 
-def read_v3(fields: Fields, sparse: tuple[bool, ...], *, max_positions: int) -> dict[str, Any]:
+def read_v3(
+    fields: Fields,
+    sparse: tuple[bool, ...],
+    *,
+    max_positions: int,
+    nulls: Collection[str] = (),
+    normalise_null: bool | None = None,
+) -> dict[str, Any]:
     """What V3 and V3.2 read alike. The published configs name the one way of routing that there is."""
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
-    return read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions) | {
-        "routing": RoutingConfig.from_fields(fields, experts=256, per_token=8, groups=8, kept_groups=4, factor=2.5),
-        "draft_layers": fields.take("num_nextn_predict_layers", int, 1),
+    routing = RoutingConfig.from_fields(
+        fields, experts=256, per_token=8, groups=8, kept_groups=4, factor=2.5, normalise_null=normalise_null
+    )
+    common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
+    return common | {
+        "routing": routing,
+        "draft_layers": fields.take("num_nextn_predict_layers", int, 1, null=0),
     }
 
 

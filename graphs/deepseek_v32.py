@@ -18,6 +18,7 @@ class DeepseekV32Config(DeepseekConfig):
     """A query sees `index_keep` keys, chosen by `index_heads` heads of `index_dim` channels."""
 
     family: ClassVar[str] = "deepseek_v32"
+    model_types: ClassVar[tuple[str, ...]] = ("deepseek_v32",)
 
     index_heads: int
     index_dim: int

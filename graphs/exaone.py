@@ -15,6 +15,7 @@ WORDS = {"hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaoneConfig(LlamaConfig):
     family: ClassVar[str] = "exaone"
+    model_types: ClassVar[tuple[str, ...]] = ("exaone",)
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -22,7 +23,7 @@ class ExaoneConfig(LlamaConfig):
         layers = fields.layers("num_layers")
         fields.only("num_hidden_layers", layers)  # another name for it
         return cls(
-            **read_common(fields, (None,) * layers, eps=None, tied=True, words=WORDS),
+            **read_common(fields, (None,) * layers, eps=None, tied=True, words=WORDS, nulls=("num_key_value_heads",)),
             attention_bias=False,
             mlp_bias=False,
         )

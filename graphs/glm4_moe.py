@@ -18,6 +18,7 @@ class Glm4MoeConfig(DecoderConfig):
     """`draft_layers` are those past the last that a checkpoint has to predict further tokens with."""
 
     family: ClassVar[str] = "glm4_moe"
+    model_types: ClassVar[tuple[str, ...]] = ("glm4_moe",)
 
     attention_bias: bool
     qk_norm: bool

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPT2Config(HFConfig):
     family: ClassVar[str] = "gpt2"
+    model_types: ClassVar[tuple[str, ...]] = ("gpt2",)
 
     vocab_size: int
     max_positions: int
@@ -46,7 +47,7 @@ class GPT2Config(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = fields.size("n_embd"), fields.size("n_head")
-        if not fields.findings and hidden % heads:
+        if not fields.wrong and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
         fields.only("add_cross_attention", False)
         # computes the same numbers in float32 whatever the dtype; ours always does
@@ -58,7 +59,7 @@ class GPT2Config(HFConfig):
             hidden=hidden,
             num_layers=fields.layers("n_layer"),
             num_heads=heads,
-            ffn=fields.size("n_inner", 4 * hidden),
+            ffn=fields.size("n_inner", 4 * hidden, null=4 * hidden),
             activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
             eps=fields.positive("layer_norm_epsilon", 1e-5),
             scale_by_head=fields.take("scale_attn_weights", bool, True),

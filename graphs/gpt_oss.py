@@ -25,6 +25,7 @@ class GptOssConfig(DecoderConfig):
     """`mxfp4`: the experts' matrices are stored in blocks of 4-bit floats."""
 
     family: ClassVar[str] = "gpt_oss"
+    model_types: ClassVar[tuple[str, ...]] = ("gpt_oss",)
 
     attention_bias: bool
     num_experts: int

@@ -13,6 +13,7 @@ from bringup.graphs.llama import Llama, LlamaConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternLMConfig(LlamaConfig):
     family: ClassVar[str] = "internlm"
+    model_types: ClassVar[tuple[str, ...]] = ("internlm",)
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -29,6 +30,8 @@ class InternLMConfig(LlamaConfig):
 
 def _theta(fields: Fields) -> float:
     """From `rotary`. Its type `dynamic` makes theta grow past `max_position_embeddings`, where this context ends."""
+    if "rotary" in fields.raw and fields.raw["rotary"] is None:
+        fields.error("BU121", f"config key `rotary` is null; {fields.family} needs an object", "rotary")
     rotary = Fields(fields.group("rotary"), f"{fields.family} rotary")
     rotary.choice("type", ("dynamic", "origin"), "dynamic")
     rotary.positive("scaling_factor", 1.0)

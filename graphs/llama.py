@@ -21,6 +21,7 @@ from bringup.graphs.layers.mlp import GatedMLP
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig(DecoderConfig):
     family: ClassVar[str] = "llama"
+    model_types: ClassVar[tuple[str, ...]] = ("llama", "mistral", "ministral")
 
     attention_bias: bool
     mlp_bias: bool
@@ -28,7 +29,9 @@ class LlamaConfig(DecoderConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         mistral = fields.raw.get("model_type") in ("mistral", "ministral")
-        absent: dict[str, Any] = {"kv_heads": 8, "max_positions": 4096 * 32} if mistral else {}
+        absent: dict[str, Any] = {"nulls": ("num_key_value_heads", "head_dim")}
+        if mistral:
+            absent = {"kv_heads": 8, "max_positions": 4096 * 32, "nulls": ("head_dim",)}
         return cls(
             **read_common(fields, _windows(fields, mistral), **absent),
             attention_bias=fields.take("attention_bias", bool, False),

@@ -34,7 +34,11 @@ TEXTS: dict[str, tuple[type[DecoderConfig], dict[str, int]]] = {
     "qwen2": (Qwen2Config, _sizes(151936, 22016, 32768)),
 }
 GRAPHS: dict[str, type[CausalLM]] = {"llama": Llama, "qwen2": Qwen2}
-ORIGINAL = {"llava_mistral": "mistral", "llava_qwen": "qwen2"}  # `model_type` of the original code; all others: llama
+ORIGINAL = {
+    "llava_mistral": "mistral",
+    "llava_qwen": "qwen2",
+    "llava_qwen2": "qwen2",
+}  # `model_type` of the original code; all others: llama
 
 # What becomes of images, and how the original code was trained to see them: none of it changes a logit of text.
 IMAGES = frozenset(
@@ -53,6 +57,7 @@ IMAGES = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaConfig(HFConfig):
     family: ClassVar[str] = "llava"
+    model_types: ClassVar[tuple[str, ...]] = ("llava", "llava_llama", "llava_mistral", "llava_qwen", "llava_qwen2")
 
     text: DecoderConfig
 

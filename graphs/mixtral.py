@@ -14,6 +14,7 @@ from bringup.graphs.layers.sparse import SparseMLP
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtralConfig(DecoderConfig):
     family: ClassVar[str] = "mixtral"
+    model_types: ClassVar[tuple[str, ...]] = ("mixtral",)
 
     num_experts: int
     experts_per_token: int
@@ -23,7 +24,9 @@ class MixtralConfig(DecoderConfig):
         windows = (sliding_window(fields),) * fields.layers("num_hidden_layers")
         experts = fields.experts("num_local_experts", 8)
         return cls(
-            **read_common(fields, windows, max_positions=4096 * 32, kv_heads=8, eps=1e-5, theta=1e6),
+            **read_common(
+                fields, windows, max_positions=4096 * 32, kv_heads=8, eps=1e-5, theta=1e6, nulls=("head_dim",)
+            ),
             num_experts=experts,
             experts_per_token=fields.size("num_experts_per_tok", 2, most=experts),
         )

@@ -5,9 +5,8 @@ Abdin et al. 2024; LongRoPE: Ding et al. 2024. Not Phi-3-small, Phi-3.5-MoE and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from bringup.graphs.config import Fields
 from bringup.graphs.decoder import read_common, sliding_window
@@ -21,34 +20,35 @@ SWITCHES: dict[str, Any] = {
     "full_attn_mod": 1,
     "interpolate_factor": 1,
 }
+NULLS = ("num_key_value_heads",)
+# What longrope was called before; transformers 5.23 takes `yarn` for it as well (`convert_rope_params_to_dict`).
+ALIASES = {"su": "longrope", "yarn": "longrope"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phi3Config(LlamaConfig):
     family: ClassVar[str] = "phi3"
+    model_types: ClassVar[tuple[str, ...]] = ("phi3",)
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        fields.raw = _in_full(fields.raw)
-        fields.size("original_max_position_embeddings")  # files have it whatever the type of rope
+        # 4096 where the config does not say, even if rope's settings do; files have it whatever the type of rope
+        fields.raw = {"original_max_position_embeddings": 4096, **fields.raw}
+        fields.size("original_max_position_embeddings")
         for key, value in SWITCHES.items():
             fields.only(key, value)
         windows = (sliding_window(fields),) * fields.layers("num_hidden_layers")
-        common = read_common(fields, windows, max_positions=4096, eps=1e-5, partial=1.0)
-        if (kind := common["rope"].kind) not in ("default", "longrope"):
-            said = f"config says rope type `{kind}`; the phi3 graph implements `default`, `longrope` and `su`"
+        common = read_common(fields, windows, max_positions=4096, eps=1e-5, partial=1.0, nulls=NULLS, aliases=ALIASES)
+        rope, head_dim = common["rope"], common["head_dim"]
+        if rope.kind not in ("default", "longrope"):
+            said = (
+                f"config says rope type `{rope.kind}`; the phi3 graph implements `default`, `longrope`, `su` and `yarn`"
+            )
             fields.error("BU122", said, "rope_type")
+        elif rope.kind == "longrope" and rope.channels(head_dim) % 2:
+            said = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 takes an even number alone"
+            fields.error("BU121", said, "partial_rotary_factor")
         return cls(**common, attention_bias=False, mlp_bias=False)
-
-
-def _in_full(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The words as transformers 5.23 takes them: the context before it was stretched is 4096 where the config does not
-    say, even if rope's settings do, and `su` is what longrope was called first."""
-    words = {"original_max_position_embeddings": 4096, **raw}
-    scaling: Any = raw.get("rope_scaling")
-    if isinstance(scaling, dict) and cast("dict[str, Any]", scaling).get("type") == "su":
-        words["rope_scaling"] = {**scaling, "type": "longrope"}
-    return words
 
 
 class Phi3(Llama):

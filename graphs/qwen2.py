@@ -14,10 +14,15 @@ from bringup.graphs.layers.mlp import GatedMLP
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen2Config(DecoderConfig):
     family: ClassVar[str] = "qwen2"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2",)
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        return cls(**read_common(fields, qwen_windows(fields), max_positions=32768, kv_heads=32))
+        return cls(
+            **read_common(
+                fields, qwen_windows(fields), max_positions=32768, kv_heads=32, nulls=("num_key_value_heads",)
+            )
+        )
 
 
 def qwen_windows(fields: Fields) -> tuple[int | None, ...]:

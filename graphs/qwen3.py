@@ -15,13 +15,21 @@ from bringup.graphs.qwen2 import qwen_windows
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3Config(DecoderConfig):
     family: ClassVar[str] = "qwen3"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3",)
 
     attention_bias: bool
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         return cls(
-            **read_common(fields, qwen_windows(fields), max_positions=32768, kv_heads=32, head_dim=128),
+            **read_common(
+                fields,
+                qwen_windows(fields),
+                max_positions=32768,
+                kv_heads=32,
+                head_dim=128,
+                nulls=("num_key_value_heads",),
+            ),
             attention_bias=fields.take("attention_bias", bool, False),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from bringup.graphs.config import Fields
+from bringup.graphs.config import MOST_EXPERTS, Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
@@ -17,6 +17,7 @@ class Qwen3MoeConfig(DecoderConfig):
     """`ffn` is the width of the MLP in layers that are not `sparse`, `expert_ffn` that of an expert."""
 
     family: ClassVar[str] = "qwen3_moe"
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_moe",)
 
     attention_bias: bool
     sparse: tuple[bool, ...]
@@ -27,16 +28,17 @@ class Qwen3MoeConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        """Without experts (`num_experts` 0) every layer has a dense MLP, as in transformers."""
         layers, window = fields.layers("num_hidden_layers"), _window(fields)
         dense, stride = fields.indices("mlp_only_layers"), fields.size("decoder_sparse_step", 1)
         experts = _experts(fields)
         return cls(
             **read_common(fields, (window,) * layers, max_positions=32768, kv_heads=4),
             attention_bias=fields.take("attention_bias", bool, False),
-            sparse=tuple(index not in dense and (index + 1) % stride == 0 for index in range(layers)),
+            sparse=tuple(experts > 0 and index not in dense and (index + 1) % stride == 0 for index in range(layers)),
             expert_ffn=fields.size("moe_intermediate_size", 768),
             num_experts=experts,
-            experts_per_token=fields.size("num_experts_per_tok", 8, most=experts),
+            experts_per_token=fields.size("num_experts_per_tok", 8, most=experts or MOST_EXPERTS),
             normalise=fields.take("norm_topk_prob", bool, False),
         )
 
@@ -54,8 +56,8 @@ def _window(fields: Fields) -> int | None:
 def _experts(fields: Fields) -> int:
     """`num_experts`, which transformers 5 writes as `num_local_experts`."""
     if "num_local_experts" not in fields.raw:
-        return fields.experts("num_experts", 128)
-    experts = fields.experts("num_local_experts", 128)
+        return fields.experts("num_experts", 128, least=0)
+    experts = fields.experts("num_local_experts", 128, least=0)
     fields.only("num_experts", experts)
     return experts
 

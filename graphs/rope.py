@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST = 1e18  # of theta and factors, whose powers and products are float32
 NO_SETTINGS: Mapping[str, Any] = {}
+NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +55,33 @@ class RopeConfig:
         partial: float | None = None,
         partial_key: str = "partial_rotary_factor",
         absent: Mapping[str, Any] = NO_SETTINGS,
+        aliases: Mapping[str, str] = NO_ALIASES,
     ) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
         `max_positions` are those that the config states. `partial` is the default of a family that knows
         `partial_rotary_factor`. `theta_key` and `partial_key` are what the two are called outside `rope_parameters`.
-        `absent` are the settings of a config that has none.
+        `absent` are the settings of a config that has none. `aliases` are a family's other names for types.
+
+        Where two words contradict each other, the one that transformers obeys counts, and the other is a warning
+        (BU151): `rope_scaling` before `rope_parameters`, what the group says before what stands beside it, `rope_type`
+        before `type`.
         """
         older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
         if fields.raw.get("rope_parameters") is None:
             newer = dict(absent)
+        elif older and newer and _resolved(older, fields, theta_key) != _resolved(newer, fields, theta_key):
+            fields.overruled("rope_parameters", newer, "rope_scaling", older)
         raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
         inner = Fields(raw, f"{fields.family} rope")
-        theta = inner.take("rope_theta", float, fields.take(theta_key, float, theta))
+        theta = _either(inner, "rope_theta", fields, theta_key, theta)
         share = 1.0
         if partial is not None:
-            share = inner.take("partial_rotary_factor", float, fields.take(partial_key, float, partial))
-        kind = inner.take("rope_type", str, inner.take("type", str, "default"))
+            share = _either(inner, "partial_rotary_factor", fields, partial_key, partial)
+        kind = _kind(inner)
+        kind = aliases.get(kind, kind)
         made = cls(theta=theta, partial=share, max_positions=max_positions)
-        if inner.findings:  # theta or the type is a stand-in
+        if inner.wrong:  # theta or the type is a stand-in
             inner.read |= raw.keys()
         elif kind in KINDS:
             made = KINDS[kind](replace(made, kind=kind), inner, fields)
@@ -106,21 +115,33 @@ class RopeConfig:
             inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
         if not 0 < self.partial <= 1:
             inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
-            return
-        if (d := self.channels(head_dim)) % 2 or not d:
-            inner.error("BU121", f"rope turns channels in pairs, and of `head_dim` {head_dim}, {d} turn", "head_dim")
+        else:
+            self._check_channels(inner, head_dim)
+
+    def _check_channels(self, inner: Fields, head_dim: int) -> None:
+        d, pairs = self.channels(head_dim), self.pairs(head_dim)
+        if not d or 2 * pairs > head_dim:
+            said = f"rope turns channels in pairs, and {2 * pairs or 'none'} of `head_dim` {head_dim} would turn"
+            inner.error("BU121", said, "head_dim")
+        elif d % 2 and self.kind == "yarn":
+            said = f"yarn needs an even number of channels that turn, and of `head_dim` {head_dim}, {d} do"
+            inner.error("BU121", said, "partial_rotary_factor")
         elif self.kind == "dynamic" and d == 2:
             inner.error("BU121", f"of `head_dim` {head_dim}, one pair turns; dynamic rope needs two", "head_dim")
         for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
-            if factors and len(factors) != self.channels(head_dim) // 2:
-                inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {head_dim} channels a head", key)
+            if factors and len(factors) != pairs:
+                inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
 
     def channels(self, head_dim: int) -> int:
-        """How many of a head's channels turn."""
+        """The width that frequencies are computed for: a part of `head_dim`, rounded down."""
         return int(head_dim * self.partial)
 
+    def pairs(self, head_dim: int) -> int:
+        """How many pairs of a head's channels turn: an odd width is rounded up to a whole pair."""
+        return (self.channels(head_dim) + 1) // 2
+
     def frequencies(self, d: int, *, factors: tuple[float, ...] = ()) -> np.ndarray:
-        """Radians per position of each pair of d channels, float32[d / 2]; `dynamic` before it stretches.
+        """Radians per position of each pair of d channels, float32[(d + 1) // 2]; `dynamic` before it stretches.
 
         theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
         factor (Chen et al. 2023). `llama3` divides low frequencies, keeps high ones and blends between
@@ -157,6 +178,31 @@ class RopeConfig:
         return low, high if low != high else high + 0.001
 
 
+def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[str, Any]:
+    """The settings of a group as two of them can be compared: with the theta beside it, and `type` as `rope_type`."""
+    beside = {"rope_type": group.get("type", "default"), "rope_theta": fields.raw.get(theta_key)}
+    return {key: value for key, value in (beside | dict(group)).items() if key != "type" and value is not None}
+
+
+def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
+    """A number that stands in the group of rope's settings or beside it; the one in the group counts."""
+    if key not in inner.raw:
+        return fields.take(outer_key, float, default)
+    number, outer = inner.take(key, float), fields.take(outer_key, float, default, null=default)
+    if not (inner.wrong or fields.wrong) and fields.raw.get(outer_key) is not None and outer != number:
+        fields.overruled(outer_key, outer, f"{key} of rope's settings", number)
+    return number
+
+
+def _kind(inner: Fields) -> str:
+    """The type of rope: `rope_type`, or `type` in files of transformers up to 4.42."""
+    older = inner.take("type", str, "default", null="" if "rope_type" in inner.raw else None)
+    kind = inner.take("rope_type", str, older)
+    if not inner.wrong and inner.raw.get("type") is not None and older != kind:
+        inner.overruled("type", older, "rope_type", kind)
+    return kind
+
+
 def _default(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     return made
 
@@ -177,18 +223,19 @@ def _llama3(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 def _yarn(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     original = _original(inner, fields, made.max_positions)
-    factor = inner.positive("factor", made.max_positions / original)
-    mscale, all_dim = inner.take("mscale", float, 0.0), inner.take("mscale_all_dim", float, 0.0)
+    factor = made.max_positions / original
+    factor = inner.positive("factor", factor, null=factor)
+    mscale, all_dim = (inner.take(key, float, 0.0, null=0.0) for key in ("mscale", "mscale_all_dim"))
     magnitude = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
     return replace(
         made,
         factor=factor,
         max_positions=original,
-        beta_fast=inner.positive("beta_fast", 32.0),
-        beta_slow=inner.positive("beta_slow", 1.0),
-        truncate=inner.take("truncate", bool, True),
+        beta_fast=inner.positive("beta_fast", 32.0, null=32.0),
+        beta_slow=inner.positive("beta_slow", 1.0, null=1.0),
+        truncate=inner.take("truncate", bool, True, null=False),
         mscale_all_dim=all_dim,
-        magnitude=inner.positive("attention_factor", magnitude),
+        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
     )
 
 
@@ -199,7 +246,8 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
 
 def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     original = _original(inner, fields, made.max_positions)
-    factor = inner.positive("factor", made.max_positions / original)
+    factor = made.max_positions / original
+    factor = inner.positive("factor", factor, null=factor)
     magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     return replace(
         made,
@@ -207,13 +255,18 @@ def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
         max_positions=original,
         short_factor=inner.numbers("short_factor"),
         long_factor=inner.numbers("long_factor"),
-        magnitude=inner.positive("attention_factor", magnitude),
+        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
     )
 
 
 def _original(inner: Fields, fields: Fields, stated: int) -> int:
     """The context before it was stretched: beside rope's settings (Phi-3), in them, or all that the config states."""
-    return fields.size("original_max_position_embeddings", inner.size("original_max_position_embeddings", stated))
+    key = "original_max_position_embeddings"
+    inside = inner.size(key, stated, null=stated if key in fields.raw else None)
+    original = fields.size(key, inside)
+    if inner.raw.get(key) is not None and original != inside:
+        inner.overruled(key, inside, f"{key} beside rope's settings", original)
+    return original
 
 
 # Reads a type's own settings. Those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that decoders of

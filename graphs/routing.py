@@ -22,13 +22,24 @@ class RoutingConfig:
 
     @classmethod
     def from_fields(
-        cls, fields: Fields, *, experts: int, per_token: int, groups: int, kept_groups: int, factor: float
+        cls,
+        fields: Fields,
+        *,
+        experts: int,
+        per_token: int,
+        groups: int,
+        kept_groups: int,
+        factor: float,
+        normalise_null: bool | None = None,
     ) -> Self:
-        """From config.json; the settings are what a family has for keys that are absent."""
+        """From config.json; the settings are what a family has for keys that are absent.
+
+        `normalise_null` is what null under `norm_topk_prob` stands for; None: it is refused.
+        """
         experts = fields.experts("n_routed_experts", experts)
         groups = fields.size("n_group", groups)
         kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
-        if not fields.findings:
+        if not fields.wrong:
             if experts < 2 * groups or experts % groups:
                 said = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
                 fields.error("BU121", said, "n_group")
@@ -42,6 +53,6 @@ class RoutingConfig:
             per_token=per_token,
             groups=groups,
             kept_groups=kept,
-            normalise=fields.take("norm_topk_prob", bool, True),
+            normalise=fields.take("norm_topk_prob", bool, True, null=normalise_null),
             factor=fields.take("routed_scaling_factor", float, factor),
         )

@@ -106,6 +106,9 @@ def _rope_scaling(own: Mapping[str, Any], theta: float, path: Path, freqs: Tenso
         name = key.removeprefix("rope.scaling.")
         if name != key and name not in ("type", "finetuned"):
             scaling[words.get(name, name)] = value
+    # llama.cpp never counts the factor into the context, and takes its length for rope's origin: `n_ctx_orig_yarn`
+    # of its llama-model.cpp (`load_hparams`), which a file may state otherwise.
+    scaling.setdefault("original_max_position_embeddings", own["context_length"])
     return scaling
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Rope(Module):
-    """cos and sin, float32 [N, d / 2] each, of position · frequency: rows of a table."""
+    """cos and sin, float32 [N, (d + 1) // 2] each, of position · frequency: rows of a table."""
 
     def __init__(self, config: RopeConfig, d: int) -> None:
         super().__init__()
@@ -24,8 +24,9 @@ class Rope(Module):
         def angles(positions: int) -> np.ndarray:
             return _angles(positions, config.frequencies(d))
 
-        self.cos = Const("position pair", _table("cos", angles, config.magnitude), pair=d // 2)
-        self.sin = Const("position pair", _table("sin", angles, config.magnitude), pair=d // 2)
+        pairs = (d + 1) // 2
+        self.cos = Const("position pair", _table("cos", angles, config.magnitude), pair=pairs)
+        self.sin = Const("position pair", _table("sin", angles, config.magnitude), pair=pairs)
 
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         return self.cos[step.positions], self.sin[step.positions]
@@ -44,8 +45,9 @@ class LongRope(Module):
             sets = (config.short_factor, config.long_factor)
             return np.stack([_angles(positions, config.frequencies(d, factors=factors)) for factors in sets])
 
-        self.cos = Const("long position pair", _table("cos", angles, config.magnitude), long=2, pair=d // 2)
-        self.sin = Const("long position pair", _table("sin", angles, config.magnitude), long=2, pair=d // 2)
+        pairs = (d + 1) // 2
+        self.cos = Const("long position pair", _table("cos", angles, config.magnitude), long=2, pair=pairs)
+        self.sin = Const("long position pair", _table("sin", angles, config.magnitude), long=2, pair=pairs)
 
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         import torch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bringup.compile.steps import make_step
-from bringup.diagnostics import BringupError
+from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.rope import rope_rows
@@ -52,7 +52,8 @@ def read_rope(raw: dict[str, Any], head_dim: int, *, partial: float | None = Non
     """As a family reads it. Raises BringupError."""
     fields = Fields(raw, "angles")
     made = RopeConfig.from_hf(fields, head_dim, fields.size("max_position_embeddings"), partial=partial)
-    if found := fields.done():
+    found = fields.done()
+    if any(finding.severity is Severity.ERROR for finding in found):
         raise BringupError(*found)
     return made
 

@@ -113,7 +113,7 @@ def test_an_origin_beside_rope_is_an_origin() -> None:
     assert LlamaConfig.from_hf(raw).max_positions == sglang(raw) == 131
 
 
-@pytest.mark.parametrize("key", ["max_sequence_length", "seq_length", "max_seq_len", "model_max_length"])
+@pytest.mark.parametrize("key", ["seq_length", "max_seq_len", "model_max_length"])
 def test_other_keys_of_the_context_are_not_passed_over(key: str) -> None:
     with pytest.raises(BringupError, match=f"BU120.*`{key}`"):
         LlamaConfig.from_hf(SIZES | {key: 77})

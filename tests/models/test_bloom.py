@@ -117,7 +117,6 @@ def test_sizes_go_by_either_name() -> None:
         ("BU121", "hidden_size", {"hidden_size": None}),
         ("BU122", "hidden_size", {"n_embed": 80}),  # transformers lets `n_embed` win without a word
         ("BU122", "n_inner", {"n_inner": 96}),
-        ("BU122", "slow_but_exact", {"slow_but_exact": True}),
         ("BU122", "skip_bias_add_qkv", {"skip_bias_add_qkv": True}),
         ("BU120", "rope_theta", {"rope_theta": 1e4}),
     ],

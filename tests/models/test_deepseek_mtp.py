@@ -103,4 +103,3 @@ def test_keys_that_are_absent() -> None:
     assert config.block == replace(main, layers=range(7, 8), sparse=(True,), windows=(None,))
     assert config.depth == 1
     assert OurConfig.from_hf(raw | {"first_k_dense_replace": 8}).block.sparse == (False,)
-    assert OurConfig.from_hf(raw | {"moe_layer_freq": 2}).block.sparse == (False,)

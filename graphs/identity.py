@@ -1,0 +1,60 @@
+"""Whether a config.json is of the family that is to read it: by its `architectures` and its `model_type`.
+
+Another family's words may all be known, its names and shapes all fit, and the numbers still be others: Gemma's norms
+add 1 to their weights, Helium's rope turns channels in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.config import architectures
+from bringup.graphs.registry import FAMILIES, Family
+from bringup.shown import short
+
+
+def check_identity(
+    family: Family, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None, *, named: bool = False
+) -> None:
+    """Refuses a config.json of another model than the family's.
+
+    `named`: the user chose the family, so `architectures` are compared as well; one of the family's own is enough.
+    `allow` lets a key through that it names. A family that lists no architectures, or whose config class lists no
+    `model_types`, takes any. Raises BU152, and BU121 for architectures that are no names.
+    """
+    allow = allow or {}
+    names = architectures(raw)
+    if named and names and family.architectures and "architectures" not in allow:
+        if not set(names) & set(family.architectures):
+            raise _another(family, "architectures", names[0], family.architectures, _server(names))
+    kind = raw.get("model_type")
+    known = _model_types(family)
+    if isinstance(kind, str) and known and kind not in known and "model_type" not in allow:
+        raise _another(family, "model_type", kind, known, _server_of_type(kind, family), names)
+
+
+def _another(
+    family: Family, key: str, value: str, known: Iterable[str], server: Family | None, names: Iterable[str] = ()
+) -> BringupError:
+    listed = ", ".join(f"`{name}`" for name in known)
+    beside = f" beside `architectures` `{short(next(iter(names)))}`" if names else ""
+    message = f"config says `{key}` = `{short(value)}`{beside}; the {family.name} graph serves {listed}"
+    other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists what there is"
+    help = f"{other}; if the checkpoint truly is {family.name} under another name: --allow-config {key}=REASON"
+    return fail("BU152", message, help=help)
+
+
+def _model_types(family: Family) -> tuple[str, ...]:
+    """What the family's own config class lists; a subclass in a user's file does not inherit it."""
+    return vars(family.load("config")).get("model_types", ())
+
+
+def _server(names: Iterable[str]) -> Family | None:
+    return next((family for family in FAMILIES if set(family.architectures) & set(names)), None)
+
+
+def _server_of_type(kind: str, but: Family) -> Family | None:
+    """The family whose name is a `model_type`: most are."""
+    return next((family for family in FAMILIES if family.name == kind and family is not but), None)
