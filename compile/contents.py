@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.adapters.arrays import give_back
-from bringup.adapters.materialise import fill
 from bringup.adapters.plan import Plan
 from bringup.compile.bundle import TOKENIZER
 from bringup.compile.job import Job
 from bringup.compile.machine import need_room
 from bringup.compile.soundness import Soundness
+from bringup.compile.values import read_parameter
 from bringup.compile.weights_file import write_weights as write_file
 from bringup.diagnostics import Diagnostic, Report
 from bringup.graphs.module import Const
@@ -46,17 +45,8 @@ def write_weights(
     def make(name: str) -> np.ndarray:
         if name in tables:
             return tables[name]
-        sources: list[np.ndarray] = []
-
-        def read(info: TensorInfo) -> np.ndarray:
-            sources.append((job.checkpoint.load or job.checkpoint.read)(info))
-            return sources[-1]
-
-        array = fill(stored[name], read)
+        array = read_parameter(job, stored[name])
         sound.look(name, array)
-        for source in sources:
-            if source.ctypes.data != array.ctypes.data:  # otherwise it is the array
-                give_back(source)
         return array
 
     write_file(path, infos, make, advance)

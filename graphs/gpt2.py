@@ -52,6 +52,7 @@ class GPT2Config(HFConfig):
         fields.only("add_cross_attention", False)
         # computes the same numbers in float32 whatever the dtype; ours always does
         fields.only("reorder_and_upcast_attn", False, True)
+        fields.only("n_special", 0)  # rows that GPT-1 adds to the embedding; transformers' GPT-2 does not read it
         fields.only("n_ctx", fields.raw.get("n_positions"))
         return cls(
             vocab_size=fields.size("vocab_size"),

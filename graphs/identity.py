@@ -26,9 +26,9 @@ def check_identity(
     """
     allow = allow or {}
     names = architectures(raw)
-    if named and names and family.architectures and "architectures" not in allow:
-        if not set(names) & set(family.architectures):
-            raise _another(family, "architectures", names[0], family.architectures, _server(names))
+    compared = named and names and family.architectures and "architectures" not in allow
+    if compared and not set(names) & set(family.architectures):
+        raise _another(family, "architectures", names[0], family.architectures, _server(names))
     kind = raw.get("model_type")
     known = _model_types(family)
     if isinstance(kind, str) and known and kind not in known and "model_type" not in allow:

@@ -28,6 +28,7 @@ class LlamaConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
+        fields.only("rope_interleaved", False)  # nanotron's word, in SmolLM2: rope would turn channels side by side
         mistral = fields.raw.get("model_type") in ("mistral", "ministral")
         absent: dict[str, Any] = {"nulls": ("num_key_value_heads", "head_dim")}
         if mistral:

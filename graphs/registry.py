@@ -72,6 +72,7 @@ FAMILIES: tuple[Family, ...] = (
         "Llama",
         "LlamaForCausalLM",
         "LlamaModel",
+        "LLaMAForCausalLM",  # of files from before transformers 4.28
         "MistralForCausalLM",
         "MistralModel",
         "MinistralForCausalLM",

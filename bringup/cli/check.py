@@ -1,4 +1,4 @@
-"""`bringup check`: does the checkpoint fit the graph? Reads headers only."""
+"""`bringup check`: does the checkpoint fit the graph? Reads headers; with --values the weights as well."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from bringup.diagnostics import Report
 @click.command("check")
 @job_options
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks.")
+@click.option("--values", is_flag=True, help="Also read the weights: broken ties, NaN, infinity, matrices of zeros.")
 @click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file, where that is certain.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
 @output_options
 @garbage.left_alone()
 def command(
-    tp: int | None, fix: bool, diff: bool, watch: bool, formats: Sequence[Output], output_file: Path | None,
+    tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output], output_file: Path | None,
     **named: Unpack[Named],
 ) -> int:  # fmt: skip
-    """Prove that a checkpoint fits MODEL's graph, without reading weights and without torch.
+    """Prove that a checkpoint fits MODEL's graph, without torch and, but for --values, without reading weights.
 
     MODEL is a name (`bringup models`), a Python file, or left out when the checkpoint names its architecture.
     """
@@ -38,13 +39,13 @@ def command(
         watch_files(words, [named["model"], named["checkpoint"], named["config"], named["adapter"]])
     outputs = outputs_of(formats, output_file)
     try:
-        report = _checked(named, tp)
+        report = _checked(named, tp, values=values)
         if fix or diff:
             from bringup.cli.fix import repair
 
             told = sys.stdout if outputs[0].format in TEXTS else sys.stderr
             if repair(report, told, write=not diff):
-                report = _checked(named, tp)
+                report = _checked(named, tp, values=values)
     except Exception as error:
         from bringup.cli.failures import findings_of
 
@@ -53,7 +54,7 @@ def command(
     return report.exit_code
 
 
-def _checked(named: Named, tp: int | None) -> Report:
+def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
     from bringup.compile.check import check_job
 
     job = open_named(named)
@@ -64,6 +65,12 @@ def _checked(named: Named, tp: int | None) -> Report:
         from bringup.compile.fix.fixes import add_fixes
 
         add_fixes(job, report)
+    if values and report.ok:
+        from bringup.compile.values import value_findings
+
+        report.findings += value_findings(job)
+    elif values:
+        print("note: values were not read; correct what the headers show first", file=sys.stderr)
     if tp is not None:
         from bringup.cli.ranks import divide
 

@@ -102,7 +102,11 @@ def test_rope_scaling(tmp_path: Path) -> None:
         writer.add_rope_scaling_orig_ctx_len(4096)
         writer.add_rope_scaling_finetuned(True)
 
-    assert config_of(tmp_path, linear)["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    config = config_of(tmp_path, linear)
+    stated = config["max_position_embeddings"]
+    linear_words = {"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": stated}
+    assert config["rope_scaling"] == linear_words
+    assert LlamaConfig.from_hf(config).max_positions == stated  # llama.cpp never multiplies the context
     assert config_of(tmp_path, yarn)["rope_scaling"] == {
         "rope_type": "yarn",
         "factor": 8.0,
