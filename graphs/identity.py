@@ -7,7 +7,7 @@ add 1 to their weights, Helium's rope turns channels in pairs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from bringup.diagnostics import BringupError, fail
 from bringup.graphs.config import architectures
@@ -48,7 +48,8 @@ def _another(
 
 def _model_types(family: Family) -> tuple[str, ...]:
     """What the family's own config class lists; a subclass in a user's file does not inherit it."""
-    return vars(family.load("config")).get("model_types", ())
+    own = cast("dict[str, Any]", vars(family.load("config")))
+    return cast("tuple[str, ...]", own.get("model_types", ()))
 
 
 def _server(names: Iterable[str]) -> Family | None:

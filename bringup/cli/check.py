@@ -25,8 +25,8 @@ from bringup.diagnostics import Report
 @output_options
 @garbage.left_alone()
 def command(
-    tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output], output_file: Path | None,
-    **named: Unpack[Named],
+    tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
+    output_file: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
     """Prove that a checkpoint fits MODEL's graph, without torch and, but for --values, without reading weights.
 

@@ -50,6 +50,7 @@ class Trial:
     later: list[Callable[[Path], None]] = field(default_factory=list)
     adapter: str = ""  # source, where it is not the family's own
     graph: str = ""
+    model: str = ""  # the family that the user names
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -86,7 +87,7 @@ class Trial:
         at = {name: folder.parent / f"{folder.name}-{name}" for name, source in files.items() if source}
         for name, path in at.items():
             path.write_text(files[name], "utf-8")
-        model = at.get("model.py") or self.draft.family.model
+        model = at.get("model.py") or self.model or self.draft.family.model
         return Case(folder, str(model) if model else None, at.get("adapter.py"), tuple(self.options))
 
     def _graph_source(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.check.mutations.bloom import BLOOM
+from tests.check.mutations.config_words import CONFIG_WORDS
 from tests.check.mutations.configs import CONFIGS
 from tests.check.mutations.deepseek import DEEPSEEK
 from tests.check.mutations.deepseek_fp8 import DEEPSEEK_FP8
@@ -17,5 +18,5 @@ from tests.check.mutations.numbers import NUMBERS
 from tests.check.mutations.values import VALUES
 
 OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8)
-OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *FILES, *VALUES)
+OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *CONFIG_WORDS, *FILES, *VALUES)
 MUTATIONS: tuple[Mutation, ...] = tuple(sorted((*OF_GPT2_AND_LLAMA, *OF_FAMILIES), key=lambda mutation: mutation.pain))

@@ -1,0 +1,181 @@
+"""Null, words that contradict each other, and configs of another model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from bringup.compile.job import open_job
+from bringup.diagnostics import BringupError, Severity
+from bringup.graphs.config import Fields
+from bringup.graphs.decoder import read_common
+from bringup.graphs.llama import LlamaConfig
+from bringup.graphs.registry import by_name
+
+SIZES = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 128}
+LLAMA: dict[str, Any] = SIZES | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published_words.json").read_text("utf-8"))
+
+
+def found(raw: dict[str, Any], name: str = "llama") -> list[tuple[str, str]]:
+    _, findings = by_name(name)[0].load("config").read(raw)
+    return [(finding.code, finding.parameter) for finding in findings]
+
+
+# --- null
+
+NULLABLE = {
+    "exaone": {"rope_scaling"},
+    "internlm": {"rope_scaling"},
+    "qwen": {"onnx_safe"},
+}
+
+
+@pytest.mark.parametrize("name", NULLABLE)
+def test_null_of_families_that_transformers_has_no_code_for(name: str) -> None:
+    """The published classes take null as it is: it is refused wherever it is not what they have for it."""
+    from bringup.graphs.config import NEUTRAL
+
+    (raw,) = PUBLISHED[name].values()
+    taken = {key for key in raw.keys() - NEUTRAL if found(raw | {key: None}, name) == []}
+    assert taken == {key for key in NULLABLE[name] if key in raw} | ({"num_key_value_heads"} & raw.keys())
+
+
+def test_null_is_told_from_a_missing_key() -> None:
+    with pytest.raises(BringupError) as caught:
+        LlamaConfig.from_hf(SIZES | {"rms_norm_eps": None})
+    (finding,) = caught.value.findings
+    assert "`rms_norm_eps` is null" in finding.message
+    assert "leave the key out" in finding.help
+    assert LlamaConfig.from_hf(SIZES).eps == 1e-6
+
+
+# --- words that contradict each other
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_theta"),
+        ({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "rope_theta"),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+            },
+            "rope_parameters",
+        ),
+        ({"rope_parameters": {"rope_type": "linear", "type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "type"),
+    ],
+)
+def test_the_word_that_transformers_obeys_counts(words: dict[str, Any], key: str) -> None:
+    config, findings = LlamaConfig.read(SIZES | words)
+    assert [(f.code, f.parameter, f.severity) for f in findings] == [("BU151", key, Severity.WARNING)]
+    wanted = transformers.LlamaConfig(**json.loads(json.dumps(SIZES | words))).rope_parameters
+    assert (config.rope.theta, config.rope.kind) == (wanted["rope_theta"], wanted["rope_type"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {
+            "rope_theta": 5e5,
+            "rope_scaling": {"type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5},
+        },
+        {"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}},
+    ],
+)
+def test_words_that_agree_are_no_finding(words: dict[str, Any]) -> None:
+    assert found(SIZES | words) == []
+
+
+# --- the context
+
+
+def test_a_family_may_state_the_stretched_context() -> None:
+    """As Gemma 3 does: `max_position_embeddings` 131072, with linear rope of factor 8."""
+    raw = SIZES | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    longest = [
+        read_common(Fields(raw, "t"), (None,) * 2, stretched=stretched)["max_positions"] for stretched in (True, False)
+    ]
+    assert longest == [128, 1024]
+
+
+# --- the config of another model
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "said"),
+    [
+        ("gpt2", {}, ["`LlamaForCausalLM`", "`GPT2LMHeadModel`", "name `llama`"]),
+        (
+            "llama",
+            {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"},
+            ["`GemmaForCausalLM`", "llama graph"],
+        ),
+        ("llama", {"architectures": ["Qwen2ForCausalLM"]}, ["`Qwen2ForCausalLM`", "name `qwen2`"]),
+        ("llama", {"architectures": None, "model_type": "helium"}, ["`helium`", "`mistral`"]),
+        (None, {"model_type": "gemma"}, ["`gemma`", "`LlamaForCausalLM`"]),
+        (None, {"model_type": "mixtral"}, ["`mixtral`", "name `mixtral`"]),
+    ],
+)
+def test_a_config_of_another_model_is_one_finding(model: str | None, words: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(BringupError) as caught:
+        open_job(model, "dummy", config=LLAMA | words)
+    (finding,) = caught.value.findings
+    assert finding.code == "BU152"
+    assert all(word in f"{finding.message} {finding.help}" for word in said), (finding.message, finding.help)
+
+
+@pytest.mark.parametrize(
+    ("words", "allow"),
+    [
+        ({"architectures": ["MistralForCausalLM"], "model_type": "mistral"}, {}),
+        ({"architectures": ["LlamaForCausalLM"], "model_type": "mistral"}, {}),
+        ({"architectures": None, "model_type": None}, {}),
+        ({"architectures": ["YiForCausalLM"]}, {"architectures": "Llama's code under another name"}),
+        ({"model_type": "Yi"}, {"model_type": "Llama's code under another name"}),
+    ],
+)
+def test_what_is_of_the_family_or_let_through_is_read(words: dict[str, Any], allow: dict[str, str]) -> None:
+    assert not open_job("llama", "dummy", config=LLAMA | words, allow=allow).findings
+
+
+def test_a_users_subclass_takes_its_own_model_type() -> None:
+    """As that of examples/add_a_model/tiny.py, which extends Llama's config and lists no types."""
+    from bringup.graphs.identity import check_identity
+    from bringup.graphs.registry import Family
+
+    class Tiny(LlamaConfig):
+        pass
+
+    check_identity(Family(name="tiny", graph=None, config=Tiny, adapter=None), LLAMA | {"model_type": "tiny"})
+
+
+# --- what is empty is not what is absent
+
+
+def test_an_empty_config_is_not_ignored() -> None:
+    with pytest.raises(BringupError, match="BU125"):
+        open_job(None, "dummy", config={})
+    with pytest.raises(BringupError, match=r"BU121.*n_embd"):
+        open_job("gpt2", "dummy", config={})
+
+
+@pytest.mark.parametrize(("model", "checkpoint", "code"), [("", "dummy", "BU002"), ("gpt2", "", "BU005")])
+def test_an_empty_name_is_not_ignored(model: str, checkpoint: str, code: str) -> None:
+    with pytest.raises(BringupError, match=code):
+        open_job(model, checkpoint)
+
+
+def test_an_empty_adapter_is_not_ignored() -> None:
+    with pytest.raises(BringupError, match="BU004"):
+        open_job("gpt2", "dummy", adapter="")
