@@ -51,6 +51,9 @@ class QWenConfig(DecoderConfig):
         )
         if not fields.wrong and (width := made.num_heads * made.head_dim) != made.hidden:
             fields.error("BU121", f"the heads' channels are {width}, and `hidden_size` is {made.hidden}", "kv_channels")
+        if made.rope.channels(made.head_dim) % 2:  # not proven: transformers has no code for the family
+            said = f"rope turns channels in pairs, and of `kv_channels` {made.head_dim}, an odd number would turn"
+            fields.error("BU121", said, "rotary_pct")
         longest = _longest(fields, made.max_positions)
         return replace(made, ffn=max(1, made.ffn // 2), max_positions=longest)  # the published width is of gate and up
 

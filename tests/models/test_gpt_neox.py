@@ -111,7 +111,7 @@ def test_older_words_mean_what_transformers_takes_them_for(words: dict[str, Any]
     [
         ("BU121", "num_attention_heads", {"num_attention_heads": 7}),
         ("BU121", "partial_rotary_factor", {"rotary_pct": 1.5}),
-        ("BU121", "head_dim", {"rotary_pct": 0.4}),  # 3 of 8 channels
+        ("BU121", "head_dim", {"rotary_pct": 0.1}),  # none of 8 channels
         ("BU122", "rope_theta", {"rope_theta": 2e4}),  # transformers reads `rotary_emb_base`, and not this
         ("BU122", "partial_rotary_factor", {"partial_rotary_factor": 0.5}),
         ("BU122", "hidden_act", {"hidden_act": "quick_gelu"}),

@@ -168,8 +168,7 @@ def test_configs_that_are_refused(changes: dict[str, Any]) -> None:
     (key,) = changes
     with pytest.raises(BringupError, match=r"BU12[0-2]") as caught:
         OurConfig.from_hf(PUBLISHED | changes)
-    told = {"rotary_pct": "head_dim"}
-    assert [finding.parameter for finding in caught.value.findings] == [told.get(key, key)]
+    assert [finding.parameter for finding in caught.value.findings] == [key]
 
 
 @pytest.mark.slow
