@@ -133,7 +133,6 @@ def test_su_is_what_longrope_was_called_first() -> None:
     ("code", "key", "changes"),
     [
         ("BU122", "rope_type", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
-        ("BU121", "short_factor", {"rope_scaling": {"type": "yarn", "factor": 2.0}}),  # longrope under another name
         ("BU122", "rope_type", {"rope_scaling": {"type": "sue"}}),
         ("BU121", "long_factor", {"rope_scaling": LONGROPE | {"long_factor": LONG[1:]}}),
         ("BU121", "original_max_position_embeddings", {"original_max_position_embeddings": None}),
