@@ -13,6 +13,7 @@ from bringup.adapters.problems import Problem
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
+from bringup.compile.quantised import explained
 from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
@@ -52,8 +53,10 @@ def check(plan: Plan, model: str = "") -> Report:
 def check_job(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
     start = time.perf_counter()
+    job, quantised, unread = explained(job)
     report = check(job.plan, job.graph.config.family)
-    report.findings = [*job.findings, *report.findings]
+    report.findings = [*job.findings, *quantised, *report.findings]
+    report.counts["consumed"] -= unread
     report.seconds = time.perf_counter() - start
     return report
 
