@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 
 from bringup.adapters.computed import block_bytes, dequantised
@@ -16,7 +16,7 @@ from bringup.adapters.pattern import fill
 from bringup.adapters.region import Region, concat
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, parse, shape_of, show, sized
-from bringup.spec import DTYPES, Shape
+from bringup.spec import DTYPES, FLOATS, Shape
 
 NO_BLOCKS: Mapping[str, int] = {}
 
@@ -200,7 +200,20 @@ class Bits(Unary):
     axis: str
 
     def region(self, scope: Scope) -> Region:
-        return self.of.region(scope).bits(self.dtype, self.axis)
+        region = self.of.region(scope)
+        scope.take(region, _takes_bits(self.dtype), f"bits as {self.dtype}")
+        return region.bits(self.dtype, self.axis)
+
+
+@cache
+def _takes_bits(dtype: str) -> frozenset[str]:
+    """What may be read as another dtype: anything but truth values; as float8 or float4 only itself and whole numbers.
+
+    A wider or another float of that width holds values, not the bits of these.
+    """
+    narrow = DTYPES[dtype].kind == "float" and dtype not in FLOATS
+    kinds = ("int", "uint") if narrow else ("int", "uint", "float")
+    return frozenset(name for name, of in DTYPES.items() if of.kind in kinds) | {dtype}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bringup.compile.quantised import explained
 from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
-from bringup.spec import Site
+from bringup.spec import FLOATS, Site
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -75,11 +75,18 @@ _WORDS: dict[str, tuple[str, str]] = {
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
 }
 
+# Of a value node's inputs: what to do about a float that is too wide, and about anything else.
+_PAYLOAD = (
+    "a matrix of that dtype is dequantised already, and scaled once more it would be another: remove its scale, and "
+    "have `quantization_config` list its module as not converted"
+)
+_BYTES = 'save the tensor in that dtype; bytes that stand for one are read with .bits("…")'
+
 
 def _mistake(p: Problem, site: Site | None) -> object:
     """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
     if p.code == "BU108":
-        return p.code, p.message or (p.expected, p.actual)
+        return p.code, p.message or (p.node, p.expected, p.actual)
     if p.code == "BU106" and site:
         return p.code, site
     return p.code, site, p.expected, p.actual, p.message
@@ -91,10 +98,15 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     message, help = _WORDS[first.code]
     if first.code == "BU108":
         message = "`{parameter}`: {message}" if first.message else message
-        if scales := scales_beside(plan, sources):
+        if first.node:
+            message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
+            help = _PAYLOAD if first.actual in FLOATS else _BYTES
+        elif scales := scales_beside(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
+        "tensors": ", ".join(grouped(sources)),
+        "node": first.node,
         "message": first.message,
         "help": first.help,
         "expected": first.expected,
