@@ -233,7 +233,7 @@ class Cat(Expr):
 
 
 @dataclass(frozen=True)
-class Stack(Expr):
+class Stack(Unary):
     of: Expr
     over: str
     n: int

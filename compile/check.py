@@ -14,6 +14,7 @@ from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
 from bringup.compile.quantised import explained
+from bringup.compile.scales import scale_mistakes
 from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
@@ -32,7 +33,8 @@ def check(plan: Plan, model: str = "") -> Report:
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     report.findings += missing_and_unread(plan)
     site = first_sites(problems)
-    report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site)
+    scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
+    report.findings += [*scales, *shape_mistakes(plan, shapes, site)]
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":

@@ -24,7 +24,7 @@ from bringup.adapters.quantization import (
 )
 from bringup.compile.shapes import stored
 from bringup.diagnostics import Diagnostic, Severity
-from bringup.grouping import grouped, roots
+from bringup.grouping import grouped, listed, roots
 from bringup.shown import shown
 from bringup.spec import FLOATS
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 CONFIG_KEYS = ("quantization_config", "quant_method")
-MOST_NAMES = 4  # groups of names that a message lists
 
 Parts = Mapping[str, Mapping[str, str]]  # plain tensor → part → name
 
@@ -115,7 +114,7 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
     said = f"says {_told(words)}" if words else "has no `quantization_config`"
     return Diagnostic(
         code="BU137",
-        message=f"no rule reads quantised matrices ({row.name}): {_some(matrices)}, {len(matrices)} in all, with "
+        message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
         f"{', '.join(f'`{part}`' for part in parts)}; config.json {said}",
         help=_advice(job, words, row, matrices),
         parameter=_parameters(plan, matrices),
@@ -183,7 +182,7 @@ def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iter
     some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json says {_told(words)}, and the checkpoint stores {_some(names)} as {dtypes}{lacking}",
+        message=f"config.json says {_told(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
         help=(
             "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
             if some
@@ -208,12 +207,6 @@ def _parameters(plan: Plan, plains: Iterable[str]) -> str:
     bare = set(_bare(plan, plains))
     readers = [parameter for parameter, names in plan.asked if not bare.isdisjoint(_bare(plan, names))]
     return ", ".join(grouped(roots(readers, plan.signature)))
-
-
-def _some(names: Iterable[str]) -> str:
-    groups = grouped(names)
-    more = f" and {len(groups) - MOST_NAMES} more" if len(groups) > MOST_NAMES else ""
-    return ", ".join(f"`{name}`" for name in groups[:MOST_NAMES]) + more
 
 
 def _told(words: Mapping[str, object]) -> str:
