@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import cycle
 
 from bringup.adapters.computed import block_bytes, dequantised
 from bringup.adapters.pattern import fill
-from bringup.adapters.region import Region, concat
+from bringup.adapters.region import Region, concat, takes_bits
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, parse, shape_of, show, sized
-from bringup.spec import DTYPES, FLOATS, Shape
+from bringup.spec import DTYPES, Shape
 
 NO_BLOCKS: Mapping[str, int] = {}
 
@@ -201,19 +201,8 @@ class Bits(Unary):
 
     def region(self, scope: Scope) -> Region:
         region = self.of.region(scope)
-        scope.take(region, _takes_bits(self.dtype), f"bits as {self.dtype}")
+        scope.take(region, takes_bits(self.dtype), f"bits as {self.dtype}")
         return region.bits(self.dtype, self.axis)
-
-
-@cache
-def _takes_bits(dtype: str) -> frozenset[str]:
-    """What may be read as another dtype: anything but truth values; as float8 or float4 only itself and whole numbers.
-
-    A wider or another float of that width holds values, not the bits of these.
-    """
-    narrow = DTYPES[dtype].kind == "float" and dtype not in FLOATS
-    kinds = ("int", "uint") if narrow else ("int", "uint", "float")
-    return frozenset(name for name, of in DTYPES.items() if of.kind in kinds) | {dtype}
 
 
 @dataclass(frozen=True)
