@@ -12,6 +12,8 @@ from bringup.diagnostics import fail
 from bringup.graphs.deepseek_base import DeepseekConfig
 from bringup.graphs.kept import Kept
 
+PAYLOAD = "float8_e4m3fn"
+
 
 def table(name: str, config: DeepseekConfig) -> Adapter:
     """What all have."""
@@ -82,8 +84,10 @@ def matrix(config: DeepseekConfig, module: str, shape: tuple[int, int], axes: st
     weight = S(f"{at}.weight", axes, dtype="", **sizes)
     if config.fp8 is None:
         return weight
+    payload = S(f"{at}.weight", axes, dtype=PAYLOAD, **sizes)
     rows, columns = (-(-size // of) for size, of in zip(shape, config.fp8.block, strict=True))
-    scaled = dequant(weight, S(f"{at}.weight_scale_inv", "r k", r=rows, k=columns), config.fp8.block)
+    scales = S(f"{at}.weight_scale_inv", "r k", dtype="float32", r=rows, k=columns)
+    scaled = dequant(payload, scales, config.fp8.block, takes=(PAYLOAD,))
     kept = _layers_kept(config, module, config.fp8.kept) if config.fp8.kept else set[int]()
     if len(kept) in (0, len(config.layers)):
         return weight if kept else scaled

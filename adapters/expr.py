@@ -13,7 +13,7 @@ from itertools import cycle
 
 from bringup.adapters.computed import block_bytes, dequantised
 from bringup.adapters.pattern import fill
-from bringup.adapters.region import Region, concat
+from bringup.adapters.region import Region, concat, takes_bits
 from bringup.adapters.scope import Scope
 from bringup.graphs.axes import Axes, AxesError, Axis, parse, shape_of, show, sized
 from bringup.spec import DTYPES, Shape
@@ -200,7 +200,9 @@ class Bits(Unary):
     axis: str
 
     def region(self, scope: Scope) -> Region:
-        return self.of.region(scope).bits(self.dtype, self.axis)
+        region = self.of.region(scope)
+        scope.take(region, takes_bits(self.dtype), f"bits as {self.dtype}")
+        return region.bits(self.dtype, self.axis)
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class Cat(Expr):
 
 
 @dataclass(frozen=True)
-class Stack(Expr):
+class Stack(Unary):
     of: Expr
     over: str
     n: int

@@ -133,7 +133,8 @@ def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
 
     def strided(array: np.ndarray, offset: int, strides: Iterable[int]) -> np.ndarray:
         steps = [stride * array.itemsize for stride in strides]
-        return np.lib.stride_tricks.as_strided(array[offset:], shape, steps)
+        bits = array.view(f"u{array.itemsize}")[offset:]  # numpy cannot describe ml_dtypes' float8_e5m2 to as_strided
+        return np.lib.stride_tricks.as_strided(bits, shape, steps).view(array.dtype)
 
     read = strided(source, nest.src, (src for _, src, _ in nest.loops))
     write = strided(target, nest.dst, (dst for _, _, dst in nest.loops))

@@ -21,6 +21,7 @@ from bringup.adapters.problems import (
     Problem,
     axes_problem,
     dtypes,
+    inputs,
     misfits_beside,
     odd_ones,
     shapes,
@@ -177,7 +178,7 @@ def _entry(
 ) -> Entry | None:
     scope = _scope(adapter, declared, expr, bindings, names)
     region = _evaluate(declared, expr, scope)
-    return None if scope.misfits else Entry(declared, rule, tuple(scope.sources), region)
+    return None if scope.misfits or scope.wrong else Entry(declared, rule, tuple(scope.sources), region)
 
 
 def _plan_one(
@@ -209,11 +210,14 @@ def _plan_one(
     try:
         region = _evaluate(declared, expr, scope)
     except AxesError as error:
-        plan.problems += odd_ones(declared, rule, _behind(expr.leaves(bindings), names)) or [
-            axes_problem(declared, rule, infos, error, adapter.defaults)
-        ]
+        plan.problems += (
+            inputs(declared, rule, scope.wrong)
+            or odd_ones(declared, rule, _behind(expr.leaves(bindings), names))
+            or [axes_problem(declared, rule, infos, error, adapter.defaults)]
+        )
         return
-    wrong = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
+    wrong = shapes(declared, rule, scope.misfits) + inputs(declared, rule, scope.wrong)
+    wrong = wrong or dtypes(declared, rule, region, scope)
     plan.problems += wrong
     if not wrong:
         sources = tuple(scope.sources)

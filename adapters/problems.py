@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bringup.adapters.expr import At, Cat, Expr, Mv, Pad, Part, Source
 from bringup.adapters.names import Names
 from bringup.adapters.pattern import Unbound, compile_pattern
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Drop, Rule, Tied
-from bringup.adapters.scope import Scope
+from bringup.adapters.scope import Scope, WrongDtype
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.axes import Axes, AxesError, DtypeError, shape_of, show, sizes_of
 from bringup.graphs.signature import Declared
@@ -35,6 +35,7 @@ class Problem:
     actual: str = ""
     message: str = ""
     help: str = ""
+    node: str = ""  # BU108: what the tensors are inputs of
     axes: Axes = ()  # BU102: what the tensor should be, in the order in which it is stored
 
 
@@ -95,6 +96,14 @@ def dtypes(declared: Declared, rule: Rule, region: Region, scope: Scope) -> list
         return []
     names = tuple(scope.sources[source].name for source in wrong)
     return [_dtype(declared, rule, names, next(iter(wrong.values())))]
+
+
+def inputs(declared: Declared, rule: Rule, wrong: Iterable[WrongDtype]) -> list[Problem]:
+    """Tensors of a dtype that a value node does not take."""
+    return [
+        replace(_dtype(declared, rule, found.tensors, found.dtype), node=found.node, expected=" or ".join(found.takes))
+        for found in wrong
+    ]
 
 
 def odd_ones(declared: Declared, rule: Rule, leaves: Leaves) -> list[Problem]:

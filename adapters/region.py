@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from bringup.adapters.nest import Nest, project, row_major
 from bringup.graphs.axes import Axes, AxesError, Axis, permutation, shape_of, show
@@ -144,3 +145,14 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
     dtype = "float32" if mixed else widest  # float16 beside bfloat16 fits only there
     axes = (*first.axes[:axis], joined, *first.axes[axis + 1 :])
     return Region(axes, dtype, tuple(nests), first.word)
+
+
+@cache
+def takes_bits(dtype: str) -> frozenset[str]:
+    """What may be read as another dtype: anything but truth values; as float8 or float4 only itself and whole numbers.
+
+    A wider or another float of that width holds values, not the bits of these.
+    """
+    narrow = DTYPES[dtype].kind == "float" and dtype not in FLOATS
+    kinds = ("int", "uint") if narrow else ("int", "uint", "float")
+    return frozenset(name for name, of in DTYPES.items() if of.kind in kinds) | {dtype}

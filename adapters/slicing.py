@@ -14,12 +14,16 @@ from bringup.graphs.signature import Signature
 
 Ranges = Mapping[str, tuple[int, int]]
 
+# Axes of which ranks may hold the same index: key and value heads, `g` of `graphs/layers/attention.py`, since several
+# query heads read each. To hold any other index twice is to compute it twice, and a sum over ranks counts it twice.
+SHARED = frozenset({"g"})
+
 
 def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan:
     """What one of `ranks` holds when the named axes are divided among them.
 
-    An axis shorter than the number of ranks is shared (each of its indices by ranks / size ranks), as grouped-query
-    key heads are. Raises BU130 where a size does not divide, or where no parameter has an axis of that name.
+    An axis in SHARED that is shorter than the number of ranks is replicated, each of its indices in ranks / size ranks.
+    Raises BU130 where a size does not divide, or where no parameter has an axis of that name.
     """
     alike: dict[tuple[int, Axes], Region] = {}
     entries: dict[str, Entry] = {}
@@ -35,9 +39,14 @@ def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan
     return replace(plan, signature=signature, entries=entries)
 
 
-def divisible(plan: Plan) -> set[str]:
-    """The names of all axes that stand for no other axes."""
-    return {factor for entry in plan.entries.values() for axis in entry.declared.axes for factor in _factors(axis)}
+def divisible(plan: Plan) -> dict[str, set[int]]:
+    """The names of all axes that stand for no other axes, with the sizes that they have."""
+    sizes: dict[str, set[int]] = {}
+    for axes in {entry.declared.axes for entry in plan.entries.values()}:
+        for node in (node for axis in axes for node in axis.walk()):
+            if node.name and not node.parts:
+                sizes.setdefault(node.name, set()).add(node.size)
+    return sizes
 
 
 def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: int, region: Region | None) -> Entry:
@@ -57,14 +66,15 @@ def _factors(axis: Axis) -> set[str]:
 
 
 def _range(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, int]:
-    if size < ranks and ranks % size == 0:
+    if axis in SHARED and size < ranks and ranks % size == 0:
         at = rank * size // ranks
         return at, at + 1
     if size % ranks:
         raise fail(
             "BU130",
             f"`{name}`: axis `{axis}` of size {size} does not divide among {ranks} ranks",
-            help=f"use a number of ranks that divides {size}, or keep `{axis}` whole, or pad it in the adapter",
+            help=f"use a number of ranks that divides {size}, or keep `{axis}` whole, or pad it in the adapter"
+            + (f"; only {' '.join(sorted(SHARED))} (key and value heads) may be replicated" if size < ranks else ""),
         )
     return rank * size // ranks, (rank + 1) * size // ranks
 

@@ -6,7 +6,7 @@ Nothing here runs while a plan is made; `run` is called with arrays when the pla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ from bringup.adapters.computed import Computed
 from bringup.adapters.expr import Expr
 from bringup.adapters.region import Region
 from bringup.adapters.scope import Scope
-from bringup.graphs.axes import Axes, AxesError, Axis, DtypeError, show, sized
-from bringup.spec import DTYPES, Shape
+from bringup.graphs.axes import Axes, AxesError, Axis, show, sized
+from bringup.spec import DTYPES, FLOATS, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +25,18 @@ else:
     Run = Callable[..., Any]
 
 
+# What is multiplied by a scale. Unsigned bytes are not among them: they are packed values or floats under another name.
+PAYLOADS = frozenset({"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8", "int4"})
+SCALES = FLOATS | {"float8_e8m0fnu", "float8_e4m3fn"}  # e4m3: NVFP4's scale of 16 values
+ANY_FLOAT = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "float")
+
+
 @dataclass(frozen=True)
 class ValueNode(Expr):
-    """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`."""
+    """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`.
+
+    `takes` are the dtypes that it takes, one set for each part; a part without a set may have any.
+    """
 
     name: str
     parts: tuple[Expr, ...]
@@ -36,12 +45,15 @@ class ValueNode(Expr):
     exact: bool
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
     block: Shape = ()
+    takes: tuple[Collection[str], ...] = ()
 
     def inputs(self) -> tuple[Expr, ...]:
         return self.parts
 
     def region(self, scope: Scope) -> Region:
         inputs = tuple(part.region(scope) for part in self.parts)
+        for part, takes in zip(inputs, self.takes, strict=False):
+            scope.take(part, takes, self.name)
         axes, dtype = self.law(inputs)
         shape = tuple(axis.size for axis in axes)
         made = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block)
@@ -56,7 +68,8 @@ def cast(x: Expr, dtype: str) -> Expr:
 
         return array.astype(numpy_dtype(dtype))
 
-    return ValueNode(f"cast to {dtype}", (x,), lambda regions: (regions[0].axes, dtype), run, exact=False)
+    name = f"cast to {dtype}"
+    return ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), run, exact=False, takes=(ANY_FLOAT,))
 
 
 def scale(x: Expr, factor: float) -> Expr:
@@ -70,13 +83,19 @@ def scale(x: Expr, factor: float) -> Expr:
 
     exact = factor > 0 and math.frexp(factor)[0] == 0.5
     name, inverse = f"scale by {factor:g}", undo if exact else None
-    return ValueNode(name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse)
+    return ValueNode(
+        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse, takes=(FLOATS,)
+    )
 
 
-def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32") -> Expr:
+def dequant(
+    payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, takes: Collection[str] = PAYLOADS
+) -> Expr:
     """payload · scale, one scale for each block of `block` elements (the last block of an axis may be short).
 
-    Scales may be any float, or e8m0 exponents (OCP Microscaling Formats specification 1.0, section 5.4).
+    Payloads are of one of the dtypes in `takes`: by default float8, float4 or signed integers, not wider floats, for
+    these are dequantised already. Scales are float64 to float16, bfloat16, e4m3, or e8m0 exponents (OCP Microscaling
+    Formats specification 1.0, section 5.4).
     """
 
     def law(regions: tuple[Region, ...]) -> tuple[Axes, str]:
@@ -84,11 +103,6 @@ def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "f
         if len(block) != len(value.shape):
             raise AxesError(f"block {block} does not have the {len(value.shape)} dimensions of `{show(value.axes)}`")
         wanted = tuple(-(-size // n) for size, n in zip(value.shape, block, strict=True))
-        if DTYPES[by.dtype].kind != "float":
-            raise DtypeError(
-                f"its scales are {by.dtype}, and a scale is a float: bytes of e8m0 are read with "
-                '.bits("float8_e8m0fnu")'
-            )
         if by.shape != wanted:
             raise AxesError(f"scales have shape {list(by.shape)}; blocks of {list(block)} need {list(wanted)}")
         return value.axes, dtype
@@ -102,7 +116,7 @@ def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "f
         return (array.astype("float32") * factors).astype(numpy_dtype(dtype))
 
     name = f"dequantise by blocks of {list(block)}"
-    return ValueNode(name, (payload, scales), law, run, exact=False, block=block)
+    return ValueNode(name, (payload, scales), law, run, exact=False, block=block, takes=(takes, SCALES))
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
@@ -140,8 +154,8 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         return wide(array)[1]
 
     return (
-        ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), payload, exact=False),
-        ValueNode(f"{name}: scales", (x,), scale_axes, scales, exact=False),
+        ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), payload, exact=False, takes=(FLOATS,)),
+        ValueNode(f"{name}: scales", (x,), scale_axes, scales, exact=False, takes=(FLOATS,)),
     )
 
 
@@ -152,9 +166,13 @@ def fn(
     dtype: str,
     exact: bool = False,
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None,
+    takes: Sequence[Collection[str]] = (),
     **sizes: int,
 ) -> Expr:
-    """The way out: any function of arrays, with the axes and dtype of its result declared (and checked when run)."""
+    """The way out: any function of arrays, with the axes and dtype of its result declared (and checked when run).
+
+    `takes` are the dtypes that the function takes, one set for each input; without it, any.
+    """
     law: Mapping[str, int] = sizes
     name = getattr(run, "__name__", "function")
-    return ValueNode(name, inputs, lambda _: (sized(axes, law), dtype), run, exact, inverse)
+    return ValueNode(name, inputs, lambda _: (sized(axes, law), dtype), run, exact, inverse, takes=tuple(takes))

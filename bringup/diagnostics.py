@@ -88,7 +88,8 @@ class Sites(TypedDict, total=False):
 class Report:
     """The outcome of a check: every finding, what was counted, and the names of the parameters that were checked.
 
-    `bytes_per_rank` is what each rank of a tensor-parallel group would hold, when that was asked for.
+    `bytes_per_rank` is what each rank of a tensor-parallel group would hold in the parameters' dtypes, when that was
+    asked for; `stored_bytes_per_rank` what it would hold as the checkpoint stores it, where that differs.
     """
 
     model: str = ""
@@ -97,6 +98,8 @@ class Report:
     seconds: float = 0.0
     parameters: tuple[str, ...] = ()
     bytes_per_rank: list[int] = field(default_factory=list[int])
+    stored_bytes_per_rank: list[int] = field(default_factory=list[int])
+    dtype: str = ""  # of most parameters, where ranks were asked for
 
     @property
     def ok(self) -> bool:

@@ -34,6 +34,13 @@ def grouped(names: Iterable[str]) -> list[str]:
     ]
 
 
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """The first groups of names in backquotes, and how many more there are."""
+    groups = grouped(names)
+    more = f" and {len(groups) - most} more" if len(groups) > most else ""
+    return ", ".join(f"`{group}`" for group in groups[:most]) + more
+
+
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:
     """The tuples as few products of columns: numbers of the widest column with the same beside them go together."""
     columns = [sorted(set(column)) for column in zip(*tuples, strict=True)]

@@ -13,10 +13,12 @@ from bringup.adapters.problems import Problem
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
+from bringup.compile.quantised import explained
+from bringup.compile.scales import scale_mistakes
 from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
 from bringup.grouping import grouped
-from bringup.spec import Site
+from bringup.spec import FLOATS, Site
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -31,7 +33,8 @@ def check(plan: Plan, model: str = "") -> Report:
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     report.findings += missing_and_unread(plan)
     site = first_sites(problems)
-    report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site)
+    scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
+    report.findings += [*scales, *shape_mistakes(plan, shapes, site)]
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":
@@ -52,8 +55,10 @@ def check(plan: Plan, model: str = "") -> Report:
 def check_job(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
     start = time.perf_counter()
+    job, quantised, unread = explained(job)
     report = check(job.plan, job.graph.config.family)
-    report.findings = [*job.findings, *report.findings]
+    report.findings = [*job.findings, *quantised, *report.findings]
+    report.counts["consumed"] -= unread
     report.seconds = time.perf_counter() - start
     return report
 
@@ -72,11 +77,18 @@ _WORDS: dict[str, tuple[str, str]] = {
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
 }
 
+# Of a value node's inputs: what to do about a float that is too wide, and about anything else.
+_PAYLOAD = (
+    "a matrix of that dtype is dequantised already, and scaled once more it would be another: remove its scale, and "
+    "have `quantization_config` list its module as not converted"
+)
+_BYTES = 'save the tensor in that dtype; bytes that stand for one are read with .bits("…")'
+
 
 def _mistake(p: Problem, site: Site | None) -> object:
     """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
     if p.code == "BU108":
-        return p.code, p.message or (p.expected, p.actual)
+        return p.code, p.message or (p.node, p.expected, p.actual)
     if p.code == "BU106" and site:
         return p.code, site
     return p.code, site, p.expected, p.actual, p.message
@@ -88,10 +100,15 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     message, help = _WORDS[first.code]
     if first.code == "BU108":
         message = "`{parameter}`: {message}" if first.message else message
-        if scales := scales_beside(plan, sources):
+        if first.node:
+            message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
+            help = _PAYLOAD if first.actual in FLOATS else _BYTES
+        elif scales := scales_beside(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
+        "tensors": ", ".join(grouped(sources)),
+        "node": first.node,
         "message": first.message,
         "help": first.help,
         "expected": first.expected,

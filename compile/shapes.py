@@ -82,8 +82,8 @@ def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, 
         if len(offs) == 1 or len(shared) != 1:
             continue
         name = shared.pop()
-        size = sizes_of(plan.signature[groups[offs[0]][0].parameter].axes)[name]
-        if (size * ratio).denominator == 1:
+        size = sizes_of(plan.signature[groups[offs[0]][0].parameter].axes).get(name)
+        if size and (size * ratio).denominator == 1:  # an axis that only the rule names has no size of its own
             groups[Off(name, size, int(size * ratio))] = [fact for off in offs for fact in groups.pop(off)]
     return groups
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from bringup.diagnostics import BringupError
 from bringup.graphs.config import Fields
 from bringup.graphs.kept import Kept
 from bringup.shown import shown
@@ -29,7 +28,7 @@ def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
     that nobody here reads. The words are those of transformers' `FineGrainedFP8Config`. A matrix `x.weight` that is not
     kept comes with `x.weight_scale_inv`, what its elements are multiplied by. How activations would be rounded
     (`activation_scheme`) is not followed: weights are dequantised. `scale_fmt` says only which values scales have.
-    Raises BU122 for another method.
+    Notes BU122 for another method.
     """
     words = fields.group("quantization_config")
     if not words:
@@ -41,7 +40,8 @@ def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
         return None
     inner.only("quant_method", "fp8")
     if inner.findings:  # the other words are not fp8's
-        raise BringupError(*inner.findings)
+        fields.findings += inner.findings
+        return None
     inner.only("fmt", "e4m3")
     inner.only("activation_scheme", "dynamic")
     inner.only("scale_fmt", "float", "ue8m0")

@@ -70,6 +70,9 @@ def _mxfp4(fields: Fields, hidden: int, ffn: int) -> bool:
         return False
     inner = Fields(words, f"{fields.family} quantization")
     inner.only("quant_method", "mxfp4")
+    if inner.findings:  # the other words are not MXFP4's
+        fields.findings += inner.findings
+        return False
     inner.read |= {"modules_to_not_convert", "dequantize"}
     if hidden % MXFP4_BLOCK or ffn % MXFP4_BLOCK:
         said = f"rows of {hidden} and {ffn} values are not whole MXFP4 blocks of {MXFP4_BLOCK}"

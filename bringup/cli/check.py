@@ -76,5 +76,6 @@ def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
 
         shares = divide(job.plan, tp)
         report.findings += shares.refusals
-        report.bytes_per_rank = shares.nbytes
+        report.bytes_per_rank, report.stored_bytes_per_rank = shares.nbytes, shares.stored
+        report.dtype = job.graph.dtype
     return report

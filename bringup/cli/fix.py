@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bringup.compile.disk import write_file
-from bringup.compile.fix.pyfile import PyFile
+from bringup.compile.fix.pyfile import EditConflict, PyFile
 from bringup.diagnostics import Fix, Report
 from bringup.render.words import plural
 
@@ -24,7 +24,11 @@ def repair(report: Report, told: TextIO, *, write: bool) -> bool:
     changed = False
     for path, fixes in edits.items():
         before = PyFile.read(path)
-        after = before.edited(fixes)
+        try:
+            after = before.edited(fixes)
+        except EditConflict as error:
+            print(f"note: the file changed after it was checked: {error}", file=sys.stderr)
+            continue
         told.write(_diff(before, after))
         if write and _is_installed(path):
             print(f"note: `{path}` belongs to an installed package: copy it, and use --adapter FILE", file=sys.stderr)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from bringup.adapters.blocks import Cut, first_cut
 from bringup.adapters.plan import Plan
-from bringup.adapters.slicing import divisible, slice_plan
+from bringup.adapters.slicing import SHARED, divisible, slice_plan
+from bringup.adapters.stored_size import stored_nbytes
 from bringup.diagnostics import BringupError, Diagnostic
 
 AXES = ("h", "g", "f", "vocab")
@@ -16,22 +19,53 @@ expert; to have whole experts, some each, is expert parallelism."""
 
 @dataclass(slots=True)
 class Shares:
-    """Bytes of each rank; or, when an axis does not divide, why."""
+    """Bytes of each rank; or, when an axis does not divide, why.
+
+    `nbytes` are in the parameters' dtypes. `stored` are payloads and scales as the checkpoint has them, where these are
+    fewer or more.
+    """
 
     nbytes: list[int] = field(default_factory=list[int])
+    stored: list[int] = field(default_factory=list[int])
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
 def divide(plan: Plan, ranks: int) -> Shares:
     """Slices the plan for every rank. Each axis that refuses is told once, with the nearest layout that does not."""
-    axes = tuple(axis for axis in AXES if axis in divisible(plan))
-    refusals = _refusals(plan, axes, ranks)
+    sizes = {axis: found for axis, found in divisible(plan).items() if axis in AXES}
+    if not plan.entries:
+        return Shares()  # nothing could be planned, which the check reports
+    axes = tuple(axis for axis in AXES if axis in sizes)
+    largest = max(((max(found), axis) for axis, found in sizes.items()), default=(1, ""))
+    refusals = [_beyond(ranks, *largest)] if ranks > largest[0] else _refusals(plan, axes, ranks)
     if not refusals:
-        return Shares([_nbytes(slice_plan(plan, axes, rank, ranks)) for rank in range(ranks)])
-    below, above = range(ranks - 1, 0, -1), range(ranks + 1, 2 * ranks + 1)
-    fit = [next((n for n in counts if not _refusals(plan, axes, n)), None) for counts in (below, above)]
-    nearest = f"; every axis divides among {' or '.join(str(n) for n in fit if n)} ranks"
+        parts = [slice_plan(plan, axes, rank, ranks) for rank in range(ranks)]
+        nbytes, stored = [_nbytes(part) for part in parts], [stored_nbytes(part) for part in parts]
+        return Shares(nbytes, stored if stored != nbytes else [])
+    counts = _counts(sizes)
+    below, above = [n for n in counts[::-1] if 1 < n < ranks], [n for n in counts if n > ranks]
+    fit = [next((n for n in some if not _refusals(plan, axes, n)), None) for some in (below, above)]
+    nearest = (
+        f"; every axis divides among {' or '.join(str(n) for n in fit if n)} ranks"
+        if any(fit)
+        else "; no number of ranks above 1 divides every axis"
+    )
     return Shares(refusals=[replace(refusal, help=refusal.help + nearest) for refusal in refusals])
+
+
+def _beyond(ranks: int, size: int, axis: str) -> Diagnostic:
+    said = f"{ranks:,} ranks are more than any axis has indices: the largest to divide, `{axis}`, has {size:,}"
+    if not axis:
+        said = f"no parameter has an axis to divide among {ranks:,} ranks ({', '.join(AXES)})"
+    return Diagnostic(code="BU130", message=said, help="use fewer ranks")
+
+
+def _counts(sizes: Mapping[str, Collection[int]]) -> list[int]:
+    """The numbers of ranks that divide every axis, smallest first; key and value heads may be replicated."""
+    whole = math.gcd(*(size for axis, found in sizes.items() if axis not in SHARED for size in found))
+    heads = [size for axis, found in sizes.items() if axis in SHARED for size in found]
+    counts = {n for k in range(1, math.isqrt(whole) + 1) if whole % k == 0 for n in (k, whole // k)}
+    return sorted(n for n in counts if all(size % n == 0 or n % size == 0 for size in heads))
 
 
 def _refusals(plan: Plan, axes: tuple[str, ...], ranks: int) -> list[Diagnostic]:

@@ -10,7 +10,7 @@ from bringup.render.terminal import Paint
 
 
 def render(report: Report, paint: Paint) -> str:
-    """One object. `bytes_per_rank` is there when ranks were asked for."""
+    """One object. `bytes_per_rank` is there when ranks were asked for, `stored_bytes_per_rank` where it differs."""
     found: dict[str, object] = {
         "ok": report.ok,
         "model": report.model,
@@ -20,4 +20,6 @@ def render(report: Report, paint: Paint) -> str:
     }
     if report.bytes_per_rank:
         found["bytes_per_rank"] = report.bytes_per_rank
+    if report.stored_bytes_per_rank:
+        found["stored_bytes_per_rank"] = report.stored_bytes_per_rank
     return json.dumps(found, indent=2) + "\n"

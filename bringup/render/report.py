@@ -47,11 +47,18 @@ def tally(findings: Iterable[Diagnostic]) -> str:
 
 
 def shares(report: Report) -> str:
-    """What each rank would hold: `2 ranks: 248.9 MB each`, or a line for each; "" when nobody asked."""
-    held = report.bytes_per_rank
+    """What each rank would hold: `2 ranks: 248.9 MB each`, or a line for each; "" when nobody asked.
+
+    Of a quantised checkpoint also what it stores: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`.
+    """
+    held = [size(nbytes) for nbytes in report.bytes_per_rank]
+    if stored := report.stored_bytes_per_rank:
+        pairs = zip(stored, held, strict=True)
+        held = [f"{size(nbytes)} as stored, {whole} as {report.dtype}" for nbytes, whole in pairs]
     if len(set(held)) == 1:
-        return f"{plural(len(held), 'rank')}: {size(held[0])} each"
-    return "\n".join(f"rank {rank}: {size(nbytes)}" for rank, nbytes in enumerate(held))
+        first, comma, rest = held[0].partition(" as stored")
+        return f"{plural(len(held), 'rank')}: {first} each{comma}{rest}"
+    return "\n".join(f"rank {rank}: {nbytes}" for rank, nbytes in enumerate(held))
 
 
 def fixable(report: Report) -> str:

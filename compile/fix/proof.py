@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +21,9 @@ from bringup.diagnostics import BringupError, Fix
 _TRIAL = "bringup_fix_trial"
 NAMES = "names"
 Facts = frozenset[tuple[str, str, str]]
+# What an edited file's own code raises: a ValueError is also a conflict of edits, a SyntaxError a quote in a name.
+_REFUSALS = (BringupError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NameError,
+             AssertionError, re.error)  # fmt: skip
 
 
 def facts(job: Job) -> Facts:
@@ -53,12 +57,11 @@ class Bench:
         return cls(job, PyFile.read(file), function)
 
     def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
-        """The job with the adapter of the edited file; None when that makes none."""
-        edited = self.file.edited(fixes)
+        """The job with the adapter of the edited file; None when that makes none, or when edits contradict."""
         try:
-            adapter = self._made(edited)
+            adapter = self._made(self.file.edited(fixes))
             plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
-        except (BringupError, ValueError, LookupError, TypeError, AttributeError, AssertionError):
+        except _REFUSALS:
             return None  # the file's own code does not like the new name
         return replace(self.job, adapter=adapter, plan=plan)
 

@@ -10,6 +10,7 @@ from bringup.adapters.expr import Source
 from bringup.adapters.names import Names
 from bringup.adapters.pattern import fill, match
 from bringup.adapters.problems import Problem
+from bringup.adapters.quantization import part_of
 from bringup.adapters.rules import Rule, Tied
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.fix.respell import edits, respelt
@@ -78,7 +79,7 @@ def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem
         for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
             if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
                 asked.setdefault(leaf.source.name, []).append(leaf)
-    loose = set(job.plan.unread)
+    loose = {name for name in job.plan.unread if part_of(name) is None}  # a quantiser's tensor is no other's new name
     free = {known for known, info in names.items() if info.name in loose}
     for pattern, leaves in asked.items():
         calls = file.sources(pattern, leaves[0].line)

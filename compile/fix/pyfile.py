@@ -14,6 +14,10 @@ from pathlib import Path
 from bringup.diagnostics import Fix
 
 
+class EditConflict(ValueError):
+    """Edits that cannot all be applied to one text."""
+
+
 @dataclass(frozen=True)
 class PyFile:
     """`text` has the file's own line ends; a byte order mark and the encoding come back when it is written."""
@@ -62,13 +66,23 @@ class PyFile:
         return Fix(str(self.path), line + 1, at - self.starts[line], old, new)
 
     def edited(self, fixes: Iterable[Fix]) -> PyFile:
-        """The file with these edits, which must not overlap."""
-        text = self.text
-        for fix in sorted(set(fixes), key=lambda fix: (-fix.line, -fix.column)):
-            at = self.starts[fix.line - 1] + fix.column
-            assert text.startswith(fix.old, at), "the file is as it was when the edit was found"
-            text = text[:at] + fix.new + text[at + len(fix.old) :]
-        return PyFile(self.path, text, self.encoding)
+        """The file with these edits.
+
+        Raises EditConflict where two of them overlap or begin at one place, or where the file has another text than an
+        edit replaces.
+        """
+        pieces, end, last = list[str](), 0, -1
+        for fix in sorted(set(fixes), key=self._offset):
+            at = self._offset(fix)
+            if at < end or at == last or not self.text.startswith(fix.old, at):
+                raise EditConflict(f"{fix.file}:{fix.line}: cannot replace {fix.old!r} at column {fix.column}")
+            pieces += (self.text[end:at], fix.new)
+            end, last = at + len(fix.old), at
+        return PyFile(self.path, "".join(pieces) + self.text[end:], self.encoding)
+
+    def _offset(self, fix: Fix) -> int:
+        """Where an edit begins in the text; past its end for a line that the file does not have."""
+        return self.starts[fix.line - 1] + fix.column if fix.line <= len(self.starts) else len(self.text) + 1
 
     def sources(self, name: str, line: int) -> list[ast.Call]:
         """The calls `S(name, …)` that may have made a source: those of the statement at `line`, else of the file."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bringup.cli import fix
-from bringup.compile.fix.pyfile import PyFile
+from bringup.compile.fix.pyfile import EditConflict, PyFile
+from bringup.diagnostics import Fix
 from tests.cli.adapters import GPT2, gpt2_checkpoint
 from tests.cli.conftest import Bringup
 from tests.cli.test_user_code import MODEL, ODD_PLACES
@@ -154,3 +155,26 @@ def test_bringups_own_adapter_is_found(bringup: Bringup, tmp_path: Path, monkeyp
     made = bench.with_edits([])
     assert made is not None
     assert made.plan.problems == []
+
+
+CONFLICTS = {
+    "overlapping": [(1, 4, "bcd", "x"), (1, 5, "cd", "y")],
+    "two insertions at one place": [(1, 4, "", "x"), (1, 4, "", "y")],
+    "an insertion where a replacement begins": [(1, 4, "", "x"), (1, 4, "bcd", "y")],
+    "another text": [(1, 4, "xyz", "x")],
+    "past the end of the file": [(9, 0, "", "x")],
+}
+
+
+@pytest.mark.parametrize("edits", CONFLICTS.values(), ids=CONFLICTS)
+def test_edits_that_contradict_are_refused(edits: list[tuple[int, int, str, str]]) -> None:
+    file = PyFile(Path("a.py"), 'S("abcd")\n')
+    with pytest.raises(EditConflict):
+        file.edited(Fix("a.py", *edit) for edit in edits)
+
+
+def test_edits_side_by_side_are_all_made() -> None:
+    file = PyFile(Path("a.py"), "abcd\nefgh\n")
+    fixes = [Fix("a.py", 1, 0, "ab", "1"), Fix("a.py", 1, 2, "c", "23"), Fix("a.py", 2, 4, "", "!")]
+    assert file.edited(fixes).text == "123d\nefgh!\n"
+    assert file.edited([]).text == file.text

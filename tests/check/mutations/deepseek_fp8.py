@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tests.check.mutations.deepseek import NAMES, ROUTED, SHARED, deepseek
+from tests.check.mutations.deepseek import deepseek
 from tests.check.mutations.mutation import Trial
 
 BLOCK = 16
@@ -15,7 +15,7 @@ ATTENTION = [
     f"model.layers.{{0..2}}.self_attn.{x}.weight"
     for x in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "k_b_proj", "v_b_proj", "o_proj")
 ]
-DENSE = [f"model.layers.0.mlp.{x}_proj.weight" for x in NAMES]
+EXPERTS = ("experts", "shared_experts")
 
 
 def _fp8(trial: Trial) -> None:
@@ -70,7 +70,7 @@ DEEPSEEK_FP8 = (
         3,
         "abliterix#93",
         unsaid,
-        "BU108",
-        ", ".join([*ATTENTION, *DENSE, *ROUTED, *SHARED]),
+        "BU137",
+        ", ".join([*ATTENTION, "model.layers.0.mlp", *(f"model.layers.{{1..2}}.mlp.{x}" for x in EXPERTS)]),
     ),
 )

@@ -15,7 +15,7 @@ def _each(trial: Trial, inner: str, new) -> None:
         trial.change(trial.draft.name(inner, layer), new)
 
 
-def _mxfp4(trial: Trial) -> None:
+def mxfp4(trial: Trial) -> None:
     """The experts' matrices as published: e2m1 values, two a byte, and a byte of scale for each 32."""
     random = np.random.default_rng(0)
     for layer in range(trial.draft.depth):
@@ -68,13 +68,13 @@ def sinks_of_neighbours(trial: Trial) -> None:
 
 
 def lost_scales(trial: Trial) -> None:
-    _mxfp4(trial)
+    mxfp4(trial)
     del trial.tensors[f"model.layers.1.{EXPERTS}down_proj_scales"]
 
 
 def scales_as_floats(trial: Trial) -> None:
     """The powers of two themselves, where their exponents are to be."""
-    _mxfp4(trial)
+    mxfp4(trial)
     _each(trial, f"{EXPERTS}gate_up_proj_scales", lambda array: np.exp2(array.astype(np.float32) - 127))
 
 

@@ -104,8 +104,8 @@ NUMBERS = (
         seen="abliterix#93, llama.cpp#12341",
         base="llama",
         spoil=unknown_scales,
-        code="BU108",
-        names=ALL_MLP,
+        code="BU137",
+        names="model.layers.{0..2}.mlp",
     ),
     Mutation(
         key="lost-scale",

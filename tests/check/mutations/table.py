@@ -15,8 +15,9 @@ from tests.check.mutations.mixtral import MIXTRAL
 from tests.check.mutations.mutation import Mutation
 from tests.check.mutations.names import NAMES
 from tests.check.mutations.numbers import NUMBERS
+from tests.check.mutations.quantised import QUANTISED
 from tests.check.mutations.values import VALUES
 
-OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8)
+OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8, *QUANTISED)
 OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *CONFIG_WORDS, *FILES, *VALUES)
 MUTATIONS: tuple[Mutation, ...] = tuple(sorted((*OF_GPT2_AND_LLAMA, *OF_FAMILIES), key=lambda mutation: mutation.pain))

@@ -1,0 +1,162 @@
+"""The formats that quantisers publish weights in, recognised by the names of tensors.
+
+A quantiser replaces a matrix `M.weight` by several tensors. Each format is a row of FORMATS; nothing here reads one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from bringup.spec import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One published format.
+
+    `marks` are sets of parts, each of which is enough to recognise it. `methods` are the `quant_method`s of
+    config.json that stand for it. `dequantise` says how to obtain plain weights with the quantiser's own tools.
+    """
+
+    name: str
+    marks: tuple[frozenset[str], ...]
+    methods: tuple[str, ...]
+    dequantise: str = ""
+
+
+def _any_of(*marks: str) -> tuple[frozenset[str], ...]:
+    """From texts such as "qweight g_idx"."""
+    return tuple(frozenset(mark.split()) for mark in marks)
+
+
+def _transformers(config: str) -> str:
+    return f"transformers: `from_pretrained(…, quantization_config={config}(dequantize=True))`, then `save_pretrained`"
+
+
+# Part names as the quantisers save them: AutoAWQ (awq/modules/linear/gemm.py), GPTQModel (nn_modules/qlinear),
+# bitsandbytes (functional.py `QuantState.as_dict`, nn/modules.py `Linear8bitLt`), compressed-tensors (compressors/),
+# NVIDIA ModelOpt (torch/export), transformers (integrations/finegrained_fp8.py, mxfp4.py, eetq.py), optimum-quanto
+# (tensor/weights), AQLM (inference.py). Where several rows fit, the config's method decides, else the longest mark,
+# else the first row.
+FORMATS = (
+    Format(
+        name="bitsandbytes",
+        marks=_any_of("weight.absmax", "SCB"),
+        methods=("bitsandbytes",),
+        dequantise="transformers: `from_pretrained(…).dequantize()`, then `save_pretrained`",
+    ),
+    Format(name="GPTQ", marks=_any_of("qweight g_idx", "qweight"), methods=("gptq", "auto-round")),
+    Format(name="AWQ", marks=_any_of("qweight qzeros"), methods=("awq",)),
+    Format(
+        name="compressed-tensors",
+        marks=_any_of("weight_packed"),
+        methods=("compressed-tensors",),
+        dequantise=_transformers("CompressedTensorsConfig"),
+    ),
+    Format(name="NVFP4", marks=_any_of("weight_scale_2", "weight_scale weight_scale_2"), methods=("modelopt", "nvfp4")),
+    Format(
+        name="FP8 with one scale a block",
+        marks=_any_of("weight_scale_inv", "scale_inv"),
+        methods=("fp8",),
+        dequantise=_transformers("FineGrainedFP8Config"),
+    ),
+    Format(
+        name="8-bit weights with one scale a tensor or row",
+        marks=_any_of("weight_scale"),
+        methods=("compressed-tensors", "modelopt", "fbgemm_fp8", "quark"),
+    ),
+    Format(
+        name="MXFP4",
+        marks=_any_of("blocks scales"),
+        methods=("mxfp4",),
+        dequantise=_transformers("Mxfp4Config"),
+    ),
+    Format(name="EETQ", marks=_any_of("weight_scales"), methods=("eetq",)),
+    Format(name="quanto", marks=_any_of("weight._data"), methods=("quanto",)),
+    Format(name="AQLM", marks=_any_of("codes codebooks"), methods=("aqlm",)),
+)
+
+# A tensor's name as the plain tensor's and the part that it is. `M.qweight` is part `qweight` of `M.weight`.
+_OF_MODULE = re.compile(
+    r"(.*\.|)("
+    r"qweight|qzeros|scales|g_idx|SCB|weight_format|codes|codebooks|"
+    r"weight_(?:packed|shape|scale|scale_2|scale_inv|scales|global_scale|zero_point|g_idx)|"
+    r"(?:input|output)_(?:scale|scale_inv|scale_ub|global_scale|zero_point)|"
+    r"weight\.(?:absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+|_data|_scale|_shift)"
+    r")"
+)
+# `M.gate_up_proj_blocks` is part `blocks` of `M.gate_up_proj`, which has no `.weight`.
+_OF_TENSOR = re.compile(r"(.*\w)_(blocks|scales|scale_inv)")
+
+
+def part_of(name: str) -> tuple[str, str] | None:
+    """The plain tensor that a quantiser's tensor stands for, and which part it is; None for any other name."""
+    if match := _OF_MODULE.fullmatch(name):
+        part = "weight.quant_state" if ".quant_state." in match[2] else match[2]  # its end names the data type
+        return f"{match[1]}weight", part
+    if match := _OF_TENSOR.fullmatch(name):
+        return match[1], match[2]
+    return None
+
+
+def parts_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """{plain tensor: {part: name}} of all names that are parts."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        if part := part_of(name):
+            found.setdefault(part[0], {})[part[1]] = name
+    return found
+
+
+def format_of(parts: Iterable[str], method: str = "") -> Format | None:
+    """The format of a matrix that has these parts; `method` is what the config says."""
+    there = set(parts)
+    fitting = [(max((len(m) for m in row.marks if m <= there), default=0), row) for row in FORMATS]
+    return max(
+        (row for size, row in fitting if size),
+        key=lambda row: (method in row.methods, *(size for size, other in fitting if other is row)),
+        default=None,
+    )
+
+
+def by_method(method: str) -> Format | None:
+    """The format that a config's `quant_method` stands for."""
+    return next((row for row in FORMATS if method in row.methods), None)
+
+
+def block_size(pairs: Iterable[tuple[Shape, Shape]]) -> Shape | None:
+    """The block that gives every (matrix, scales) pair of shapes its number of scales, a power of two where one does.
+
+    None where no block does. A count c of blocks of b in n elements is c = ceil(n / b), so that n/c <= b < n/(c - 1).
+    """
+    bounds: list[tuple[int, float]] = []
+    for shape, scales in pairs:
+        if len(shape) != len(scales) or 0 in scales:
+            return None
+        each = [(-(-n // c), -(-n // (c - 1)) - 1 if c > 1 else math.inf) for n, c in zip(shape, scales, strict=True)]
+        joined = zip(bounds or each, each, strict=True)
+        bounds = [(max(low, more), min(high, less)) for (low, high), (more, less) in joined]
+    if any(low > high for low, high in bounds):
+        return None
+    powers = [1 << (low - 1).bit_length() for low, _ in bounds]
+    return tuple(p if p <= high else low for p, (low, high) in zip(powers, bounds, strict=True))
+
+
+# The words of a `quantization_config` that tell what the weights are.
+WORDS = (
+    "quant_method", "quant_algo", "format", "bits", "group_size", "weight_block_size", "load_in_4bit", "load_in_8bit",
+    "bnb_4bit_quant_type",
+)  # fmt: skip
+
+
+def quantization_words(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The `quantization_config` of a config.json, also of the text model in it; empty where there is none."""
+    for words in (config, config.get("text_config")):
+        found = cast("dict[str, object]", words).get("quantization_config") if isinstance(words, Mapping) else None
+        if isinstance(found, dict) and found:
+            return cast("dict[str, object]", found)
+    return {}

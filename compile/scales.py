@@ -1,0 +1,111 @@
+"""Scales of another block size than a rule has: one finding, which names the block that the checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bringup.adapters.expr import Expr, Source
+from bringup.adapters.pattern import fill, match
+from bringup.adapters.plan import Plan
+from bringup.adapters.problems import Problem
+from bringup.adapters.quantization import block_size
+from bringup.adapters.rules import Rule
+from bringup.adapters.values import ValueNode
+from bringup.compile.shapes import sites, told_names
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import listed
+from bringup.spec import Shape
+
+
+class Scales(NamedTuple):
+    """A problem with scales: the shapes of the matrix and of its scales, and the rule's block."""
+
+    problem: Problem
+    matrix: Shape
+    found: Shape
+    block: Shape
+
+
+def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
+    """One diagnostic for each block size that the checkpoint has in place of a rule's, and all other problems."""
+    scales, others = list[Scales](), list[Problem]()
+    for problem in problems:
+        found = _scales(plan, problem)
+        scales += [found] if found else []
+        others += [] if found else [problem]
+    return [_told(plan, group) for group in _alike(scales)], others
+
+
+def _scales(plan: Plan, problem: Problem) -> Scales | None:
+    """What the rule of a tensor of the wrong shape makes of it, where it is the scales of a matrix."""
+    if not isinstance(problem.rule, Rule) or len(problem.sources) != 1:
+        return None
+    bindings = match(problem.rule.pattern, problem.parameter) or {}
+    bare = problem.sources[0].removeprefix(plan.prefix)
+    for node in _dequantised(problem.rule.made):
+        payload, by = node.parts
+        source = next((leaf for leaf in _sources(by) if match(leaf.name, bare) is not None), None)
+        matrix = next(_sources(payload), None)
+        if source and matrix:
+            name = fill(matrix.name, {**bindings, **(match(source.name, bare) or {})})
+            info = plan.headers.get(name) or plan.headers.get(plan.prefix + name)
+            scales = plan.headers[problem.sources[0]]
+            if info:
+                return Scales(problem, info.shape, scales.shape, node.block)
+    return None
+
+
+def _dequantised(expr: Expr) -> Iterator[ValueNode]:
+    if isinstance(expr, ValueNode) and expr.block and len(expr.parts) == 2:
+        yield expr
+    for node in expr.inputs():
+        yield from _dequantised(node)
+
+
+def _sources(expr: Expr) -> Iterator[Source]:
+    if isinstance(expr, Source):
+        yield expr
+    for node in expr.inputs():
+        yield from _sources(node)
+
+
+def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
+    """Those together that one block explains, of rules with one block; each of the others with its like."""
+    groups: dict[object, list[Scales]] = {}
+    for one in scales:
+        groups.setdefault(one.block, []).append(one)
+    for group in groups.values():
+        if block_size((one.matrix, one.found) for one in group):
+            yield group
+            continue
+        apart: dict[object, list[Scales]] = {}
+        for one in group:
+            apart.setdefault(block_size([(one.matrix, one.found)]), []).append(one)
+        yield from apart.values()
+
+
+def _told(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
+    first, problems = group[0], [one.problem for one in group]
+    parameter, sources = told_names(problems)
+    names = listed(sources)
+    found, block = block_size((one.matrix, one.found) for one in group), list(first.block)
+    if found:
+        message = f"{names} are scales of blocks of {list(found)}, and `weight_block_size` is {block}"
+        help = f"if all scales of the checkpoint are so, set `weight_block_size` to {list(found)} in config.json"
+    else:
+        message = (
+            f"{names} is {list(first.found)}, which no block size gives of a matrix {list(first.matrix)}; "
+            f"`weight_block_size` is {block}"
+        )
+        help = "one scale a tensor or row is another format; were the scales saved for another matrix?"
+    return Diagnostic(
+        code="BU102",
+        message=message,
+        help=help,
+        parameter=parameter,
+        sources=sources,
+        expected=str(block),
+        actual=str(list(found)) if found else first.problem.actual,
+        **sites(plan, first.problem),
+    )

@@ -1,0 +1,114 @@
+"""`check --tp N`: what may be replicated, how many ranks there can be, and what each holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bringup.adapters.readers.dicts import dict_checkpoint
+from bringup.adapters.slicing import slice_plan
+from bringup.adapters.stored_size import stored_nbytes
+from bringup.cli.ranks import divide
+from bringup.compile.job import Job, open_job
+from bringup.diagnostics import Report
+from bringup.render.report import shares
+from tests.check.mutations.bases import base
+from tests.check.quantised_forms import FORMS, quantised
+
+SIZES: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 96,
+}  # fmt: skip
+
+
+def llama(**words: Any) -> Job:
+    return open_job(None, "dummy", config=SIZES | words)
+
+
+def deepseek_fp8() -> Job:
+    draft, form = base("deepseek_v3"), FORMS["fp8-blocks"]
+    tensors = quantised(draft.tensors, form)
+    return open_job(None, dict_checkpoint(tensors, draft.config | {"quantization_config": form.words}))
+
+
+def test_only_key_heads_are_replicated() -> None:
+    """Four query heads over eight ranks would have each head's output summed twice."""
+    refusals = divide(llama().plan, 8).refusals
+    assert [finding.code for finding in refusals] == ["BU130"]
+    assert "axis `h` of size 4 does not divide among 8 ranks" in refusals[0].message
+    assert "every axis divides among 4 ranks" in refusals[0].help
+    assert not divide(llama().plan, 4).refusals  # of two key heads, each in two ranks
+    assert not divide(llama(num_key_value_heads=1).plan, 4).refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "axis"),
+    [
+        ({"intermediate_size": 2}, "f"),
+        ({"vocab_size": 2}, "vocab"),
+        ({"num_attention_heads": 2}, "h"),
+    ],
+)
+def test_no_other_axis_is_replicated(words: dict[str, Any], axis: str) -> None:
+    (refusal,) = divide(llama(**words).plan, 4).refusals
+    assert f"axis `{axis}` of size 2 does not divide among 4 ranks" in refusal.message
+
+
+def test_a_number_beyond_every_axis_is_refused_at_once() -> None:
+    plan, start = llama().plan, time.perf_counter()
+    shares = divide(plan, 960_000)
+    assert time.perf_counter() - start < 5
+    (refusal,) = shares.refusals
+    assert (refusal.code, shares.nbytes) == ("BU130", [])
+    assert "960,000 ranks" in refusal.message
+    assert refusal.help.endswith("every axis divides among 4 ranks")
+
+
+def test_no_more_ranks_are_advised_than_the_smallest_axis_has() -> None:
+    for ranks in (3, 5, 6, 7, 33, 96):
+        advised = [
+            int(word)
+            for finding in divide(llama().plan, ranks).refusals
+            for word in finding.help.partition("divides among ")[2].split()
+            if word.isdigit()
+        ]
+        assert advised
+        assert all(1 < count <= 4 and not divide(llama().plan, count).refusals for count in advised)
+
+
+def test_where_nothing_divides() -> None:
+    odd = llama(vocab_size=97)
+    assert divide(odd.plan, 2).refusals[0].help.endswith("no number of ranks above 1 divides every axis")
+
+
+def test_stored_bytes_are_those_of_payloads_and_scales() -> None:
+    """One rank holds the file; two of them each element once, but for what both need."""
+    job = deepseek_fp8()
+    headers = job.checkpoint.headers.values()
+    one = divide(job.plan, 1)
+    assert one.stored == [sum(info.nbytes for info in headers)]
+    assert one.nbytes == [sum(4 * math.prod(d.storage[0]) for d in job.plan.signature.values())]
+    whole, rank = job.plan, slice_plan(job.plan, ("f", "vocab"), 0, 1)
+    assert stored_nbytes(whole) == stored_nbytes(rank)
+    f = [slice_plan(whole, ("vocab",), rank, 2) for rank in (0, 1)]
+    vocab = 2 * 48 * 32 * np.dtype(np.float32).itemsize  # embeddings and head
+    assert [stored_nbytes(part) for part in f] == [one.stored[0] - vocab // 2] * 2
+
+
+def test_what_is_plain_is_printed_once() -> None:
+    found = divide(llama().plan, 2)
+    assert found.stored == []
+    text = shares(Report(bytes_per_rank=found.nbytes, dtype="float32"))
+    assert text.startswith("2 ranks: ")
+    assert "as stored" not in text
+
+
+def test_both_figures_are_labelled() -> None:
+    found = Report(bytes_per_rank=[4000, 4000], stored_bytes_per_rank=[1000, 1000], dtype="float32")
+    assert shares(found) == "2 ranks: 1.0 kB each as stored, 4.0 kB as float32"
+    found = Report(bytes_per_rank=[4000, 4000], stored_bytes_per_rank=[1000, 2000], dtype="float32")
+    assert shares(found).splitlines()[1] == "rank 1: 2.0 kB as stored, 4.0 kB as float32"
