@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.dialect import Dialect, dialect_of, family_of, no_dialect
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
@@ -59,6 +60,7 @@ def open_job(
     family, preset, repository = by_name(model) if model else (None, None, None)
     opened, notice = _open(checkpoint, repository, model)
     given = _read_config(config) if isinstance(config, str) else config
+    family, opened, dialect = _in_dialect(family, opened, given)
     raw = given or (opened.config if opened else None) or preset
     if raw is None:
         raise fail(
@@ -70,13 +72,16 @@ def open_job(
     settings, findings = family.load("config").read(raw, allow)
     if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
         raise BringupError(*findings)
-    made = _from_file(adapter, settings) if adapter else family.load("adapter")(settings)
+    table = dialect.table if dialect else family.load("adapter")
+    made = _from_file(adapter, settings) if adapter else table(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
-    plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
+    plan = make_plan(graph.signature(), made, opened.headers)
+    if opened.gguf and not (dialect or adapter or plan.entries):  # its table is of transformers' names
+        raise no_dialect(opened.gguf, family)
     return Job(
         family=family,
         graph=graph,
@@ -112,6 +117,23 @@ def _open(
         if not offline or os.environ.get("CI"):
             raise
         return None, f"offline and not in the cache: `{repository}`; going on with seeded dummy weights"
+
+
+def _in_dialect(
+    family: Family | None, opened: Checkpoint | None, given: Mapping[str, Any] | None
+) -> tuple[Family | None, Checkpoint | None, Dialect | None]:
+    """Of a GGUF file: its family, the checkpoint with config.json's words, and the family's dialect.
+
+    Raises BU125 and BU227 where there is none, unless a config.json is given.
+    """
+    hyper = opened.gguf if opened else None
+    if opened is None or hyper is None:
+        return family, opened, None
+    family = family or (by_architecture(architectures(given)) if given else family_of(hyper))
+    dialect = dialect_of(family, hyper) if family else None
+    if dialect is None and not given:
+        raise no_dialect(hyper, family)
+    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened, dialect
 
 
 def _read_config(path: str) -> dict[str, Any]:
