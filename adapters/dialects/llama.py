@@ -25,13 +25,13 @@ def table(config: LlamaConfig) -> Adapter:
     layer = "model.layers.{L}."
     gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
     gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    pairs = {"pair": config.head_dim // 2, "two": 2}
+    half = config.head_dim // 2
     for x, heads in (("q", "h"), ("k", "g")):
         rows, halves = f"({heads} pair two)", f"({heads} d:(two pair))"
-        weight = S(f"blk.{{L}}.attn_{x}.weight", f"{rows} m", **pairs)
-        gguf[f"{layer}self_attn.{x}_proj.weight"] = weight.mv(f"{rows} m -> {halves} m", **pairs)
-        bias = S(f"blk.{{L}}.attn_{x}.bias", rows, **pairs)
-        gguf[f"{layer}self_attn.{x}_proj.bias"] = bias.mv(f"{rows} -> {halves}", **pairs)
+        weight = S(f"blk.{{L}}.attn_{x}.weight", f"{rows} m", pair=half, two=2)
+        gguf[f"{layer}self_attn.{x}_proj.weight"] = weight.mv(f"{rows} m -> {halves} m", pair=half, two=2)
+        bias = S(f"blk.{{L}}.attn_{x}.bias", rows, pair=half, two=2)
+        gguf[f"{layer}self_attn.{x}_proj.bias"] = bias.mv(f"{rows} -> {halves}", pair=half, two=2)
     gguf[layer + "self_attn.v_proj.{p:weight|bias}"] = S("blk.{L}.attn_v.{p}")
     gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
     gguf[layer + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")

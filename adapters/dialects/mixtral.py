@@ -24,10 +24,10 @@ def table(config: MixtralConfig) -> Adapter:
     layer = "model.layers.{L}."
     gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
     gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
-    pairs = {"pair": config.head_dim // 2, "two": 2}
+    half = config.head_dim // 2
     for x, heads in (("q", "h"), ("k", "g")):
-        weight = S(f"blk.{{L}}.attn_{x}.weight", f"({heads} pair two) m", **pairs)
-        halves = weight.mv(f"({heads} pair two) m -> ({heads} d:(two pair)) m", **pairs)
+        weight = S(f"blk.{{L}}.attn_{x}.weight", f"({heads} pair two) m", pair=half, two=2)
+        halves = weight.mv(f"({heads} pair two) m -> ({heads} d:(two pair)) m", pair=half, two=2)
         gguf[f"{layer}self_attn.{x}_proj.weight"] = halves
     gguf[layer + "self_attn.v_proj.weight"] = S("blk.{L}.attn_v.weight")
     gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
