@@ -73,6 +73,15 @@ def scale(x: Expr, factor: float) -> Expr:
     return ValueNode(name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse)
 
 
+def shift(x: Expr, by: float) -> Expr:
+    """Every element plus a constant, computed in float32: `shift(S("norm.weight"), -1)` for norms stored as 1 + w."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        return (array.astype("float32") + by).astype(array.dtype)
+
+    return ValueNode(f"shift by {by:g}", (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False)
+
+
 def dequant(payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32") -> Expr:
     """payload · scale, one scale for each block of `block` elements (the last block of an axis may be short).
 

@@ -49,13 +49,15 @@ def open_job(
     adapter: str | None = None,
     dtype: str = "auto",
     allow: Mapping[str, str] | None = None,
+    tokenizer: str | None = None,
 ) -> Job:
     """Resolves a model and its checkpoint and plans every parameter.
 
     `model` is a registry name, a Python file, or None when the checkpoint names its architecture. `checkpoint` None
     means the model's published one, or seeded dummy weights when the machine is offline. `config` is a config.json to
     use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` "auto" is the
-    checkpoint's own float type. Raises BU0xx to BU2xx errors.
+    checkpoint's own float type. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead
+    of the checkpoint's. Raises BU0xx to BU2xx errors.
     """
     family, preset, repository = by_name(model) if model else (None, None, None)
     opened, notice = _open(checkpoint, repository, model)
@@ -79,6 +81,8 @@ def open_job(
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
+    if tokenizer is not None:
+        opened = replace(opened, tokenizer=tokenizer_file(Path(tokenizer)))
     plan = make_plan(graph.signature(), made, opened.headers)
     if opened.gguf and not (dialect or adapter or plan.entries):  # its table is of transformers' names
         raise no_dialect(opened.gguf, family)
@@ -134,6 +138,15 @@ def _in_dialect(
     if dialect is None and not given:
         raise no_dialect(hyper, family)
     return family, replace(opened, config=dialect.config(hyper)) if dialect else opened, dialect
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file that a path names, of a folder its tokenizer.json. Raises BU231 where there is none."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        help = "give a tokenizer.json, or a folder that has one"
+        raise fail("BU231", f"no tokenizer at `{file}`", help=help, file=str(file))
+    return file
 
 
 def _read_config(path: str) -> dict[str, Any]:
