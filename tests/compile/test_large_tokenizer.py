@@ -12,8 +12,12 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.compile.run.tokenizer import MOST_MEGABYTES, MOST_SECONDS, _limits, load_tokenizer
 from tests.adapters.gguf_files import raises
-from tests.cli.headers import write_gguf
 from tests.compile.large_vocab import SIZE, large_gguf
+
+SMALL = {
+    "vocab_size": 11, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 32,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,7 @@ def test_a_vocabulary_as_large_as_gemmas(file: Path) -> None:
 
 
 def test_it_compiles(file: Path, tmp_path: Path) -> None:
-    job = open_job(None, str(write_gguf(tmp_path / "tiny.gguf")), tokenizer=str(file))
+    job = open_job("llama", "dummy", config=SMALL, tokenizer=str(file))
     bundle = build(job, out=tmp_path / "b", target="torch", buckets=(16,))
     made = load_tokenizer(bundle / TOKENIZER, trusted=True)
     assert made.backend.get_vocab_size() == SIZE
