@@ -12,6 +12,8 @@ from bringup.spec import TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
+    from bringup.adapters.readers.gguf_config import Hyperparameters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
@@ -21,7 +23,7 @@ class Checkpoint:
     mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
     never changes. Each call gives memory that no earlier call gave. `load`, where a reader has one, gives the same in
     memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `config` holds
-    config.json's words, also when they come from GGUF metadata.
+    config.json's words, also when they come from GGUF metadata, which `gguf` has as the file says it.
     """
 
     source: str
@@ -31,6 +33,7 @@ class Checkpoint:
     read: Callable[[TensorInfo], np.ndarray]
     load: Callable[[TensorInfo], np.ndarray] | None = None
     tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
+    gguf: Hyperparameters | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property

@@ -88,11 +88,7 @@ class Source(Expr):
         yield self, fill(self.name, bindings)
 
     def region(self, scope: Scope) -> Region:
-        name = fill(self.name, scope.bindings)
-        made = scope.names.made(name, scope)
-        if made:
-            return made
-        info = scope.names[name]
+        info = scope.names[fill(self.name, scope.bindings)]
         axes = self.stored(scope, info.shape)
         if axes and shape_of(axes) != info.shape:
             scope.misfits.append((info, axes))

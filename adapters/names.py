@@ -1,18 +1,11 @@
-"""How rules see a checkpoint's tensors: by the names they use, with a prefix or a dialect resolved."""
+"""How rules see a checkpoint's tensors: by the names they use, with a prefix resolved."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from bringup.spec import TensorInfo
-
-if TYPE_CHECKING:
-    from bringup.adapters.expr import Expr
-    from bringup.adapters.region import Region
-    from bringup.adapters.rules import Adapter
-    from bringup.adapters.scope import Scope
 
 
 class Names:
@@ -70,10 +63,6 @@ class Names:
         """The tensor that has just this name, and no prefix."""
         return None if name.startswith(self.prefixes) else self.headers.get(name)
 
-    def made(self, name: str, scope: Scope) -> Region | None:
-        """The region of a name that is no tensor's own but made from others; else None."""
-        return None
-
     def __contains__(self, name: str) -> bool:
         return not any(isinstance(behind, str) for behind in self.behind(name))
 
@@ -86,32 +75,3 @@ class Names:
     def items(self, but: Container[str] = ()) -> Iterator[tuple[str, TensorInfo]]:
         """Every tensor by the name that drops use, without those whose own name is in `but`."""
         return ((self.bare(name), info) for name, info in self.headers.items() if info.name not in but)
-
-
-class Translated(Names):
-    """A checkpoint in another dialect: each name that a rule uses is itself made by a rule of `dialect`."""
-
-    def __init__(self, headers: Mapping[str, TensorInfo], dialect: Adapter) -> None:
-        super().__init__(headers)
-        self.dialect = dialect
-        self.raw = Names(headers)
-
-    def made(self, name: str, scope: Scope) -> Region | None:
-        meant = self._meaning(name)
-        if meant is None:
-            return None
-        from bringup.adapters.expr import Source  # expr.py builds on this file
-
-        expr, bindings = meant
-        defaults = scope.defaults if isinstance(expr, Source) else ()
-        return expr.region(replace(scope, names=self.raw, bindings=bindings, defaults=defaults))
-
-    def _all(self, names: Sequence[str]) -> None:
-        """A name stands for more than one tensor, or for part of one."""
-
-    def behind(self, name: str) -> list[TensorInfo | str]:
-        meant = self._meaning(name)
-        return [info for _, leaf in meant[0].leaves(meant[1]) for info in self.raw.behind(leaf)] if meant else [name]
-
-    def _meaning(self, name: str) -> tuple[Expr, Mapping[str, str]] | None:
-        return next(((rule.made, bindings) for rule, bindings in self.dialect.matching(name)), None)

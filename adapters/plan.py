@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 from bringup.adapters.computed import Computed
 from bringup.adapters.dropped import set_aside
 from bringup.adapters.expr import Expr, Source
-from bringup.adapters.names import Names, Translated
+from bringup.adapters.names import Names
 from bringup.adapters.pattern import Unbound
 from bringup.adapters.problems import (
     Problem,
@@ -100,15 +100,10 @@ class Plan:
         return same
 
 
-def make_plan(
-    signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo], dialect: Adapter | None = None
-) -> Plan:
-    """Plans every parameter of a signature. Problems are collected; only a name that has no meaning raises (BU027).
-
-    `dialect` makes the names that the adapter uses from those of a checkpoint in another format (GGUF).
-    """
+def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
+    """Plans every parameter of a signature. Problems are collected; only a name that has no meaning raises (BU027)."""
     plan = Plan(signature, headers, prefix=adapter.prefix)
-    names = Translated(headers, dialect) if dialect else adapter.names(headers)
+    names = adapter.names(headers)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
@@ -125,7 +120,7 @@ def make_plan(
         except Unbound as error:
             raise unbound(rule, error) from None
     wanted = set(chain.from_iterable(tensors for _, tensors in plan.asked))
-    aside = set_aside(wanted, (*adapter.drops, *(dialect.drops if dialect else ())), names)
+    aside = set_aside(wanted, adapter.drops, names)
     plan.dropped, plan.cut, plan.unread = aside.dropped, aside.cut, aside.unread
     plan.problems += aside.problems
     return plan

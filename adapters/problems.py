@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from bringup.adapters.expr import At, Cat, Expr, Mv, Pad, Part, Source
-from bringup.adapters.names import Names
 from bringup.adapters.pattern import Unbound, compile_pattern
 from bringup.adapters.region import Region
 from bringup.adapters.rules import Drop, Rule, Tied
@@ -71,8 +70,6 @@ def shapes(declared: Declared, rule: Rule, misfits: Iterable[tuple[TensorInfo, A
 def misfits_beside(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes]]:
     """The wrong shapes among the tensors that are there, of a rule that cannot be evaluated since others are absent."""
     found: list[tuple[TensorInfo, Axes]] = []
-    if type(scope.names) is not Names:  # in a dialect, a source's axes are not those of the tensors behind it
-        return found
     for leaf, behind in leaves:
         info = behind[0]
         if isinstance(info, str) or DTYPES[info.dtype].block:

@@ -88,6 +88,16 @@ def scale(x: Expr, factor: float) -> Expr:
     )
 
 
+def shift(x: Expr, by: float) -> Expr:
+    """Every element plus a constant, computed in float32: `shift(S("norm.weight"), -1)` for norms stored as 1 + w."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        return (array.astype("float32") + by).astype(array.dtype)
+
+    law = lambda regions: (regions[0].axes, regions[0].dtype)  # noqa: E731
+    return ValueNode(f"shift by {by:g}", (x,), law, run, exact=False, takes=(FLOATS,))
+
+
 def dequant(
     payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, takes: Collection[str] = PAYLOADS
 ) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +59,17 @@ def write_weights(
 
 
 def tokenizer_of(job: Job) -> Tokenizer | None:
-    """The checkpoint's tokenizer, if it has one. Raises what `load_tokenizer` does."""
+    """The checkpoint's tokenizer, if it has one; it ends texts as the config says where no file of its own does.
+
+    Raises what `load_tokenizer` does.
+    """
     if job.checkpoint.tokenizer is None:
         return None
     from bringup.compile.run.tokenizer import load_tokenizer
 
-    return load_tokenizer(job.checkpoint.tokenizer)
+    found = load_tokenizer(job.checkpoint.tokenizer)
+    ends = job.config.get("eos_token_id")
+    return found if found.eos or type(ends) is not int else replace(found, eos=frozenset({ends}))
 
 
 def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:

@@ -12,7 +12,7 @@ from bringup.adapters.expr import Expr, Mv, Scope, Source
 from bringup.adapters.names import Names
 from bringup.adapters.pattern import match
 from bringup.adapters.plan import Entry
-from bringup.adapters.rules import Adapter, Tied
+from bringup.adapters.rules import Tied
 from bringup.compile.copies import copies, dtypes, how
 from bringup.compile.job import Job
 from bringup.diagnostics import did_you_mean, fail
@@ -50,8 +50,6 @@ def _parameter(job: Job, name: str) -> Explanation:
     rows += [("rule", entry.rule.pattern), *_line("", entry.rule.site)]
     rows += _limited("reads", [_header(info) for info in dict.fromkeys(entry.tensors)])
     leaves = _leaves(job, entry)
-    for site in dict.fromkeys(leaf.dialect for leaf in leaves):
-        rows += _line("dialect", site)
     rows += _limited("axes", _axes(job, entry, leaves))
     rows += [("computed", _computed(source)) for source in entry.sources if isinstance(source, Computed)]
     rows += _limited("copies", list(copies(entry)))
@@ -119,12 +117,11 @@ class _Leaf:
     source: Source
     owner: Expr
     name: str
-    dialect: Site | None = None
 
 
 def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
     """How each source's axes, as the rules state them, become the declared ones."""
-    names, wanted = _names(job), show(entry.declared.axes)
+    names, wanted = job.adapter.names(job.plan.headers), show(entry.declared.axes)
     told: list[str] = []
     for leaf in leaves:
         stored = _stored(job, entry, leaf, names)
@@ -142,23 +139,10 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
     return show(leaf.source.stored(scope, names[leaf.name].shape))
 
 
-def _names(job: Job) -> Names:
-    headers = job.plan.headers
-    return Names(headers) if job.family.dialect(job.checkpoint.format) else job.adapter.names(headers)
-
-
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
-    """Every source of an entry; where the checkpoint has a dialect, the sources that its rules name."""
+    """Every source of an entry."""
     bindings = match(entry.rule.pattern, entry.declared.name) or {}
-    dialect: Adapter | None = job.family.dialect(job.checkpoint.format)
     exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.made]
-    names, read = _names(job), {info.name for info in entry.tensors}
+    names, read = job.adapter.names(job.plan.headers), {info.name for info in entry.tensors}
     found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
-    if dialect:
-        found = [
-            _Leaf(inner, rule.made, raw, rule.site)
-            for leaf in found
-            for rule, bound in dialect.matching(leaf.name)
-            for inner, raw in rule.made.leaves(bound)
-        ]
     return [leaf for leaf in found if leaf.name in names and names[leaf.name].name in read]

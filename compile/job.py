@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.dialect import Dialect, dialect_of, family_of, no_dialect
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
@@ -49,17 +50,20 @@ def open_job(
     adapter: str | None = None,
     dtype: str = "auto",
     allow: Mapping[str, str] | None = None,
+    tokenizer: str | None = None,
 ) -> Job:
     """Resolves a model and its checkpoint and plans every parameter.
 
     `model` is a registry name, a Python file, or None when the checkpoint names its architecture. `checkpoint` None
     means the model's published one, or seeded dummy weights when the machine is offline. `config` is a config.json to
     use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` "auto" is the
-    checkpoint's own float type. Raises BU0xx to BU2xx errors.
+    checkpoint's own float type. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead
+    of the checkpoint's. Raises BU0xx to BU2xx errors.
     """
     family, preset, repository = by_name(model) if model is not None else (None, None, None)
     opened, notice = _open(checkpoint, repository, model)
     given = _read_config(config) if isinstance(config, str) else config
+    family, opened, dialect = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} is that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
@@ -73,13 +77,18 @@ def open_job(
     settings, findings = family.load("config").read(raw, allow)
     if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
         raise BringupError(*findings)
-    made = _from_file(adapter, settings) if adapter is not None else family.load("adapter")(settings)
+    table = dialect.table if dialect else family.load("adapter")
+    made = _from_file(adapter, settings) if adapter is not None else table(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
-    plan = make_plan(graph.signature(), made, opened.headers, family.dialect(opened.format))
+    if tokenizer is not None:
+        opened = replace(opened, tokenizer=tokenizer_file(Path(tokenizer)))
+    plan = make_plan(graph.signature(), made, opened.headers)
+    if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
+        raise no_dialect(opened.gguf, family)
     return Job(
         family=family,
         graph=graph,
@@ -117,6 +126,32 @@ def _open(
         if not offline or os.environ.get("CI"):
             raise
         return None, f"offline and not in the cache: `{repository}`; going on with seeded dummy weights"
+
+
+def _in_dialect(
+    family: Family | None, opened: Checkpoint | None, given: Mapping[str, Any] | None
+) -> tuple[Family | None, Checkpoint | None, Dialect | None]:
+    """Of a GGUF file: its family, the checkpoint with config.json's words, and the family's dialect.
+
+    Raises BU125 and BU227 where there is none, unless a config.json is given.
+    """
+    hyper = opened.gguf if opened else None
+    if opened is None or hyper is None:
+        return family, opened, None
+    family = family or (by_architecture(architectures(given)) if given is not None else family_of(hyper))
+    dialect = dialect_of(family, hyper) if family else None
+    if dialect is None and given is None:
+        raise no_dialect(hyper, family)
+    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened, dialect
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file that a path names, of a folder its tokenizer.json. Raises BU231 where there is none."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        help = "give a tokenizer.json, or a folder that has one"
+        raise fail("BU231", f"no tokenizer at `{file}`", help=help, file=str(file))
+    return file
 
 
 def _read_config(path: str) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def build(
         return out
     bundles.refuse(out, force=force)
     tokenizer = tokenizer_of(job)
+    if tokenizer and tokenizer.warning:
+        progress.warn(tokenizer.warning)
     with progress.stage("Exporting") as stage:
         if dumped:
             dump(job.graph, layout, dumped)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,7 +18,7 @@ from bringup.shown import short
 class Family:
     """A graph class, its config class and the function `config -> Adapter`; each itself or as `module:name`.
 
-    `dialects` maps a checkpoint format to the function that gives its dialect adapter.
+    `dialect` is its `Dialect` (bringup.adapters.dialect), for GGUF files.
     """
 
     name: str
@@ -26,15 +26,16 @@ class Family:
     config: Any
     adapter: Any
     architectures: tuple[str, ...] = ()
-    dialects: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    dialect: Any = None
 
     def load(self, part: str) -> Any:
-        """One of `graph`, `config`, `adapter`. An import error inside the model's file is that error."""
+        """One of `graph`, `config`, `adapter`, `dialect`. An import error inside the model's file is that error."""
         return _load(getattr(self, part))
 
-    def dialect(self, format: str) -> Any | None:
-        """The dialect adapter of a checkpoint format, if the family has one."""
-        return _load(self.dialects[format])() if format in self.dialects else None
+    @property
+    def built_in(self) -> bool:
+        """Whether it is one of ours."""
+        return self in FAMILIES
 
 
 def _load(what: Any) -> Any:
@@ -44,14 +45,18 @@ def _load(what: Any) -> Any:
     return getattr(import_module(module), name)
 
 
-def _family(name: str, graph: str, *architectures: str, **dialects: str) -> Family:
+# The families that have a file in adapters/dialects.
+_DIALECTS = {file.stem for file in (Path(__file__).parent.parent / "adapters" / "dialects").glob("*.py")}
+
+
+def _family(name: str, graph: str, *architectures: str) -> Family:
     return Family(
         name=name,
         graph=f"bringup.graphs.{name}:{graph}",
         config=f"bringup.graphs.{name}:{graph}Config",
         adapter=f"bringup.adapters.{name}:adapter",
         architectures=architectures,
-        dialects=dialects,
+        dialect=f"bringup.adapters.dialects.{name}:dialect" if name in _DIALECTS else None,
     )
 
 
@@ -76,7 +81,6 @@ FAMILIES: tuple[Family, ...] = (
         "MistralForCausalLM",
         "MistralModel",
         "MinistralForCausalLM",
-        gguf="bringup.adapters.gguf_llama:dialect",
     ),
     _family(
         "llava",

@@ -103,7 +103,7 @@ def numbers(meta: Metadata, key: str) -> list[float]:
 
 
 def broken(meta: Metadata, why: str) -> BringupError:
-    help = "convert the model again, or copy the model's tokenizer.json beside the weights"
+    help = "convert the model again, or give its tokenizer.json: --tokenizer FILE, or in the folder of the weights"
     return fail("BU231", f"the tokenizer in `{meta.path}` {why}", help=help, file=str(meta.path))
 
 
@@ -111,6 +111,6 @@ def unsupported(meta: Metadata, what: str) -> BringupError:
     return fail(
         "BU232",
         f"`{meta.path}` has {what}",
-        help="give the model's own tokenizer.json; the weights can stay in this file",
+        help="give the model's own tokenizer.json: --tokenizer FILE, or in the folder of this file",
         file=str(meta.path),
     )

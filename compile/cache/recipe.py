@@ -81,9 +81,9 @@ def _rest(job: Job, layout: Layout, target: str) -> Inputs:
 
 def _files(job: Job) -> set[Path]:
     """Where the rules and the graph are written."""
-    dialect = job.family.dialect(job.checkpoint.format)
-    rules = [*job.adapter.rules, *(dialect.rules if dialect else ())]
-    return {Path(rule.site.file) for rule in rules} | {file_of(type(module)) for _, module in walk(job.graph)}
+    return {Path(rule.site.file) for rule in job.adapter.rules} | {
+        file_of(type(module)) for _, module in walk(job.graph)
+    }
 
 
 def _headers(job: Job) -> Iterator[str]:

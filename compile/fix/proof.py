@@ -50,9 +50,9 @@ class Bench:
 
     @classmethod
     def of(cls, job: Job) -> Bench | None:
-        """None when the adapter is not what one Python file says, or the checkpoint is in a dialect of its own."""
+        """None when the adapter is not what one Python file says."""
         file, function = adapter_file(job)
-        if file is None or job.family.dialect(job.checkpoint.format):
+        if file is None:
             return None
         return cls(job, PyFile.read(file), function)
 
@@ -81,6 +81,8 @@ def adapter_file(job: Job) -> tuple[Path | None, str]:
     """The file that holds the job's rules, and the name of the function in it."""
     if job.adapter_file:
         return Path(job.adapter_file), "adapter"
+    if job.checkpoint.gguf and (dialect := job.family.load("dialect")):
+        return Path(dialect.table.__code__.co_filename).resolve(), dialect.table.__name__
     if isinstance(job.family.adapter, str):
         module, _, name = job.family.adapter.partition(":")
         spec = find_spec(module)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.adapters.readers.files import opened
-from bringup.adapters.readers.gguf import MAGIC, metadata
+from bringup.adapters.readers.gguf import MAGIC, Metadata, metadata
 from bringup.adapters.readers.gguf_tokenizer import eos_ids, tokenizer_json
-from bringup.adapters.readers.gguf_vocab import read_vocab
+from bringup.adapters.readers.gguf_vocab import read_vocab, strings
 from bringup.compile.run.beside import chat_beside, chat_of_gguf, eos_beside, read_small, unreadable, write_beside
 from bringup.compile.run.chat import Chat
 from bringup.compile.run.fallback import Fallback
 from bringup.compile.run.jail import Overrun, confined
 from bringup.compile.run.rust import told_as
 from bringup.compile.run.stream import Stream
-from bringup.diagnostics import BringupError, fail
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 
 if TYPE_CHECKING:
     import tokenizers
 
 MOST_BYTES = 64 << 20  # of a tokenizer.json; the largest published ones have 33 MB
+# What loading one may take, whatever is in it. A vocabulary of 262,144 with 580,000 merges takes 500 MB and 3 s.
+MOST_MEGABYTES, MOST_SECONDS = 1000, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Tokenizer:
     backend: tokenizers.Tokenizer
     eos: frozenset[int]
     chat: Chat | None = None
+    warning: Diagnostic | None = None  # why it is not the one that the checkpoint itself has
     fallback: Fallback = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +62,8 @@ class Tokenizer:
 def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
     """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU221, BU226, BU231, BU232, BU922.
 
-    One that is not `trusted` (a bundle's is) is tried first in a process of its own.
+    Where the tokenizer in a GGUF file cannot be built, a tokenizer.json in its folder is used, with a warning. One that
+    is not `trusted` (a bundle's is) is tried first in a process of its own.
     """
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
@@ -68,11 +72,41 @@ def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
     with opened(path) as file:
         is_gguf = file.read(len(MAGIC)) == MAGIC
     if is_gguf:
-        vocab = read_vocab(metadata(path))
-        backend = _build(json.dumps(tokenizer_json(vocab)).encode(), path, trusted)
-        return Tokenizer(backend, eos_ids(vocab), chat_of_gguf(vocab))
+        return _of_gguf(path, trusted)
     backend = _build(read_small(path, MOST_BYTES), path, trusted)
     return Tokenizer(backend, eos_beside(path.parent, backend), chat_beside(path.parent))
+
+
+def _of_gguf(path: Path, trusted: bool) -> Tokenizer:
+    meta, sibling = metadata(path), path.with_name("tokenizer.json")
+    try:
+        vocab = read_vocab(meta)
+        text = json.dumps(tokenizer_json(vocab), ensure_ascii=False).encode()
+        return Tokenizer(_build(text, path, trusted), eos_ids(vocab), chat_of_gguf(vocab))
+    except BringupError as error:
+        if error.findings[0].code not in ("BU226", "BU231", "BU232") or not sibling.is_file():
+            raise
+        why = replace(error.findings[0], severity=Severity.WARNING, help=f"`{sibling}` is used instead")
+    found = load_tokenizer(sibling, trusted=trusted)
+    _check_same_model(found, meta, sibling)
+    return replace(found, warning=why)
+
+
+def _check_same_model(tokenizer: Tokenizer, meta: Metadata, path: Path) -> None:
+    """Raises BU231 where most tokens of a GGUF file are others in the tokenizer.json of its folder."""
+    try:
+        tokens = strings(meta, "tokens")
+    except BringupError:
+        return  # there is nothing to compare with
+    ids = tokenizer.backend.get_vocab()
+    same = sum(ids.get(token) == index for index, token in enumerate(tokens))
+    if 2 * same < len(tokens):
+        raise fail(
+            "BU231",
+            f"`{path}` is not the tokenizer of `{meta.path}`: {same:,} of {len(tokens):,} tokens are the same",
+            help="give the model's own: --tokenizer FILE",
+            file=str(path),
+        )
 
 
 def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
@@ -99,14 +133,24 @@ def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
 
 def _try(text: bytes, path: Path) -> None:
     """Raises BU226 for a file that takes much more than its size would, BU231 for one that does not load."""
-    size = len(text) / 1e6
     try:
-        answer = json.loads(confined("trial.py", text, seconds=0.6 + size / 8, megabytes=130 + int(12 * size)))
+        seconds, megabytes = _limits(text)
+        answer = json.loads(confined("trial.py", text, seconds=seconds, megabytes=megabytes))
     except Overrun as error:
-        help = "fetch the model's published tokenizer.json; no real one comes near"
+        help = "give the model's published tokenizer.json: --tokenizer FILE"
         raise fail("BU226", f"the tokenizer in `{path}` {error}", help=help, file=str(path)) from None
     if answer["error"]:
         raise unreadable(path, answer["error"])
+
+
+def _limits(text: bytes) -> tuple[float, int]:
+    """Seconds and megabytes for a file: by its size, and by its entries, of which each is an object of its own.
+
+    A merge is a list of two tokens: a vocabulary of many short ones takes more than its size tells.
+    """
+    size, entries = len(text) / 1e6, text.count(b",") / 1e6
+    megabytes = 130 + max(12 * size, 4 * size + 250 * entries)
+    return min(0.6 + size / 8 + 2 * entries, MOST_SECONDS), min(int(megabytes), MOST_MEGABYTES)
 
 
 def _impossible(why: str) -> BringupError:

@@ -10,8 +10,6 @@ import gguf
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.gguf_config import config_from_metadata
-from bringup.adapters.readers.gguf_tensors import read_gguf
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.diagnostics import BringupError
 from bringup.graphs.llama import LlamaConfig
@@ -23,7 +21,7 @@ def config_of(tmp_path: Path, fill: Callable[[gguf.GGUFWriter], None]) -> dict[s
         hyperparameters(writer)
         fill(writer)
 
-    return config_from_metadata(*read_gguf(write(tmp_path / "m.gguf", both)))
+    return dict(open_checkpoint(str(write(tmp_path / "m.gguf", both))).config)
 
 
 def test_a_config_that_the_graph_accepts(tmp_path: Path) -> None:
@@ -47,6 +45,7 @@ def test_a_config_that_the_graph_accepts(tmp_path: Path) -> None:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": 16,
         "rms_norm_eps": 1e-5,
         "rope_theta": 100000.0,
         "max_position_embeddings": 2048,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bringup
-from bringup.adapters.gguf_llama import dialect
+from bringup.adapters.dialects.llama import table
 from bringup.adapters.llama import adapter
 from bringup.adapters.materialise import materialise
 from bringup.adapters.plan import make_plan
@@ -15,6 +15,7 @@ from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.dummy import dummy_checkpoint
 from bringup.compile.job import open_job
 from bringup.graphs.llama import Llama, LlamaConfig
+from tests.adapters.llama_cpp import in_pairs
 
 RAW = {
     "architectures": ["LlamaForCausalLM"],
@@ -33,17 +34,6 @@ NAMES |= {f"self_attn.{x}_proj": f"attn_{x}" for x in "qkv"} | {
 }
 
 
-def in_pairs(array: np.ndarray, heads: int) -> np.ndarray:
-    """Rope halves of each head to pairs: llama.cpp's `permute`, written out index by index."""
-    out = np.empty_like(array)
-    size = len(array) // heads
-    for head in range(heads):
-        for channel in range(size):
-            half, pair = divmod(channel, size // 2)
-            out[head * size + 2 * pair + half] = array[head * size + channel]
-    return out
-
-
 def to_gguf(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
     if name.startswith("layers."):
         _, layer, rest = name.split(".", 2)
@@ -56,17 +46,17 @@ def to_gguf(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
 
 def test_weights_and_biases_come_back():
     config = LlamaConfig.from_hf(RAW)
-    signature, table = Llama(config).signature(), adapter(config)
-    checkpoint = dummy_checkpoint(published(signature, table), RAW)
+    signature, rules = Llama(config).signature(), adapter(config)
+    checkpoint = dummy_checkpoint(published(signature, rules), RAW)
     tensors = {name: checkpoint.read(info) for name, info in checkpoint.headers.items()}
     renamed = dict(to_gguf(name, array) for name, array in tensors.items())
     renamed["rope_freqs.weight"] = np.ones(2, np.float32)
     other = dict_checkpoint(renamed, RAW)
-    plan = make_plan(signature, table, other.headers, dialect())
+    plan = make_plan(signature, table(config), other.headers)
     assert plan.problems == []
     assert list(plan.dropped) == ["rope_freqs.weight"]
     made = materialise(plan, other)
-    wanted = materialise(make_plan(signature, table, checkpoint.headers), checkpoint)
+    wanted = materialise(make_plan(signature, rules, checkpoint.headers), checkpoint)
     assert made.keys() == wanted.keys()
     assert all(np.array_equal(made[name], array) for name, array in wanted.items())
 

@@ -91,7 +91,7 @@ def test_a_parameter_of_another_format(bringup: Bringup, tmp_path: Path) -> None
     path = write_gguf(tmp_path / "tiny.gguf")
     told = bringup("explain", "model.layers.0.self_attn.k_proj.weight", "--checkpoint", path).output
     assert "  reads         blk.0.attn_k.weight  [32, 64]  float32  in tiny.gguf\n" in told
-    assert re.search(r"  dialect +adapters/gguf_llama\.py:\d+  gguf\[", told)
+    assert re.search(r"  rule .*\n +adapters/dialects/llama\.py:\d+  gguf\[", told)
     assert "  axes          blk.0.attn_k.weight: (g pair two) m → out:(g d) in:m\n" in told
     head = bringup("explain", "lm_head.weight", "--checkpoint", path).output
     assert "  computed      dequantise q8_0, gives [96, 64] float32 (not exact)\n" in head

@@ -8,9 +8,7 @@ from typing import Any
 import gguf
 import pytest
 
-from bringup.adapters.readers.gguf_config import config_from_metadata
 from bringup.adapters.readers.gguf_pre import PRE as KNOWN
-from bringup.adapters.readers.gguf_tensors import read_gguf
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.compile.run.tokenizer import load_tokenizer, to_folder
 from tests.adapters.gguf_files import raises
@@ -109,7 +107,7 @@ def test_smollm2_from_its_wheel(tmp_path: Path) -> None:
     assert (again.eos, again.encode(TEXTS[5])) == (made.eos, made.encode(TEXTS[5]))
 
     words = load_gguf_checkpoint(file)["config"]
-    config = config_from_metadata(*read_gguf(file))
+    config = checkpoint.config
     shared = words.keys() & config.keys()
     assert len(shared) >= 10
     assert {key: config[key] for key in shared} == {key: pytest.approx(words[key]) for key in shared}

@@ -25,7 +25,8 @@ def llama(**changes: int) -> tuple[bytes, ...]:
     """The keys of a small Llama, with others in their place."""
     sizes = {name: 64 for name in SIZES} | {"attention.head_count": 4, "block_count": 2} | changes
     numbers = (pair(f"llama.{name.replace('__', '.')}", 10, struct.pack("<Q", size)) for name, size in sizes.items())
-    return (pair("general.architecture", 8, text("llama")), *numbers)
+    eps = pair("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))
+    return (pair("general.architecture", 8, text("llama")), *numbers, eps)
 
 
 def array(key: str, kind: int, count: int, data: bytes) -> bytes:

@@ -1,0 +1,1 @@
+"""How llama.cpp writes each family in GGUF: one table a family, in a file of its name."""

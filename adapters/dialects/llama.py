@@ -1,0 +1,54 @@
+"""Llama, Mistral and SmolLM2 in GGUF: rows of q and k in rope pairs, where transformers has rope halves.
+
+llama.cpp's converter turns them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules undo that.
+Names: gguf-py, `tensor_mapping.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.dialect import DECODER, Dialect
+from bringup.adapters.expr import S
+from bringup.adapters.rules import Adapter, tied
+
+if TYPE_CHECKING:
+    from bringup.adapters.readers.gguf_config import Hyperparameters
+    from bringup.graphs.llama import LlamaConfig
+
+
+def table(config: LlamaConfig) -> Adapter:
+    gguf = Adapter("llama in GGUF", defaults=("out in", "vocab m"))
+    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
+    gguf["model.norm.weight"] = S("output_norm.weight")
+    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    layer = "model.layers.{L}."
+    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
+    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    half = config.head_dim // 2
+    for x, heads in (("q", "h"), ("k", "g")):
+        rows, halves = f"({heads} pair two)", f"({heads} d:(two pair))"
+        weight = S(f"blk.{{L}}.attn_{x}.weight", f"{rows} m", pair=half, two=2)
+        gguf[f"{layer}self_attn.{x}_proj.weight"] = weight.mv(f"{rows} m -> {halves} m", pair=half, two=2)
+        bias = S(f"blk.{{L}}.attn_{x}.bias", rows, pair=half, two=2)
+        gguf[f"{layer}self_attn.{x}_proj.bias"] = bias.mv(f"{rows} -> {halves}", pair=half, two=2)
+    gguf[layer + "self_attn.v_proj.{p:weight|bias}"] = S("blk.{L}.attn_v.{p}")
+    gguf[layer + "self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
+    gguf[layer + "mlp.{x:gate|up|down}_proj.{p:weight|bias}"] = S("blk.{L}.ffn_{x}.{p}")
+    gguf.drop("rope_freqs.weight", why="factors of llama3 rope: checked when the config is read from the metadata")
+    return gguf
+
+
+def more(hyper: Hyperparameters) -> dict[str, Any]:
+    return {"attention_bias": "blk.0.attn_q.bias" in hyper.tensors, "mlp_bias": "blk.0.ffn_gate.bias" in hyper.tensors}
+
+
+dialect = Dialect(
+    names=("llama",),
+    architecture="LlamaForCausalLM",
+    words={**DECODER, "attention.sliding_window": "sliding_window", "expert_count": None, "expert_used_count": None},
+    fixed={"model_type": "llama", "hidden_act": "silu"},
+    more=more,
+    table=table,
+    when=lambda hyper: not hyper.values.get("expert_count"),
+)

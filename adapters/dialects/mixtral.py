@@ -1,0 +1,53 @@
+"""Mixtral in GGUF: a `llama` with experts, in one tensor a matrix, or in older files one an expert and matrix.
+
+As in Llama's files, rows of q and k are in rope pairs. Names: gguf-py, `tensor_mapping.py`; the older ones are those
+of llama.cpp before April 2024 (`ffn_gate.{E}`), which it still reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.adapters.dialect import DECODER, Dialect
+from bringup.adapters.expr import S, stack
+from bringup.adapters.rules import Adapter, either, tied
+
+if TYPE_CHECKING:
+    from bringup.graphs.mixtral import MixtralConfig
+
+
+def table(config: MixtralConfig) -> Adapter:
+    gguf = Adapter("mixtral in GGUF", defaults=("out in", "vocab m"))
+    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
+    gguf["model.norm.weight"] = S("output_norm.weight")
+    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    layer = "model.layers.{L}."
+    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
+    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.ffn_norm.weight")
+    half = config.head_dim // 2
+    for x, heads in (("q", "h"), ("k", "g")):
+        weight = S(f"blk.{{L}}.attn_{x}.weight", f"({heads} pair two) m", pair=half, two=2)
+        halves = weight.mv(f"({heads} pair two) m -> ({heads} d:(two pair)) m", pair=half, two=2)
+        gguf[f"{layer}self_attn.{x}_proj.weight"] = halves
+    gguf[layer + "self_attn.v_proj.weight"] = S("blk.{L}.attn_v.weight")
+    gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
+    gguf[layer + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    for x, axes in (("gate", "f m"), ("up", "f m"), ("down", "m f")):
+        older = stack(S(f"blk.{{L}}.ffn_{x}.{{E}}.weight", axes), over="E", n=config.num_experts)
+        gguf[f"{layer}mlp.experts.{x}_proj"] = either(older, S(f"blk.{{L}}.ffn_{x}_exps.weight", f"e {axes}"))
+    return gguf
+
+
+dialect = Dialect(
+    names=("llama",),
+    architecture="MixtralForCausalLM",
+    words={
+        **DECODER,
+        "attention.sliding_window": "sliding_window",
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+    },
+    fixed={"model_type": "mixtral", "hidden_act": "silu"},
+    table=table,
+    when=lambda hyper: bool(hyper.values.get("expert_count")),
+)

@@ -1,0 +1,156 @@
+"""GGUF files as llama.cpp's converter writes them, from folders that transformers saved; and the proof of a dialect.
+
+Tensor names are those of gguf-py (`tensor_mapping.py`), hyperparameters those that `convert_hf_to_gguf.py` writes for
+every decoder (`TextModel.set_gguf_parameters`). What a family has of its own is given by the test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from bringup.compile.check import check_job
+from bringup.compile.job import Job, open_job
+from bringup.compile.pipeline import build
+from bringup.compile.session import load
+from tests.models import family, parity
+
+Config = Mapping[str, Any]
+Tensors = dict[str, np.ndarray]
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+PROMPT, COUNT = 8, 24  # tokens; COUNT are compared
+
+
+def convert(
+    folder: Path,
+    out: Path,
+    arch: gguf.MODEL_ARCH,
+    *,
+    tensors: Callable[[Tensors, Config], Tensors] = lambda tensors, config: tensors,
+    words: Callable[[gguf.GGUFWriter, Config], None] = lambda writer, config: None,
+    rename: Mapping[str, str] | None = None,
+    stack: bool = True,
+    kind: gguf.GGMLQuantizationType | None = None,
+) -> Path:
+    """A GGUF file of a transformers checkpoint.
+
+    `tensors` changes values or layouts, by transformers' names, before they are renamed; `words` adds hyperparameters.
+    `stack` puts a layer's experts in one tensor a matrix, as files since April 2024 have them. `rename` is for names
+    that gguf-py does not list. Matrices are quantised to `kind`.
+    """
+    config: Config = json.loads((folder / "config.json").read_text("utf-8"))
+    found = tensors(load_file(folder / "model.safetensors"), config)
+    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[arch])
+    hyperparameters(writer, config)
+    words(writer, config)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    for name, array in (stacked(found) if stack else found).items():
+        if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
+            new = apart(name, names)
+        if kind is not None and array.ndim > 1 and array.shape[-1] % 32 == 0:
+            writer.add_tensor(new, gguf.quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(new, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
+    """What `TextModel.set_gguf_parameters` writes, where config.json has it."""
+    heads = config["num_attention_heads"]
+    rope: Config = config.get("rope_parameters") or {}
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    if config.get("num_key_value_heads"):
+        writer.add_head_count_kv(config["num_key_value_heads"])
+    if rope.get("rope_theta"):
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if rope.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if config.get("rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if experts := config.get("num_local_experts") or config.get("num_experts"):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_file_type(0)
+
+
+def in_pairs(array: np.ndarray, heads: int) -> np.ndarray:
+    """Rope halves of each head to rope pairs: llama.cpp's `permute`, written out index by index."""
+    out = np.empty_like(array)
+    size = len(array) // heads
+    for head in range(heads):
+        for channel in range(size):
+            half, pair = divmod(channel, size // 2)
+            out[head * size + 2 * pair + half] = array[head * size + channel]
+    return out
+
+
+def all_in_pairs(tensors: Tensors, config: Config) -> Tensors:
+    """`in_pairs` of every q and k, as files of architecture `llama` have them."""
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    found = {name: next((heads[x] for x in heads if f".{x}." in name), 0) for name in tensors}
+    return {name: in_pairs(array, found[name]) if found[name] else array for name, array in tensors.items()}
+
+
+def stacked(tensors: Tensors) -> Tensors:
+    """The experts of a layer in one tensor a matrix."""
+    out: Tensors = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for name, array in tensors.items():
+        if found := EXPERT.fullmatch(name):
+            parts.setdefault(f"{found[1]}.{found[3]}", {})[int(found[2])] = array
+        else:
+            out[name] = array
+    return out | {name: np.stack([of[at] for at in range(len(of))]) for name, of in parts.items()}
+
+
+def apart(name: str, names: gguf.TensorNameMap) -> str:
+    """The older name of one expert's matrix: `blk.0.ffn_gate.3.weight`."""
+    found = EXPERT.fullmatch(name)
+    whole = names.get_name(f"{found[1]}.{found[3]}", try_suffixes=(".weight",)) if found else None
+    assert found, name
+    assert whole, name
+    return whole.replace("_exps.", f".{found[2]}.")
+
+
+def assert_same_logits(folder: Path, file: Path, model: str | None = None) -> Job:
+    """`check` has nothing to say of a GGUF file, and its logits are those of the folder that it was made from."""
+    job = open_job(model, str(file))
+    assert [finding.message for finding in check_job(job).findings] == []
+    tokens = parity.random_tokens(COUNT, job.graph.config.vocab_size)
+    wanted = family.stepwise(parity.load_reference(folder), tokens, PROMPT)
+    parity.assert_near(family.eager_logits(job, tokens, PROMPT), wanted, "float32")
+    return job
+
+
+def assert_same_tokens(job: Job, folder: Path, out: Path, target: str = "cpu") -> None:
+    """A bundle of a GGUF file gives the tokens that transformers gives for the folder that it was made from."""
+    session = load(build(job, out=out, target=target, max_seq_len=64, buckets=(32,)))
+    prompt = parity.random_tokens(PROMPT, job.graph.config.vocab_size)
+    ids = torch.tensor([prompt])
+    made = parity.load_reference(folder).generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False,
+        pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    assert list(session.generate(prompt, max_new_tokens=COUNT)) == made[0, PROMPT:].tolist()
