@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from functools import cache
 from importlib.metadata import entry_points
@@ -10,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bringup.diagnostics import BringupError, Diagnostic
+from bringup.installed import is_installed
 from bringup.spec import Site
 
 PLUGINS = ("bringup.models", "bringup.readers")
@@ -44,8 +44,7 @@ def _is_users(file: str, module: str) -> bool:
         return False
     if module.partition(".")[0] in _plugins():
         return True
-    places = {Path(place).resolve() for name, place in sysconfig.get_paths().items() if "lib" in name}
-    return not any(path.is_relative_to(place) for place in places)
+    return not is_installed(path)
 
 
 @cache
