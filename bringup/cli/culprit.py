@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import traceback
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from bringup import plugins
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.installed import is_installed
 from bringup.spec import Site
-
-PLUGINS = ("bringup.models", "bringup.readers")
 
 
 def of_user_code(error: BaseException) -> BringupError | None:
@@ -57,4 +55,5 @@ def _ours() -> set[Path]:
 
 @cache
 def _plugins() -> set[str]:
-    return {point.module.partition(".")[0] for group in PLUGINS for point in entry_points(group=group)}
+    points = [*plugins.points(plugins.MODELS), *plugins.points(plugins.READERS)]
+    return {plugins.module_of(point).partition(".")[0] for point in points}
