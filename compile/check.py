@@ -51,8 +51,10 @@ def check(plan: Plan, model: str = "") -> Report:
 
 def check_job(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    from bringup.compile.job import as_job
+
     start = time.perf_counter()
-    report = check(job.plan, job.graph.config.family)
+    report = check(as_job(job).plan, job.graph.config.family)
     report.findings = [*job.findings, *report.findings]
     report.seconds = time.perf_counter() - start
     return report

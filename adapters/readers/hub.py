@@ -19,11 +19,11 @@ UNWANTED = ["*/*"]  # the same weights for other programs: original/, onnx/, …
 
 
 def fetch_model(source: str) -> tuple[Path, str]:
-    """A folder with the model's files, and the commit they are of. Raises BU911, BU912, BU205, BU922."""
+    """A folder with the model's files, and the commit they are of. Raises BU911, BU912, BU035, BU922."""
     match = SOURCE.fullmatch(source)
     if not match or ".." in source:
         help = "write hf://ORG/NAME or hf://ORG/NAME@REVISION"
-        raise fail("BU205", f"`{source}` does not name a model of the Hugging Face hub", help=help)
+        raise fail("BU035", f"`{source}` does not name a model of the Hugging Face hub", help=help)
     name, revision = match[1], match[2] or "main"
     cached = _cached(name, revision)
     folder = cached or _download(name, revision)
