@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bringup import userfiles
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
@@ -140,7 +140,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
     if not Path(path).is_file():
         raise fail("BU004", f"there is no adapter file `{path}`")
     try:
-        make = runpy.run_path(path).get("adapter")
+        make = getattr(userfiles.run(Path(path)), "adapter", None)
     except SyntaxError as error:
         error.filename = error.filename or path  # of what is no text Python does not say it
         raise

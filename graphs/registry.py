@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, cast
 
-from bringup import plugins
+from bringup import plugins, userfiles
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean, fail
 from bringup.shown import short
 
@@ -197,12 +195,10 @@ def _beside(failed: Sequence[BringupError], code: str, message: str, help: str) 
 
 
 def _from_file(path: Path) -> Family:
-    spec = spec_from_file_location(f"bringup_model_file.{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file():
         raise fail("BU002", f"there is no model file `{path}`")
-    module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look their module up there
     try:
-        spec.loader.exec_module(module)
+        module = userfiles.run(path)
     except SyntaxError as error:
         error.filename = error.filename or str(path)  # of what is no text Python does not say it
         raise
