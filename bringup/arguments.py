@@ -42,10 +42,9 @@ def whole(name: str, value: object, *, least: int | None = None) -> int:
 
 def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
     """Several of them, in any iterable. Raises BU024."""
-    listed: Any = values
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise _refused(name, values, "give whole numbers, in a list")
-    return [whole(name, value, least=least) for value in listed]
+    return [whole(name, value, least=least) for value in cast("Any", values)]
 
 
 def path(name: str, value: object) -> str:
@@ -60,7 +59,7 @@ def mapping(name: str, value: object, keys: type = str, values: type = object) -
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value)
         if all(isinstance(key, keys) and isinstance(item, values) for key, item in items.items()):
-            return items
+            return cast("Mapping[Any, Any]", value)
     raise _refused(name, value, "give a dict with texts as its keys" + (" and values" if values is str else ""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import bringup
+from bringup.compile.bundle import read_manifest
 from bringup.compile.job import Job
 from bringup.compile.session import Session
 from bringup.compile.verify import job_of_bundle
@@ -225,7 +227,16 @@ def test_weights_that_are_no_arrays(value: Any, said: str) -> None:
         read()
 
 
-def test_a_manifest_of_wrong_values_is_told_by_verify(bundle: Path) -> None:
+@pytest.mark.parametrize("key", ["dtype", "asked_model", "adapter", "path", "revision", "source"])
+@pytest.mark.parametrize("value", ["fp16", "", 7, True, ["x"], {"x": 1}])
+def test_an_edited_manifest_is_told_by_verify(bundle: Path, tmp_path: Path, key: str, value: object) -> None:
+    """The job that a verification opens from it; only the provenance of dummy weights may say anything else."""
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
-    with pytest.raises(BringupError, match="BU024"):
-        job_of_bundle({**manifest, "dtype": "fp16"}, None)
+    place = manifest["provenance"] if key in ("path", "revision", "source") else manifest
+    place[key] = value or ("nothing" if key == "asked_model" else value)  # without one the family's name serves
+    if key in ("path", "revision"):
+        manifest["provenance"]["source"] = "folder"
+    edited = Path(shutil.copytree(bundle, tmp_path / "b"))
+    (edited / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(BringupError):
+        job_of_bundle(read_manifest(edited), None)
