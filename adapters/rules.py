@@ -89,7 +89,7 @@ class Adapter:
         return tuple(filter(None, (*self.wrappers, self.prefix)))
 
     def __setitem__(self, pattern: str, expr: Expr | Tied) -> None:
-        self.rules.append(Rule(pattern, expr, Site.outside("adapters/rules.py")))
+        self.rules.append(Rule(pattern, expr, Site.outside(__file__)))
 
     def drop(
         self,
@@ -109,7 +109,7 @@ class Adapter:
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, beside, Site.outside("adapters/rules.py")))
+        self.drops.append(Drop(pattern, why, bounds, when, beside, Site.outside(__file__)))
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
         """Every rule that claims a parameter, with its pattern's variables."""

@@ -94,8 +94,8 @@ def shift(x: Expr, by: float) -> Expr:
     def run(array: np.ndarray) -> np.ndarray:
         return (array.astype("float32") + by).astype(array.dtype)
 
-    law = lambda regions: (regions[0].axes, regions[0].dtype)  # noqa: E731
-    return ValueNode(f"shift by {by:g}", (x,), law, run, exact=False, takes=(FLOATS,))
+    name = f"shift by {by:g}"
+    return ValueNode(name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, takes=(FLOATS,))
 
 
 def dequant(

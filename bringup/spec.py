@@ -79,10 +79,14 @@ class Site:
     line: int
 
     @classmethod
-    def outside(cls, *files: str) -> Site:
-        """The innermost line of the call stack that stands in none of `files` (path endings) nor in this one."""
+    def outside(cls, *places: str) -> Site:
+        """The innermost line of the call stack that stands in none of `places`.
+
+        A place is a file, as `__file__` of its module spells it, or a folder that ends in a separator. A user's file
+        of the same name in another folder is not one of them.
+        """
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  inspect would cost 10 ms to import
-        while frame.f_back and any(part in frame.f_code.co_filename for part in files):
+        while frame.f_back and frame.f_code.co_filename.startswith(places):
             frame = frame.f_back
         return cls(frame.f_code.co_filename, frame.f_lineno)
 

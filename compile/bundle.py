@@ -19,6 +19,7 @@ from bringup.compile.lock import beside, locked
 from bringup.compile.machine import refusals, unwritable
 from bringup.compile.manifest import read_form
 from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.stops import undisturbed
 
@@ -159,13 +160,16 @@ def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextmanager
 def steady(bundle: Path) -> Generator[Callable[[], bool]]:
-    """Tells whether the folder of that name is still the one that it was at the block's beginning. Raises BU603.
+    """Tells whether the folder of that name is still the one that it was at the block's beginning. Raises BU034,
+    BU603.
 
     The folder is held open meanwhile, so that no later one gets its inode.
     """
     try:
         descriptor = os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
+    except FileNotFoundError as error:
+        raise fail("BU034", f"no such file or folder: `{bundle}`", help="`bringup compile` makes a bundle") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         raise _no_bundle(bundle, error) from error
 
     def same() -> bool:
@@ -190,6 +194,17 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     if missing:
         raise fail("BU603", f"`{bundle}` lacks `{missing[0]}`", help="compile it again")
     return manifest
+
+
+def bundle_of(word: str | os.PathLike[str]) -> Path | None:
+    """The bundle that a word names; None for a model's name, whatever folder is called so, and where no bundle is.
+
+    A bundle of a model's name is written as a path: `./gpt2`, or `Path("gpt2")`.
+    """
+    folder = Path(word)
+    if not (folder / MANIFEST).is_file() or (isinstance(word, str) and is_registered(word)):
+        return None
+    return folder
 
 
 def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:

@@ -54,8 +54,10 @@ def check(plan: Plan, model: str = "") -> Report:
 
 def check_job(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    from bringup.compile.job import as_job
+
     start = time.perf_counter()
-    job, quantised, unread = explained(job)
+    job, quantised, unread = explained(as_job(job))
     report = check(job.plan, job.graph.config.family)
     report.findings = [*job.findings, *quantised, *report.findings]
     report.counts["consumed"] -= unread

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.plan import Plan
 from bringup.compile.bundle import TOKENIZER
@@ -91,20 +92,28 @@ def manifest_of(
         "target": lowering,
         "asked_target": target,
         "model": job.graph.config.family,
-        "asked_model": job.model,
-        "adapter": job.adapter_file,
+        "asked_model": job.model and _written(job.model),
+        "adapter": job.adapter_file and _written(job.adapter_file),
         "allow": dict(job.allow),
         "dtype": job.graph.dtype,
         "max_seq_len": layout.context,
         "vocab_size": job.graph.config.vocab_size,
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
-        "provenance": dict(job.checkpoint.provenance),
+        "provenance": _written(dict(job.checkpoint.provenance)),
         "config": dict(job.config),
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
         "interface": interface.to_json(),
         "made_from": made_from,
     }
+
+
+def _written(value: Any) -> Any:
+    """Paths as UTF-8, which a manifest is: a byte of a name that is none becomes `\\xff`, as messages show it."""
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return {_written(key): _written(inner) for key, inner in items.items()}
+    return os.fsencode(value).decode("utf-8", "backslashreplace") if isinstance(value, str) else value
 
 
 def plan_hash(plan: Plan) -> str:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bringup import userfiles
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.dialect import Dialect, dialect_of, family_of, no_dialect
 from bringup.adapters.plan import Plan, make_plan
 from bringup.adapters.published import as_declared, published
 from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.jsonfile import read_config
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.readers.open import not_there, open_checkpoint
 from bringup.adapters.rules import Adapter
+from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
 from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
+
+Word = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +46,31 @@ class Job:
 
 
 def open_job(
-    model: str | None = None,
-    checkpoint: str | Checkpoint | None = None,
+    model: Word | None = None,
+    checkpoint: Word | Checkpoint | None = None,
     *,
-    config: str | Mapping[str, Any] | None = None,
-    adapter: str | None = None,
+    config: Word | Mapping[str, Any] | None = None,
+    adapter: Word | None = None,
     dtype: str = "auto",
     allow: Mapping[str, str] | None = None,
-    tokenizer: str | None = None,
+    tokenizer: Word | None = None,
 ) -> Job:
     """Resolves a model and its checkpoint and plans every parameter.
 
     `model` is a registry name, a Python file, or None when the checkpoint names its architecture. `checkpoint` None
     means the model's published one, or seeded dummy weights when the machine is offline. `config` is a config.json to
-    use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` "auto" is the
-    checkpoint's own float type. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead
-    of the checkpoint's. Raises BU0xx to BU2xx errors.
+    use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` is float32,
+    bfloat16, float16, or "auto", the checkpoint's own float type. `allow` gives the reason for each config key that is
+    let through. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead of the
+    checkpoint's. Each path is a text or a `Path`. Raises BU0xx to BU2xx errors.
     """
-    family, preset, repository = by_name(model) if model is not None else (None, None, None)
+    model = None if model is None else path("model", model)
+    adapter = None if adapter is None else path("adapter", adapter)
+    dtype = choice("dtype", dtype, FLOAT_DTYPES)
+    allow = mapping("allow", {} if allow is None else allow, values=str)
+    family, preset, repository = (None, None, None) if model is None else by_name(model)
     opened, notice = _open(checkpoint, repository, model)
-    given = _read_config(config) if isinstance(config, str) else config
+    given = _given(config)
     family, opened, dialect = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} is that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
@@ -78,14 +86,14 @@ def open_job(
     if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
         raise BringupError(*findings)
     table = dialect.table if dialect else family.load("adapter")
-    made = _from_file(adapter, settings) if adapter is not None else table(settings)
+    made = table(settings) if adapter is None else _from_file(adapter, settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
     if tokenizer is not None:
-        opened = replace(opened, tokenizer=tokenizer_file(Path(tokenizer)))
+        opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
     plan = make_plan(graph.signature(), made, opened.headers)
     if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
         raise no_dialect(opened.gguf, family)
@@ -98,14 +106,14 @@ def open_job(
         config=raw,
         model=str(Path(model).resolve()) if model and model.endswith(".py") else model,
         adapter_file=str(Path(adapter).resolve()) if adapter else None,
-        allow=allow or {},
+        allow=allow,
         notice=notice,
         findings=findings,
     )
 
 
 def _open(
-    checkpoint: str | Checkpoint | None, repository: str | None, model: str | None
+    checkpoint: Word | Checkpoint | None, repository: str | None, model: str | None
 ) -> tuple[Checkpoint | None, str]:
     """The checkpoint, or None for dummy weights; and what to tell the user."""
     if isinstance(checkpoint, Checkpoint):
@@ -115,6 +123,7 @@ def _open(
     if checkpoint == "":
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
+        _ = path("checkpoint", checkpoint)
         return open_checkpoint(checkpoint), ""
     if repository is None:
         said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
@@ -145,20 +154,26 @@ def _in_dialect(
     return family, replace(opened, config=dialect.config(hyper)) if dialect else opened, dialect
 
 
-def tokenizer_file(path: Path) -> Path:
+def tokenizer_file(place: Word) -> Path:
     """The file that a path names, of a folder its tokenizer.json. Raises BU231 where there is none."""
-    file = path / "tokenizer.json" if path.is_dir() else path
+    named = Path(path("tokenizer", place))
+    file = named / "tokenizer.json" if named.is_dir() else named
     if not file.is_file():
         help = "give a tokenizer.json, or a folder that has one"
         raise fail("BU231", f"no tokenizer at `{file}`", help=help, file=str(file))
     return file
 
 
-def _read_config(path: str) -> dict[str, Any]:
-    try:
-        return read_config(Path(path))
-    except OSError as error:
-        raise fail("BU127", f"cannot read the config `{path}`: {error.strerror}") from error
+def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The words of a config that was given, as a file or as a mapping."""
+    if config is None:
+        return None
+    if isinstance(config, Mapping):
+        return mapping("config", config)
+    file = Path(path("config", config))
+    if not os.path.lexists(file):
+        raise not_there(str(file), help="give the path of a config.json")
+    return read_config(file)
 
 
 def _from_file(path: str, settings: Any) -> Adapter:
@@ -166,7 +181,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
     if not Path(path).is_file():
         raise fail("BU004", f"there is no adapter file `{path}`")
     try:
-        make = runpy.run_path(path).get("adapter")
+        make = getattr(userfiles.run(Path(path)), "adapter", None)
     except SyntaxError as error:
         error.filename = error.filename or path  # of what is no text Python does not say it
         raise
@@ -221,8 +236,29 @@ def _nbytes(info: TensorInfo) -> int:
     return info.nbytes or DTYPES[info.dtype].nbytes(info.shape)
 
 
+def as_job(given: object) -> Job:
+    """What a public function was given, a job. Raises BU024 for what is none."""
+    if isinstance(given, Job):
+        return given
+    raise fail("BU024", f"`job` does not take a {type(given).__name__}", help="give what `bringup.open_job` returns")
+
+
+def with_weights(job: Job, weights: Mapping[str, Any]) -> Job:
+    """The same job with weights by exact name, as `job_of` takes them, in place of its checkpoint's tensors.
+
+    Its tokenizer stays, and so do the model, the config and the adapter that a verification of the bundle needs.
+    """
+    given = job_of(job.graph, weights)
+    checkpoint = replace(given.checkpoint, tokenizer=job.checkpoint.tokenizer)
+    return replace(job, adapter=given.adapter, checkpoint=checkpoint, plan=given.plan, notice="")
+
+
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
     """A job for a graph and its weights by exact name; each array has the parameter's declared axes."""
+    if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  users' calls are not typed
+        raise fail(
+            "BU024", f"`weights` does not take a {type(weights).__name__}", help="give arrays by name, in a dict"
+        )
     checkpoint = dict_checkpoint(weights, {})
     adapter = as_declared(graph.signature())
     plan = make_plan(graph.signature(), adapter, checkpoint.headers)

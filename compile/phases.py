@@ -10,7 +10,7 @@ from bringup.compile.disk import write_file
 from bringup.compile.lowering import compile_mlir, form_of, mlir_of, options_of
 from bringup.compile.stages import Layout
 from bringup.compile.traced import coded
-from bringup.diagnostics import fail
+from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.graph import Graph
 from bringup.progress import Progress
 
@@ -25,7 +25,9 @@ def emit_phase(
 ) -> Path:
     """Writes one phase to `out`. Raises BU008 for what is none."""
     if phase not in PHASES:
-        raise fail("BU008", f"there is no phase `{phase}`", help=f"one of {', '.join(PHASES)}, bundle")
+        known = [*PHASES, "bundle"]
+        listed = f"one of {', '.join(known)}"
+        raise fail("BU008", f"there is no phase `{phase}`", help=did_you_mean(str(phase), known) or listed)
     with progress.stage("Exporting") as stage:
         if dump_dir:
             dump(graph, layout, dump_dir)

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.arguments import path, whole, whole_numbers
 from bringup.compile import bundle as bundles
 from bringup.compile.cache.recipe import Recipe
 from bringup.compile.cache.store import Store, default_store
 from bringup.compile.cache.weights import place_weights
 from bringup.compile.check import check_job as check
 from bringup.compile.contents import manifest_of, tokenizer_of, write_tokenizer
-from bringup.compile.job import Job, job_of
+from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.lowering import form_of, lowered
 from bringup.compile.memory import check_limit
 from bringup.compile.phases import dump, emit_phase
@@ -56,18 +57,23 @@ def build(
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
-    anything is exported, all at once. `buckets` are the prefill lengths that are compiled. `all_logits` keeps the
-    logits of every prompt token (for scoring), not only of the last. `aux_hidden` names hidden states to give beside
-    them, as drafts such as EAGLE-3 need (`Session.hidden`): i is what layer i takes, the number of layers what the head
-    takes; transformers' `hidden_states[i]`. `dump_dir` receives each phase as text. What
-    `cache`, by default the user's, has of it is not made again; a bundle at `out` that would come out the same stays
-    as it is. Raises BringupError; nothing half-written stays behind.
+    anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors. `buckets`
+    are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
+    only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
+    (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
+    `hidden_states[i]`. `dump_dir` receives each phase as text. What `cache`, by default the user's, has of it is not
+    made again; a bundle at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written
+    stays behind.
     """
     if isinstance(job, Graph):
-        job = job_of(job, weights or {})
-    lowering, out, progress, store = resolve(target), Path(out), progress or Silent(), cache or default_store()
-    dumped = Path(dump_dir) if dump_dir else None
-    layout = layout_of(job.graph, context_of(job, max_seq_len), buckets, all_logits=all_logits, aux_hidden=aux_hidden)
+        job = job_of(job, {} if weights is None else weights)
+    elif weights is not None:
+        job = with_weights(as_job(job), weights)
+    lowering = resolve(target)
+    out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
+    dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
+    context = context_of(as_job(job), max_seq_len)
+    layout = layout_of(job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden)
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
@@ -123,6 +129,7 @@ def layout_of(
     Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none,
     BU028 for hidden states that it does not have.
     """
+    buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
     whole = min((size for size in buckets if size >= context), default=max(buckets))
@@ -136,6 +143,7 @@ def layout_of(
 def context_of(job: Job, asked: int | None) -> int:
     """How many tokens a program is made for. Raises BU007 when the model has fewer positions than asked."""
     largest = job.graph.config.max_positions
+    asked = None if asked is None else whole("max_seq_len", asked)
     if asked is not None and not 1 <= asked <= largest:
         raise fail("BU007", f"--max-seq-len {asked} is not between 1 and the model's {largest}")
     return asked or min(largest, DEFAULT_CONTEXT)

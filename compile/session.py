@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -15,12 +16,15 @@ import numpy as np
 
 from bringup.adapters.arrays import mapped, numpy_dtype
 from bringup.adapters.readers.safetensors import read_header
+from bringup.arguments import path as as_path
+from bringup.arguments import whole, whole_numbers
 from bringup.compile.bundle import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
 from bringup.compile.manifest import program_of
 from bringup.compile.program import Executor, Interface
 from bringup.compile.run.sample import check_sampling, next_token
 from bringup.compile.steps import chunks_of, make_step
 from bringup.diagnostics import BringupError, fail
+from bringup.shown import shown
 
 if TYPE_CHECKING:
     from bringup.compile.run.tokenizer import Tokenizer
@@ -84,7 +88,7 @@ class Session:
         pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
         self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
-    def prefill(self, tokens: Sequence[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
+    def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
 
         `inputs` are what the model needs beside the tokens, a row for each; they are cast to its dtype.
@@ -115,13 +119,13 @@ class Session:
 
     def generate(
         self,
-        tokens: Sequence[SupportsIndex],
+        tokens: Iterable[SupportsIndex],
         *,
         max_new_tokens: int,
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
-        eos: frozenset[int] = frozenset(),
+        eos: Iterable[SupportsIndex] = frozenset(),
         resume: bool = False,
     ) -> Iterator[int]:
         """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end.
@@ -131,19 +135,21 @@ class Session:
         It begins with the first token asked for. Raises BU017 when it goes on after the session was used otherwise.
         """
         check_sampling(temperature, top_p)
+        max_new_tokens = whole("max_new_tokens", max_new_tokens, least=0)
+        random = np.random.default_rng(whole("seed", seed, least=0))
+        prompt, ends = integers(tokens), frozenset(whole_numbers("eos", eos))
         if resume:
-            self._rewind(tokens)
+            self._rewind(prompt)
         else:
             self.reset()
-        turn, prompt = self._turn, self._checked(tokens[len(self._tokens) :], {})
-        random = np.random.default_rng(seed)
+        turn, prompt = self._turn, self._checked(prompt[len(self._tokens) :], {})
         start = time.perf_counter()
         logits = self._take(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
         for index in range(max_new_tokens):
             token = next_token(logits, temperature, top_p, random)
             yield token
-            if token in eos or index == max_new_tokens - 1:
+            if token in ends or index == max_new_tokens - 1:
                 return
             if self._turn != turn:
                 help = "a session holds one sequence: finish it first, or load the bundle twice"
@@ -169,9 +175,9 @@ class Session:
         self._tokens += tokens
         return results | {"logits": results["logits"].astype(np.float32)}
 
-    def _checked(self, given: Sequence[SupportsIndex], inputs: Mapping[str, np.ndarray]) -> list[int]:
+    def _checked(self, given: Iterable[SupportsIndex], inputs: Mapping[str, np.ndarray]) -> list[int]:
         vocab: int = self.manifest["vocab_size"]
-        tokens = [_integer(token) for token in given]
+        tokens = integers(given)
         wrong = [token for token in tokens if not 0 <= token < vocab]
         if wrong or not tokens:
             said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
@@ -188,14 +194,23 @@ class Session:
         return tokens
 
 
+def integers(tokens: Iterable[SupportsIndex]) -> list[int]:
+    """Token ids, from any iterable. Raises BU015 for what is no integer, and for what is no iterable."""
+    try:
+        listed = list(tokens)
+    except TypeError:  # a number; a torch tensor or an array of no dimensions
+        raise fail("BU015", f"tokens are integers in a list, not a {type(tokens).__name__}") from None
+    return [_integer(token) for token in listed]
+
+
 def _integer(token: SupportsIndex) -> int:
     try:
         return operator.index(token)
     except TypeError:
-        raise fail("BU015", f"token {token!r} is not an integer") from None
+        raise fail("BU015", f"token {shown(token)} is not an integer") from None
 
 
-def load(bundle: str | Path, executor: str | None = None) -> Session:
+def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
     """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
 
     `executor` names an IREE device, "local-task" when None; a torch bundle has no choice of one: BU018. That the files
@@ -203,7 +218,7 @@ def load(bundle: str | Path, executor: str | None = None) -> Session:
     is replaced meanwhile is opened again: what is loaded is all of one compile.
     """
     start = time.perf_counter()
-    folder = Path(bundle)
+    folder = Path(as_path("bundle", bundle))
     while True:
         with steady(folder) as same:
             try:
@@ -247,7 +262,7 @@ def _check_executor(name: str, target: str) -> None:
     from iree import runtime  # pyright: ignore[reportMissingTypeStubs]
 
     try:
-        runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
+        runtime.get_device(as_path("executor", name))  # pyright: ignore[reportUnknownMemberType]
     except (ValueError, RuntimeError) as error:  # not a driver's name; a driver whose library is not there
         known = ", ".join(runtime.query_available_drivers())
         raise fail("BU018", f"there is no executor `{name}`: {error}", help=f"IREE has {known}") from error

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from bringup.arguments import path, whole
 from bringup.compile.activations import Saved, fitted, load_activations, save_activations
-from bringup.compile.bundle import MANIFEST, check_files, read_manifest
+from bringup.compile.bundle import bundle_of, check_files, read_manifest
 from bringup.compile.feeds import Run, feed, not_covered, plan_runs, windows
 from bringup.compile.job import Job, open_job
 from bringup.compile.parity import TOLERANCE, Parity, compare
 from bringup.compile.pipeline import DEFAULT_CONTEXT, build
 from bringup.compile.proof import Proof
 from bringup.compile.reference import Reference, known_config, record
-from bringup.compile.session import Session, load
+from bringup.compile.session import Session, integers, load
 from bringup.compile.steps import make_step
 from bringup.diagnostics import fail
 from bringup.progress import Silent
@@ -35,20 +38,21 @@ TOKENS = 61 + DECODE_STEPS
 
 
 def verify(
-    model: str,
-    checkpoint: str | None = None,
+    model: str | PathLike[str],
+    checkpoint: str | PathLike[str] | None = None,
     *,
-    against: str = TRANSFORMERS,
+    against: str | PathLike[str] = TRANSFORMERS,
     target: str = "torch",
     dtype: str = "auto",
-    prompt_tokens: list[int] | int | None = None,
+    prompt_tokens: Iterable[SupportsIndex] | int | None = None,
     decode_steps: int = DECODE_STEPS,
     bisect: bool = False,
-    save: str | Path | None = None,
+    save: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Parity:
     """Compares a bundle, or a model compiled for the occasion, with a reference on the same checkpoint and config.
 
+    A model's name wins over a bundle of that name, which is written as a path (`./gpt2`, or a `Path`).
     `against` is `transformers` or a file of saved activations. `prompt_tokens` are the prompt's ids, or how many seeded
     random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch down to an
     operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle gets the
@@ -56,8 +60,16 @@ def verify(
     those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
     does not serve.
     """
+    against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
-    progress, folder = progress or Silent(), Path(model)
+    if isinstance(prompt_tokens, Iterable):
+        prompt_tokens = integers(prompt_tokens)
+    elif prompt_tokens is not None:
+        prompt_tokens = whole("prompt_tokens", prompt_tokens, least=1)
+    decode_steps = whole("decode_steps", decode_steps, least=0)
+    model = model if isinstance(model, PathLike) else path("model", model)
+    save = None if save is None else path("save", save)
+    progress = progress or Silent()
 
     def compared(bundle: Path, *, bundled: bool) -> Parity:
         with progress.stage("Comparing") as stage:
@@ -68,7 +80,7 @@ def verify(
             stage.done(f"{parity.tokens} tokens with {parity.reference}")
         return parity
 
-    if (folder / MANIFEST).is_file():
+    if folder := bundle_of(model):
         manifest = read_manifest(folder)
         check_files(folder, manifest)
         job = _of_tokens(job_of_bundle(manifest, checkpoint))
@@ -110,11 +122,11 @@ def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, deco
     return min(job.graph.config.max_positions, max(length, 64))
 
 
-def job_of_bundle(manifest: dict[str, Any], checkpoint: str | None) -> Job:
+def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
     """The job that a bundle was built from: the same model, config, adapter and allowances."""
     return open_job(
         manifest["asked_model"] or manifest["model"],
-        checkpoint or _source(manifest["provenance"]),
+        _source(manifest["provenance"]) if checkpoint is None else checkpoint,
         config=manifest["config"] or None,
         adapter=manifest.get("adapter"),
         allow=manifest.get("allow"),

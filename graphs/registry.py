@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bringup.diagnostics import did_you_mean, fail
+from bringup import plugins, userfiles
+from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean, fail
 from bringup.shown import short
 
 
@@ -27,6 +26,13 @@ class Family:
     adapter: Any
     architectures: tuple[str, ...] = ()
     dialect: Any = None
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for what no list of models could show: users and plugins make families too."""
+        listed = cast("object", self.architectures)
+        texts = [self.name, *(cast("Sequence[object]", listed) if isinstance(listed, tuple | list) else (None,))]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a Family has a text as its name, and a tuple of texts as its architectures")
 
     def load(self, part: str) -> Any:
         """One of `graph`, `config`, `adapter`, `dialect`. An import error inside the model's file is that error."""
@@ -107,13 +113,25 @@ PRESETS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def families() -> Iterator[Family]:
-    """Our own families, then those that installed packages offer (entry point group `bringup.models`)."""
-    yield from FAMILIES
-    from importlib.metadata import entry_points  # reads every installed package: only when ours do not serve
+def families(failed: list[BringupError] | None = None) -> Iterator[Family]:
+    """Our own families, then those that installed packages offer (entry point group `bringup.models`).
 
-    for point in entry_points(group="bringup.models"):
-        yield point.load()
+    A plugin that cannot be loaded is left out; `failed` receives its error.
+    """
+    yield from FAMILIES
+    for point in plugins.points(plugins.MODELS):
+        try:
+            yield plugins.load(point, Family)
+        except BringupError as error:
+            if failed is not None:
+                failed.append(error)
+
+
+def is_registered(model: str) -> bool:
+    """Whether a word is the name of a model or a family: a file or folder of that name is then written `./NAME`."""
+    if model in PRESETS or any(family.name == model for family in FAMILIES):
+        return True
+    return bool(plugins.points(plugins.MODELS, model)) or any(family.name == model for family in families())
 
 
 def by_architecture(architectures: Sequence[str]) -> Family:
@@ -125,7 +143,8 @@ def by_architecture(architectures: Sequence[str]) -> Family:
     for name in architectures:
         if name in known:
             return known[name]
-    served = [family for family in families() if set(family.architectures) & set(architectures)]
+    failed: list[BringupError] = []
+    served = [family for family in families(failed) if set(family.architectures) & set(architectures)]
     if len(served) > 1:
         names = " and ".join(f"`{family.name}`" for family in served)
         raise fail("BU126", f"several families serve `{short(architectures[0])}`: {names}", help="name one as MODEL")
@@ -133,9 +152,10 @@ def by_architecture(architectures: Sequence[str]) -> Family:
         return served[0]
     said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
     hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
-    raise fail(
-        "BU125",
-        f"no graph serves architecture {said}",
+    raise _beside(
+        failed,
+        code="BU125",
+        message=f"no graph serves architecture {said}",
         help=hint or "`bringup models` lists what there is; docs/adding-a-model.md shows how to add one",
     )
 
@@ -152,20 +172,38 @@ def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
         family = next(family for family in FAMILIES if family.name == name)
         module = import_module(family.graph.partition(":")[0])
         return family, getattr(module, table)[model], repository
-    found = next((family for family in families() if family.name == model), None)
-    if found is None:
-        names = [*PRESETS, *(family.name for family in families())]
-        raise fail("BU002", f"there is no model `{model}`", help=did_you_mean(model, names) or "see `bringup models`")
-    return found, None, None
+    return _family_of(model), None, None
+
+
+def _family_of(name: str) -> Family:
+    """The family of that name; of those that plugins offer first the one whose entry point is called so."""
+    found = next((family for family in FAMILIES if family.name == name), None)
+    for point in () if found else plugins.points(plugins.MODELS, name):
+        made: Family = plugins.load(point, Family)
+        found = found or (made if made.name == name else None)
+    failed: list[BringupError] = []
+    found = found or next((family for family in families(failed) if family.name == name), None)
+    if found:
+        return found
+    hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
+    if Path(name).exists():
+        hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
+    raise _beside(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
+
+
+def _beside(failed: Sequence[BringupError], code: str, message: str, help: str) -> BringupError:
+    """An error, with a warning for each plugin that could not be loaded: it may have been the one that was wanted."""
+    warnings = [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
+    made = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
+    made.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
+    return made
 
 
 def _from_file(path: Path) -> Family:
-    spec = spec_from_file_location(f"bringup_model_file.{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file():
         raise fail("BU002", f"there is no model file `{path}`")
-    module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look their module up there
     try:
-        spec.loader.exec_module(module)
+        module = userfiles.run(path)
     except SyntaxError as error:
         error.filename = error.filename or str(path)  # of what is no text Python does not say it
         raise

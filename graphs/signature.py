@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.diagnostics import fail
 from bringup.graphs.axes import Axes, parse, shape_of, show, sized, sizes_of
+from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+MOST = 1 << 48  # elements along an axis: what a byte each of would fill the address space of x86-64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Signature(Mapping[str, Declared]):
             return cls({name: _declared(name, row) for name, row in rows.items()})
         except (OSError, ValueError) as error:
             raise fail("BU123", f"`{path}` is not a signature file: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise fail("BU123", f"`{path}` is JSON, but not what `to_json` writes") from error
 
     @classmethod
@@ -92,8 +96,18 @@ class Signature(Mapping[str, Declared]):
 
 
 def _declared(name: str, row: dict[str, Any]) -> Declared:
-    axes, dtype = sized(row["axes"], row["sizes"]), row["dtype"]
+    sizes, dtype, pack = row["sizes"], row["dtype"], row["pack"]
+    if wrong := [axis for axis, size in sizes.items() if type(size) is not int or not 1 <= size <= MOST]:
+        raise ValueError(f"axis `{wrong[0]}` of `{name}` has the size {shown(sizes[wrong[0]])}")
+    axes = sized(row["axes"], sizes)
     if 0 in shape_of(axes) or dtype not in DTYPES:
         raise ValueError(f"`{name}` has an axis without a size, or dtype `{dtype}`")
-    pack = row["pack"]
-    return Declared(name, axes, dtype, (str(pack[0]), int(pack[1])) if pack else None)
+    if unknown := sizes.keys() - {node.name for axis in axes for node in axis.walk()}:
+        raise ValueError(f"`{name}` has no axis `{min(unknown)}`")
+    if pack is None:
+        return Declared(name, axes, dtype)
+    axis, count = pack
+    size = sizes_of(axes).get(axis, 0)
+    if type(count) is not int or count < 2 or not size or size % count:
+        raise ValueError(f"`{name}` is packed as {shown(pack)}: an axis is wanted, and a number that divides it")
+    return Declared(name, axes, dtype, (axis, count))

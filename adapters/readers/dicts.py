@@ -25,7 +25,10 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
 
         out = aligned(info.shape, info.dtype)
         value = weights[info.name]
-        out[...] = _from_torch(info, value) if hasattr(value, "detach") else value
+        try:
+            out[...] = _from_torch(info, value) if hasattr(value, "detach") else value
+        except (TypeError, ValueError, RuntimeError) as error:  # what is no array though it has a shape and a dtype
+            raise _bad(info.name, str(error).strip().partition("\n")[0]) from error
         return out
 
     return Checkpoint(
@@ -36,8 +39,13 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
 def _header(name: str, value: Any) -> TensorInfo:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  users' dicts are not typed
         raise _bad(str(name), "its name is not a string")
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+    if not hasattr(value, "dtype") or not _has_shape(value):
         raise _bad(name, f"it is a {type(value).__name__}, neither an array nor a tensor")
+    layout = str(getattr(value, "layout", "torch.strided")).removeprefix("torch.")  # torch.sparse_coo, …
+    if layout != "strided":
+        raise _bad(name, f"it is a torch tensor with the layout {layout}; take `tensor.to_dense()`")
+    if hasattr(value, "mask") and hasattr(value, "filled"):
+        raise _bad(name, "it is a masked array; take `array.filled(…)`")
     dtype = str(value.dtype).removeprefix("torch.")
     dtype = getattr(value.dtype, "name", dtype)  # numpy writes a foreign byte order into str()
     if dtype not in DTYPES or DTYPES[dtype].block:
@@ -46,6 +54,14 @@ def _header(name: str, value: Any) -> TensorInfo:
     shape = tuple(int(size) for size in value.shape)
     width = -(-DTYPES[dtype].bits // 8)
     return TensorInfo(name, dtype, shape, nbytes=math.prod(shape) * width)
+
+
+def _has_shape(value: Any) -> bool:
+    """A nested tensor of torch has none, and says so with a RuntimeError."""
+    try:
+        return all(hasattr(size, "__index__") for size in value.shape)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
 
 
 def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:

@@ -36,8 +36,8 @@ def rope_scaling(hyper: Hyperparameters, theta: Any) -> dict[str, Any] | None:
     if kind == "none":
         return None
     scaling: dict[str, Any] = {"rope_type": kind, "factor": own.get("rope.scale_linear", 1.0), **_settings(own)}
-    # llama.cpp never counts the factor into the context, and takes the context's length for rope's origin where the file
-    # states none (`n_ctx_orig_yarn` of llama-model.cpp, `load_hparams`).
+    # llama.cpp never counts the factor into the context; where the file states no origin of rope, it takes the
+    # context's length (`n_ctx_orig_yarn` of llama-model.cpp, `load_hparams`).
     scaling.setdefault("original_max_position_embeddings", own.get("context_length"))
     if kind == "yarn" and _number(scaling.get("attention_factor")) and _number(scaling["factor"]):
         # llama.cpp multiplies what transformers' `attention_factor` replaces (ggml, `rope_yarn`)

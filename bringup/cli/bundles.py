@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def bundle_name(model: str | None, checkpoint: str | None) -> str:
     """The model's name; else that of the checkpoint: `hf://org/name@main` → `name`."""
+    if model and not model.endswith(".py"):  # a registered name, whatever a link of that name leads to
+        return Path(model).name
     source = checkpoint or ""
     scheme, colon, rest = source.partition(":")
     path = Path(model or (re.split("@|==", rest)[0] if colon else scheme)).resolve()

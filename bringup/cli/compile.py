@@ -8,6 +8,7 @@ from typing import Unpack
 
 import click
 
+from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
 from bringup.cli.options import Named, job_options, open_named
 from bringup.cli.reporting import report_option, reporting
@@ -15,14 +16,13 @@ from bringup.cli.words import TARGET, OneOf
 from bringup.render.words import table
 
 PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 FOLDER = click.Path(path_type=Path)
 
 
 @click.command("compile")
 @job_options
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
-@click.option("--dtype", type=OneOf(DTYPES), default="auto", show_default=True)
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
 @click.option("--aux-hidden", type=int, multiple=True, metavar="I", help="Give what layer I takes as well; repeatable.")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from bringup import plugins
 from bringup.diagnostics import BringupError, Diagnostic
+from bringup.installed import is_installed
 from bringup.spec import Site
-
-PLUGINS = ("bringup.models", "bringup.readers")
 
 
 def of_user_code(error: BaseException) -> BringupError | None:
@@ -44,8 +42,7 @@ def _is_users(file: str, module: str) -> bool:
         return False
     if module.partition(".")[0] in _plugins():
         return True
-    places = {Path(place).resolve() for name, place in sysconfig.get_paths().items() if "lib" in name}
-    return not any(path.is_relative_to(place) for place in places)
+    return not is_installed(path)
 
 
 @cache
@@ -58,4 +55,5 @@ def _ours() -> set[Path]:
 
 @cache
 def _plugins() -> set[str]:
-    return {point.module.partition(".")[0] for group in PLUGINS for point in entry_points(group=group)}
+    points = [*plugins.points(plugins.MODELS), *plugins.points(plugins.READERS)]
+    return {plugins.module_of(point).partition(".")[0] for point in points}

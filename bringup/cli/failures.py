@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -73,6 +74,18 @@ def findings_of(error: Exception) -> list[Diagnostic]:
     if cli.verbose:
         traceback.print_exception(error)
     return list(known.findings)
+
+
+def warn(errors: Sequence[BringupError]) -> None:
+    """Tells on stderr of what does not stop a command; with -v how each came about."""
+    from bringup.cli.main import cli
+
+    findings = [replace(finding, severity=Severity.WARNING) for error in errors for finding in error.findings]
+    if findings:
+        sys.stdout.flush()
+        sys.stderr.write(findings_text(findings, Paint.of(sys.stderr)))
+    for error in errors if cli.verbose else ():
+        traceback.print_exception(error)
 
 
 def _give_up_stdout() -> None:

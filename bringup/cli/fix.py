@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 from difflib import unified_diff
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TextIO
 from bringup.compile.disk import write_file
 from bringup.compile.fix.pyfile import EditConflict, PyFile
 from bringup.diagnostics import Fix, Report
+from bringup.installed import is_installed
 from bringup.render.words import plural
 
 
@@ -30,7 +30,7 @@ def repair(report: Report, told: TextIO, *, write: bool) -> bool:
             print(f"note: the file changed after it was checked: {error}", file=sys.stderr)
             continue
         told.write(_diff(before, after))
-        if write and _is_installed(path):
+        if write and is_installed(path):
             print(f"note: `{path}` belongs to an installed package: copy it, and use --adapter FILE", file=sys.stderr)
         elif write:
             _replace(path, after)
@@ -45,11 +45,6 @@ def _diff(before: PyFile, after: PyFile) -> str:
     name = path.relative_to(here) if path.is_relative_to(here) else path
     old, new = ([line.rstrip("\r\n") for line in file.lines] for file in (before, after))
     return "".join(f"{line}\n" for line in unified_diff(old, new, str(name), str(name), lineterm=""))
-
-
-def _is_installed(path: Path) -> bool:
-    places = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
-    return any(path.is_relative_to(place) for place in places)
 
 
 def _replace(path: Path, file: PyFile) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from bringup import garbage, stops
+from bringup import garbage, stops, streams
 from bringup.cli import reserve
 
 COMMANDS = {
@@ -52,18 +52,16 @@ class Bringup(click.Group):
 
     def _exit_code(self, words: list[str]) -> int:
         self.verbose = False
+        streams.open_closed()
         if "_BRINGUP_COMPLETE" in os.environ:  # a shell asks what comes next
             import_module("bringup.cli.completion")
             super().main(words, "bringup")
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  text files, both
         try:
-            with self.make_context("bringup", words) as ctx:
-                code = self.invoke(ctx) or 0
+            code = self._ended(words)
             sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
             return code
-        except click.exceptions.Exit as ended:
-            return ended.exit_code
         except (click.Abort, KeyboardInterrupt) as error:
             return stops.told(error)
         except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
@@ -77,6 +75,14 @@ class Bringup(click.Group):
             from bringup.cli.failures import told
 
             return told(error, words, verbose=self.verbose)
+
+    def _ended(self, words: list[str]) -> int:
+        """The exit code of a command line that is run to its end, or that asks for help or versions."""
+        try:
+            with self.make_context("bringup", words) as ctx:
+                return self.invoke(ctx) or 0
+        except click.exceptions.Exit as ended:
+            return ended.exit_code
 
 
 def _with_verbose(command: click.Command) -> click.Command:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from bringup.cli.failures import warn
+from bringup.diagnostics import BringupError
 from bringup.graphs.registry import FIDELITY, PRESETS, Family, families
 from bringup.render.words import table
 
@@ -22,16 +24,20 @@ def command(markdown: bool) -> None:
     float32: the largest distance of a logit, over the largest logit. bfloat16: how far from the exact logits, as a
     multiple of how far transformers' bfloat16 is. Tiny configurations, prefill and decode: docs/fidelity.md.
     """
-    served = [FAMILY, *map(_row, families())]
+    failed: list[BringupError] = []
+    offered = [*families(failed)]
+    served = [FAMILY, *map(_row, offered)]
     if markdown:
         served[1:1] = [("---",) * len(FAMILY)]
         print("\n".join(f"| {' | '.join(row)} |" for row in served))
+        warn(failed)
         return
     print(table([("model", "checkpoint"), *((name, f"hf://{hub}") for name, (_, _, hub) in PRESETS.items())]))
     print()
     print(table(served))
     print()
-    print(table([("family", "architectures"), *((f.name, ", ".join(f.architectures)) for f in families())]))
+    print(table([("family", "architectures"), *((f.name, ", ".join(f.architectures)) for f in offered)]))
+    warn(failed)
 
 
 FAMILY = ("family", "models", "features", "targets", "float32", "bfloat16")
@@ -58,8 +64,11 @@ def _worst(measured: dict[str, float | str], dtype: str, *last: str) -> float:
 def _title(family: Family) -> str:
     """The first line of a graph's file, which is not run for it. Nothing for a family that is no file's."""
     module = family.graph.partition(":")[0] if isinstance(family.graph, str) else family.graph.__module__
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
+    try:
+        spec = find_spec(module)
+        if spec is None or spec.origin is None:
+            return ""
+        told = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
+    except (ImportError, OSError, ValueError, SyntaxError):  # a plugin's: told when the family is used
         return ""
-    told = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
     return told.partition("\n")[0]

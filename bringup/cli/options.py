@@ -68,12 +68,13 @@ def job_options(command: Command) -> Command:
 def open_named(named: Named) -> Job:
     """The job that the options describe. Raises BU023 when they describe none."""
     from bringup.compile.job import open_job
+    from bringup.graphs.registry import is_registered
 
     model, source = named["model"], named["checkpoint"]
     if model is None and source is None:
         help = "give a MODEL (`bringup models` lists them), or --checkpoint SRC"
         raise fail("BU023", "neither a model nor a checkpoint is named", help=help)
-    if model and not source and _is_source(model):
+    if model and not source and _is_source(model) and not is_registered(model):
         raise fail("BU023", f"`{model}` is a checkpoint, not a model", help=f"write --checkpoint {model}")
     return open_job(
         model,

@@ -73,9 +73,9 @@ def reporting_on(
     path: Path | None, model: str, checkpoint: str | None, target: str, dtype: str
 ) -> Generator[Reporting]:
     """The same for the verification of a bundle or a model."""
-    from bringup.compile.bundle import MANIFEST, read_manifest
+    from bringup.compile.bundle import bundle_of, read_manifest
 
-    folder = Path(model) if (Path(model) / MANIFEST).is_file() else None
+    folder = bundle_of(model)
     job, context = None, None
     if path and folder:
         from bringup.compile.verify import job_of_bundle

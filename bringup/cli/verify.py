@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
+from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.reporting import report_option, reporting_on
 from bringup.cli.words import CHECKPOINT, MODEL, TARGET, OneOf
 from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @click.command("verify")
@@ -29,7 +28,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
 @click.option("--target", type=TARGET, metavar="T", help="What a MODEL is compiled for: torch, or cpu with --bisect.")
-@click.option("--dtype", type=OneOf(DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
 @click.option("--bisect", is_flag=True, help="Follow a departure from torch to the operation that departs.")
 @click.option(
     "-o", "--save", type=click.Path(path_type=Path), metavar="PATH",
@@ -45,9 +44,12 @@ def command(
 
     The reference is transformers on the same checkpoint and config, or activations that were saved.
     """
+    from bringup.compile.bundle import MANIFEST, bundle_of
     from bringup.compile.verify import verify
 
-    if (target or dtype != "auto") and (Path(model) / "manifest.json").is_file():
+    if bundle_of(model) is None and (Path(model) / MANIFEST).is_file():
+        print(f"note: `{model}` is the model of that name; for the bundle here write ./{model}", file=sys.stderr)
+    if (target or dtype != "auto") and bundle_of(model):
         raise click.UsageError(f"`{model}` is a bundle: it has its target and dtype; leave out --target and --dtype")
     target = target or ("cpu" if bisect else "torch")
     with reporting_on(report, model, checkpoint, target, dtype) as told:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from bringup.arguments import choice
 from bringup.cli.usage import named
-from bringup.diagnostics import did_you_mean, fail
 
 SCHEMES = ("hf://", "pypi:", "dummy")
 
@@ -19,13 +19,7 @@ class OneOf(click.Choice[str]):
     """One of a few words. Another is BU024, with the one that was meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            hint, listed = did_you_mean(str(value), self.choices), ", ".join(self.choices)
-            name = named(param) if param else "this option"
-            help = f"{hint} it takes {listed}" if hint else f"it takes {listed}"
-            raise fail("BU024", f"`{name}` does not take `{value}`", help=help) from None
+        return choice(named(param) if param else "this option", value, [str(word) for word in self.choices])
 
 
 class Word(click.ParamType[str]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bringup.installed import is_installed
 from bringup.spec import Site
 
 
@@ -22,7 +23,7 @@ def in_repository(file: str) -> str | None:
     if not os.path.isfile(file):  # noqa: PTH113  False, too, for what cannot be a path
         return None
     path, root = Path(file).resolve(), repository()
-    if not path.is_relative_to(root) or "site-packages" in path.parts:
+    if not path.is_relative_to(root) or is_installed(path):
         return None
     return path.relative_to(root).as_posix()
 

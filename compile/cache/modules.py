@@ -34,5 +34,5 @@ def processor() -> str:
 
 
 def digest(text: str) -> str:
-    """Enough of a SHA-256 to tell two texts apart."""
-    return sha256(text.encode()).hexdigest()[:16]
+    """Enough of a SHA-256 to tell two texts apart; a path in them may be no UTF-8 (PEP 383)."""
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

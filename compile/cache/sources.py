@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import STARTED
+from bringup.userfiles import beside
 
 
 class Body(NamedTuple):
@@ -53,7 +54,7 @@ def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str,
         name = f"source {file.parent.name}/{file.name}"
         found[name] = found.get(name, "") + _digest(file, bodies)
         for module in _imports(file):
-            place = _place(module)
+            place = beside(file, module) or _place(module)
             if isinstance(place, str):
                 found[f"package {module.partition('.')[0]}"] = place
             elif place and place not in seen:
@@ -76,7 +77,7 @@ def _place(module: str) -> Path | str | None:
     from importlib.util import find_spec
 
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
+    if not top or top in sys.stdlib_module_names:  # a relative import of an installed package
         return None
     if top != "bringup":
         try:
@@ -98,13 +99,15 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
 
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
-    """Every module that a file may import; for `from a import b` also `a.b`."""
+    """Every module that a file may import, with the dots of a relative import; for `from a import b` also `a.b`."""
     names: dict[str, None] = {}
     for node in ast.walk(_parsed(file)[1]):
         if isinstance(node, ast.Import):
             names |= dict.fromkeys(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= dict.fromkeys([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            dot = "." if node.module else ""
+            names |= dict.fromkeys([start, *(f"{start}{dot}{alias.name}" for alias in node.names)])
     return tuple(names)
 
 

@@ -17,6 +17,7 @@ from bringup.compile.check import check
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, Fix
+from bringup.userfiles import builtins_of
 
 _TRIAL = "bringup_fix_trial"
 NAMES = "names"
@@ -69,6 +70,7 @@ class Bench:
         """Runs the text in a module of its own; the file on disk stays as it is."""
         module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses look their module up there
         module.__file__ = str(file.path)
+        module.__dict__["__builtins__"] = builtins_of(file.path)  # modules beside it, too
         try:
             exec(compile(file.text, str(file.path), "exec", dont_inherit=True), module.__dict__)
             make: Any = getattr(module, self.function) if self.function else module.__dict__["family"].load("adapter")

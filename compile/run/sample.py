@@ -7,10 +7,14 @@ import math
 import numpy as np
 
 from bringup.diagnostics import fail
+from bringup.shown import shown
 
 
 def check_sampling(temperature: float, top_p: float) -> None:
     """Raises BU019 for what is no temperature or no share of the probability."""
+    for name, number in (("temperature", temperature), ("top_p", top_p)):
+        if not hasattr(number, "__float__"):  # numpy's numbers have it, a text has not
+            raise fail("BU019", f"{name} {shown(number)} is not a number")
     if not 0 <= temperature < math.inf:
         raise fail("BU019", f"temperature {temperature} is not a number from 0 on", help="0 takes the likeliest token")
     if not 0 < top_p <= 1:

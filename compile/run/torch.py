@@ -83,7 +83,13 @@ def encode(function: Function, program: ExportedProgram) -> bytes:
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
     """Every function of a program, from `<function>.pt2` as `encode` made it."""
-    return {function.name: torch.export.load(folder / f"{function.name}.pt2") for function in interface.functions}
+    return {function.name: _load(folder / f"{function.name}.pt2") for function in interface.functions}
+
+
+def _load(path: Path) -> ExportedProgram:
+    """From an open file: torch hands paths to code that knows UTF-8 only."""
+    with path.open("rb") as file:
+        return torch.export.load(file)
 
 
 def to_tensor(array: np.ndarray) -> Tensor:

@@ -300,17 +300,17 @@ def test_bad_configs(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("code", "source", "match"),
     [
-        ("BU201", "{tmp}/modle.safetensors", "did you mean `model.safetensors`"),
+        ("BU034", "{tmp}/modle.safetensors", "did you mean `model.safetensors`"),
         ("BU201", "{tmp}/empty", "no weights"),
         ("BU201", "{tmp}/torch", "pytorch_model.bin"),
         ("BU205", "{tmp}/torch/pytorch_model.bin", "a torch file"),
-        ("BU201", "openai/gpt2", "did you mean `hf://openai/gpt2`"),
-        ("BU205", "https://example.org/model.safetensors", "fetch the files first"),
-        ("BU205", "hf:gpt2", "hf://"),
-        ("BU205", "hf://a/b/c/d", "hf://ORG/NAME"),
-        ("BU205", "hf://../../etc", "hf://ORG/NAME"),
-        ("BU205", "pypi:--index-url=http://x", "pypi:PACKAGE"),
-        ("BU205", "dummy", "need a model"),
+        ("BU034", "openai/gpt2", "did you mean `hf://openai/gpt2`"),
+        ("BU035", "https://example.org/model.safetensors", "fetch the files first"),
+        ("BU035", "hf:gpt2", "hf://"),
+        ("BU035", "hf://a/b/c/d", "hf://ORG/NAME"),
+        ("BU035", "hf://../../etc", "hf://ORG/NAME"),
+        ("BU035", "pypi:--index-url=http://x", "pypi:PACKAGE"),
+        ("BU035", "dummy", "need a model"),
     ],
 )
 def test_sources_that_are_none(tmp_path: Path, code: str, source: str, match: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,13 +88,8 @@ def test_an_adapter_that_is_imported(bringup: Bringup, small: Path, tmp_path: Pa
     assert package.read_text() == GPT2
 
 
-def test_an_installed_package_is_not_edited(
-    bringup: Bringup, small: Path, tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = sysconfig.get_path
-    monkeypatch.setattr(
-        fix.sysconfig, "get_path", lambda name: str(tmp_path / "lib") if name == "purelib" else real(name)
-    )
+def test_an_installed_package_is_not_edited(bringup: Bringup, small: Path, tmp_path: Path, package: Path) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n", "utf-8")  # a virtual environment, its libraries in lib/
     result = bringup("check", tmp_path / "my_model.py", "--checkpoint", small, "--fix")
     assert result.exit_code == 1
     assert "belongs to an installed package: copy it, and use --adapter FILE" in result.stderr

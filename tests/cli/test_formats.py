@@ -92,8 +92,8 @@ def test_the_environment_speaks_where_no_flag_does(
 def test_what_stops_a_check_is_in_every_format(bringup: Bringup, tmp_path: Path) -> None:
     for format in FORMATS:
         result = bringup("check", "--checkpoint", tmp_path / "none", "--format", format)
-        assert result.exit_code == 1
-        assert "BU201" in result.stdout
+        assert result.exit_code == 2
+        assert "BU034" in result.stdout
         PARSERS.get(format, str)(result.stdout)
 
 

@@ -132,4 +132,6 @@ def test_a_plugin(tmp_path: Path, small: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 2
-    assert "error[BU026]: `odd_plugin.py` fails when it is run: ValueError: not today" in done.stdout + done.stderr
+    said = "error[BU026]: plugin `odd` (`odd_plugin:family`) cannot be loaded: ValueError: not today"
+    assert said in done.stdout + done.stderr
+    assert f"{tmp_path / 'odd_plugin.py'}:4" in done.stdout + done.stderr

@@ -141,7 +141,7 @@ def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path
 @pytest.mark.slow
 def test_a_checkpoint_that_is_not_there_yet(start: Start, small: Path, tmp_path: Path) -> None:
     watch = start("--checkpoint", "later")
-    assert "error[BU201]" in watch.report()[0]
+    assert "error[BU034]" in watch.report()[0]
     small.rename(tmp_path / "later")
     told = watch.report("later")
     assert told[-1].endswith("fits")

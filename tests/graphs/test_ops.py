@@ -8,6 +8,8 @@ import torch
 from bringup.diagnostics import BringupError
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.norm import layer_norm, rms_norm
+from bringup.graphs.ops.op import op
+from bringup.graphs.ops.rope import rope
 
 
 def test_wrong_shape_is_told_by_argument_and_axis():
@@ -15,6 +17,57 @@ def test_wrong_shape_is_told_by_argument_and_axis():
         linear(torch.zeros(2, 3), torch.zeros(5, 4))
     with pytest.raises(BringupError, match=r"BU301.*2 dimensions"):
         linear(torch.zeros(2, 3), torch.zeros(3))
+
+
+def test_keyword_arguments_are_checked_as_positional_ones():
+    x, weight, bias = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(5)
+    calls = [
+        lambda: linear(x, weight=torch.zeros(5, 4)),
+        lambda: linear(bias=bias, weight=weight, x=torch.zeros(2, 4)),
+        lambda: linear(x=x, weight=torch.zeros(3, 5)),
+    ]
+    for call in calls:
+        with pytest.raises(BringupError, match=r"BU301.*op `linear`: `weight`.*axis `in`"):
+            call()
+    with pytest.raises(BringupError, match=r"BU301.*op `linear`: `bias`.*axis `out`"):
+        linear(x, weight, bias=torch.zeros(1))  # torch would broadcast it
+    with pytest.raises(BringupError, match=r"BU301.*op `rms_norm`: `weight`.*axis `m`"):
+        rms_norm(x, weight=torch.zeros(1), eps=1e-5)
+    assert torch.equal(linear(weight=weight, x=x), linear(x, weight, None))
+    assert linear(x, weight, bias=None).shape == (2, 5)
+
+
+def test_a_call_that_is_none_of_the_op():
+    x, weight = torch.zeros(2, 3), torch.zeros(5, 3)
+    cases = [
+        (lambda: linear(x, wieght=weight), "has no argument `wieght`", "did you mean `weight`?"),
+        (lambda: linear(x, weight, q=1), "has no argument `q`", "it takes `x`, `weight`, `bias`"),
+        (lambda: linear(x), "is called without `weight`", ""),
+        (lambda: linear(x, weight, x=x), "is given `x` by position and by keyword", ""),
+        (lambda: linear(x, weight, None, 1), "takes 3 arguments by position, not 4", ""),
+        (lambda: linear(x, 1.0), "takes a tensor as `weight`, not a float", ""),
+        (lambda: rope(x, x, x, True), "takes 3 arguments by position, not 4", ""),
+    ]
+    for call, said, help in cases:
+        with pytest.raises(BringupError, match="BU301") as caught:
+            call()
+        (finding,) = caught.value.findings
+        assert said in finding.message
+        assert help in finding.help
+
+
+def test_a_declaration_names_the_arguments():
+    with pytest.raises(TypeError, match="`g` takes any number of arguments"):
+
+        @op("x[N] -> [N]")
+        def g(x, **settings):
+            return x
+
+    with pytest.raises(TypeError, match=r"declares \['y'\], and `f` takes \['x', 'scale'\]"):
+
+        @op("y[N] -> [N]")
+        def f(x, scale=2):
+            return x * scale
 
 
 def test_norms_equal_torch():

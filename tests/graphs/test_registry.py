@@ -35,7 +35,7 @@ def test_unknown_name_suggests():
 
 def test_two_packages_that_serve_an_architecture_are_an_error(monkeypatch):
     twice = [replace(FAMILIES[0], name=name, architectures=("FalconForCausalLM",)) for name in ("falcon", "eagle")]
-    monkeypatch.setattr(registry, "families", lambda: (*FAMILIES, *twice))
+    monkeypatch.setattr(registry, "families", lambda failed=None: (*FAMILIES, *twice))
     with pytest.raises(BringupError, match=r"BU126: .*`falcon` and `eagle`"):
         by_architecture(["FalconForCausalLM"])
     assert by_architecture(["GPT2LMHeadModel"]).name == "gpt2"

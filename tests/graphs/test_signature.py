@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,3 +99,22 @@ def test_a_large_signature_takes_milliseconds():
     signature = Llama(LlamaConfig.from_hf(shape | heads)).signature()
     assert len(signature) == 1137
     assert time.perf_counter() - start < 1.0  # about 30 ms; a second would mean work per element
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("sizes", {"out": size, "in": 4}) for size in ("x", -3, 0, float("inf"), 2.5, True, None, 1 << 60)),
+        ("sizes", {"out": 4, "in": 4, "more": 4}), ("sizes", {"out": 4}), ("sizes", [4, 4]), ("sizes", None),
+        ("axes", 7), ("axes", "out ("), ("dtype", 7), ("dtype", []), ("dtype", "fp16"),
+        *(("pack", pack) for pack in (["out"], ["out", 3], ["out", -8], ["out", "x"], ["no", 2], "x", 7, ["out", 0])),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_wrong_value_is_no_signature(tmp_path: Path, key: str, value: object) -> None:
+    row = {"axes": "out in", "sizes": {"out": 4, "in": 4}, "dtype": "float32", "pack": None}
+    file = tmp_path / "signature.json"
+    file.write_text(json.dumps({"w": row}), "utf-8")
+    assert Signature.from_json(file)["w"].storage == ((4, 4), "float32")
+    file.write_text(json.dumps({"w": row | {key: value}}), "utf-8")
+    with pytest.raises(BringupError, match="BU123"):
+        Signature.from_json(file)

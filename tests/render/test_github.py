@@ -93,6 +93,7 @@ def test_a_file_outside_is_not_named(workspace: Path, tmp_path: Path) -> None:
     outside.write_text(SOURCES["adapters/tiny.py"], "utf-8")
     installed = workspace / ".venv/lib/site-packages/tiny.py"
     installed.parent.mkdir(parents=True)
+    (workspace / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n", "utf-8")
     installed.write_text(SOURCES["adapters/tiny.py"], "utf-8")
     for path in (outside, installed):
         alone = Diagnostic(code="BU102", message="m", where=Site(str(path), 3))
@@ -102,6 +103,14 @@ def test_a_file_outside_is_not_named(workspace: Path, tmp_path: Path) -> None:
         beside = Diagnostic(code="BU102", message="m", where=Site(str(path), 3), declared=shape().declared)
         (told,) = commands(workflow_commands([beside]))
         assert (told.properties["file"], told.properties["line"]) == ("graphs/tiny.py", "3")
+
+
+def test_a_folder_of_the_repository_may_have_any_name(workspace: Path) -> None:
+    own = workspace / "vendor/site-packages/tiny.py"
+    own.parent.mkdir(parents=True)
+    own.write_text(SOURCES["adapters/tiny.py"], "utf-8")
+    (told,) = commands(workflow_commands([Diagnostic(code="BU102", message="m", where=Site(str(own), 3))]))
+    assert (told.properties["file"], told.properties["line"]) == ("vendor/site-packages/tiny.py", "3")
 
 
 def test_a_checkpoint_in_the_repository_is_named(workspace: Path) -> None:

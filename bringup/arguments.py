@@ -1,0 +1,68 @@
+"""Arguments of public functions, and the values of options: what they may be, refused in the same words in both."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.shown import shown
+
+FLOAT_DTYPES = ("auto", "float32", "bfloat16", "float16")  # what a model computes in
+# What other programs call them. They are not accepted: a bundle's manifest, `--dtype` and errors have one name each.
+ALSO_CALLED = {
+    "fp32": "float32", "f32": "float32", "float": "float32", "single": "float32", "full": "float32",
+    "fp16": "float16", "f16": "float16", "half": "float16",
+    "bf16": "bfloat16", "bfloat": "bfloat16", "brain": "bfloat16",
+}  # fmt: skip
+
+
+def choice(name: str, value: object, known: Sequence[str]) -> str:
+    """One of a few words. Raises BU024 for another, with the one that was meant."""
+    if isinstance(value, str) and value in known:
+        return value
+    word = str(value).removeprefix("torch.")
+    other = ALSO_CALLED.get(word.lower(), word)
+    hint = f"did you mean `{other}`?" if other in known else did_you_mean(word, known)
+    raise _refused(name, value, f"{hint} it takes {', '.join(known)}".lstrip())
+
+
+def whole(name: str, value: object, *, least: int | None = None) -> int:
+    """A whole number, from `least` on; numpy's too. Raises BU024."""
+    try:
+        number = operator.index(cast(Any, value))
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise _refused(name, value, "give a whole number" + ("" if least is None else f" from {least} on"))
+    return number
+
+
+def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
+    """Several of them, in any iterable. Raises BU024."""
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise _refused(name, values, "give whole numbers, in a list")
+    return [whole(name, value, least=least) for value in cast("Any", values)]
+
+
+def path(name: str, value: object) -> str:
+    """A text, or a path as a text. Raises BU024."""
+    if isinstance(value, str | os.PathLike):
+        return os.fsdecode(cast("str | os.PathLike[str]", value))
+    raise _refused(name, value, "give a text or a path")
+
+
+def mapping(name: str, value: object, keys: type = str, values: type = object) -> Mapping[Any, Any]:
+    """A mapping with keys and values of these types. Raises BU024."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value)
+        if all(isinstance(key, keys) and isinstance(item, values) for key, item in items.items()):
+            return cast("Mapping[Any, Any]", value)
+    raise _refused(name, cast("object", value), "give a dict with texts as its keys" + (" and values" if values is str else ""))
+
+
+def _refused(name: str, value: object, help: str) -> BringupError:
+    said = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
+    return fail("BU024", f"`{name}` does not take {said}", help=help)

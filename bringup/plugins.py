@@ -1,0 +1,75 @@
+"""What installed packages offer by entry points, each loaded by itself: one that fails hides no other.
+
+https://packaging.python.org/en/latest/specifications/entry-points/
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+MODELS, READERS = "bringup.models", "bringup.readers"
+
+
+def points(group: str, name: str = "") -> Sequence[EntryPoint]:
+    """The entry points of a group, or those of one name in it. Reads the metadata of every installed package."""
+    from importlib.metadata import entry_points
+
+    return [*entry_points(group=group, name=name)] if name else [*entry_points(group=group)]
+
+
+def load(point: EntryPoint, wanted: type | None = None) -> Any:
+    """The object that an entry point names. Raises BU026 when it cannot be had, or is no `wanted`."""
+    try:
+        made = point.load()
+    except (Exception, SystemExit) as error:  # whatever a plugin raises as it is imported is the plugin's fault
+        raise BringupError(_failure(point, error)) from error
+    if wanted and not isinstance(made, wanted):
+        raise BringupError(_finding(point, f"is a {type(made).__name__}, not a {wanted.__name__}", None))
+    return made
+
+
+def module_of(point: EntryPoint) -> str:
+    """The module that an entry point names; "" where what stands there is no reference to an object."""
+    try:
+        return point.module
+    except AttributeError:  # importlib.metadata's, of text that its pattern does not match
+        return ""
+
+
+def _failure(point: EntryPoint, error: BaseException) -> Diagnostic:
+    said = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    if not module_of(point):
+        said, error = "it does not name MODULE:OBJECT", ValueError(point.value)
+    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return _finding(point, f"cannot be loaded: {said}", _last_line(point, error))
+
+
+def _finding(point: EntryPoint, said: str, where: Site | None) -> Diagnostic:
+    package = f"the package `{point.dist.name}`" if point.dist else "the package"
+    return Diagnostic(
+        code="BU026",
+        message=f"plugin `{point.name}` (`{point.value}`) {said}",
+        help=f"correct, update or uninstall {package}; `bringup -v …` shows the traceback",
+        where=where,
+    )
+
+
+def _last_line(point: EntryPoint, error: BaseException) -> Site | None:
+    """The last line of the plugin's own package that an error came through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return Site(error.filename, error.lineno or 1)
+    top = module_of(point).partition(".")[0]
+    own = [
+        Site(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] == top
+    ]
+    return own[-1] if own else None
