@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.diagnostics import fail
 from bringup.graphs.axes import Axes, parse, shape_of, show, sized, sizes_of
+from bringup.graphs.packing import Pack, misfit, stored
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:
@@ -18,23 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One parameter. `axes` are logical; `pack` = (axis, n) puts n sub-byte values along that axis in one word."""
+    """One parameter. `axes` are logical; `pack` puts sub-byte values along one of them in words."""
 
     name: str
     axes: Axes
     dtype: str
-    pack: tuple[str, int] | None = None
+    pack: Pack | None = None
     site: Site | None = None
 
     @property
     def storage(self) -> tuple[Shape, str]:
         """Shape and dtype of the array that holds it."""
-        if not self.pack:
-            return shape_of(self.axes), self.dtype
-        axis, n = self.pack
-        bits = n * DTYPES[self.dtype].bits
-        shape = tuple(a.size // n if a.name == axis else a.size for a in self.axes)
-        return shape, "uint8" if bits == 8 else f"int{bits}"
+        return stored(self.axes, self.dtype, self.pack)
 
     @property
     def nbytes(self) -> int:
@@ -96,4 +92,7 @@ def _declared(name: str, row: dict[str, Any]) -> Declared:
     if 0 in shape_of(axes) or dtype not in DTYPES:
         raise ValueError(f"`{name}` has an axis without a size, or dtype `{dtype}`")
     pack = row["pack"]
-    return Declared(name, axes, dtype, (str(pack[0]), int(pack[1])) if pack else None)
+    pack = Pack(str(pack[0]), int(pack[1])) if pack else None
+    if pack and (fault := misfit(pack, axes, dtype)):
+        raise ValueError(f"`{name}`: {fault[0]}")
+    return Declared(name, axes, dtype, pack)
