@@ -36,6 +36,13 @@ OWN = {
 }
 ALL = {"prologue", "layer", "epilogue", "weights", "module", "bundle"}
 
+# Edits of one body each: only what runs it is traced anew, and weights are never written anew.
+BODIES = {
+    "the graph's final": ("self.transformer.ln_f(x_Nm)", "2 * self.transformer.ln_f(x_Nm)", {"epilogue", "bundle"}),
+    "the graph's prologue": ("self.transformer.wte(step", "2 * self.transformer.wte(step", {"prologue", "bundle"}),
+    "a layer's forward": ("return x_Nm + self.mlp", "return x_Nm - self.mlp", {"layer", "bundle"}),
+}
+
 # Imports the package from the folder of copies, changes one copy after the other, and prints the keys of each change.
 SCRIPT = """
 import json, sys
@@ -68,10 +75,11 @@ before = keys()
 assert all(before.values())
 assert keys() == before
 changed = {}
-for name in json.loads(sys.stdin.read()):
-    path = root / name
+for name, (file, old, new) in json.loads(sys.stdin.read()).items():
+    path = root / file
     text = path.read_bytes()
-    path.write_bytes(text + b"\\nCHANGED = 1\\n")
+    assert old.encode() in text, name
+    path.write_bytes(text.replace(old.encode(), new.encode(), 1) if old else text + new.encode())
     after = keys()
     path.write_bytes(text)
     changed[name] = [what for what in before if before[what] != after[what]]
@@ -127,17 +135,18 @@ def changed(tmp_path_factory) -> dict[str, set[str]]:
     """The keys that a change of each file changes."""
     folder = installed(tmp_path_factory.mktemp("installed"))
     names = {place_of(name): name for name in sources()}
+    bodies = {name: ("bringup/graphs/gpt2.py", old, new) for name, (old, new, _) in BODIES.items()}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder), json.dumps(CONFIG)],
         env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=folder,
-        input=json.dumps(list(names)),
+        input=json.dumps({name: (name, "", "\nCHANGED = 1\n") for name in names} | bodies),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {names[name]: set(keys) for name, keys in json.loads(done.stdout).items()}
+    return {names.get(name, name): set(keys) for name, keys in json.loads(done.stdout).items()}
 
 
 def test_every_file_of_the_engine_is_in_every_key(changed):
@@ -150,6 +159,10 @@ def test_a_familys_files_are_in_the_keys_of_that_family_alone(changed):
     families = family_files()
     assert families <= set(sources())
     assert {name: changed[name] for name in families} == {name: OWN.get(name, set()) for name in families}
+
+
+def test_a_traced_body_is_in_the_key_of_its_own_stage_alone(changed):
+    assert {name: changed[name] for name in BODIES} == {name: keys for name, (_, _, keys) in BODIES.items()}
 
 
 def test_what_shows_results_is_in_no_key(changed):
