@@ -60,7 +60,9 @@ def mapping(name: str, value: object, keys: type = str, values: type = object) -
         items = cast("Mapping[object, object]", value)
         if all(isinstance(key, keys) and isinstance(item, values) for key, item in items.items()):
             return cast("Mapping[Any, Any]", value)
-    raise _refused(name, cast("object", value), "give a dict with texts as its keys" + (" and values" if values is str else ""))
+    raise _refused(
+        name, cast("object", value), "give a dict with texts as its keys" + (" and values" if values is str else "")
+    )
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:

@@ -16,7 +16,7 @@ from bringup.compile.machine import unwritable
 from bringup.progress import Silent
 
 Bytes = bytes | memoryview
-State = tuple[int, int, int, int]
+State = tuple[int, ...]
 
 _digests: dict[State, str] = {}  # of the files that this process wrote, or was told of
 
@@ -105,9 +105,9 @@ def remember(path: Path, digest: str) -> None:
 
 
 def _state(file: int) -> State:
-    """What changes when a file is written to or replaced."""
+    """What changes when a file is written to or replaced; the kernel's time of change (ctime) is not to be set back."""
     stat = os.fstat(file)
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def flush(path: Path) -> None:

@@ -48,7 +48,7 @@ def lowered(
 
     text, options = mlir_of(program), options_of(dump_dir)
     inputs = module_inputs(text, options)
-    kept = None if dump_dir else store.get("module", inputs)
+    kept = store.get("module", inputs) if inputs and not dump_dir else None
     if kept is not None:
         write_file(folder / MODULE, kept)
         yield lambda: f"{_size(kept)}, from the cache"
@@ -58,7 +58,8 @@ def lowered(
 
         def finish() -> str:
             module = _told(compilation.result)
-            store.put("module", inputs, module, what=MODULE, seconds=time.perf_counter() - start)
+            if inputs and inputs == module_inputs(text, options):  # no source file changed meanwhile
+                store.put("module", inputs, module, what=MODULE, seconds=time.perf_counter() - start)
             write_file(folder / MODULE, module)
             return _size(module)
 

@@ -102,7 +102,8 @@ def build(
         lowered(program, lowering, folder, store, dumped) as finish,
     ):
         with progress.stage("Writing") as stage:
-            placed = place_weights(job, layout.context, recipe.weights, folder / bundles.WEIGHTS, store, stage)
+            place = folder / bundles.WEIGHTS
+            placed = place_weights(job, layout.context, recipe.weights, place, store, stage, verified=force)
             for finding in placed.warnings:
                 progress.warn(finding)
             stage.done(placed.told)
@@ -110,8 +111,11 @@ def build(
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
-        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, recipe.key))
-    placed.keep(store, out / bundles.WEIGHTS)
+        as_told = Recipe.of(job, layout, lowering) == recipe  # not while a file of the checkpoint or of a model changes
+        made_from = recipe.key if as_told else ""
+        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, made_from))
+    if as_told:
+        placed.keep(store, out / bundles.WEIGHTS)
     store.trim()
     return out
 

@@ -8,13 +8,22 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bringup.compile.program import Call, Entry, Function, Interface, TensorSpec
 from bringup.compile.steps import slots_for
-from bringup.graphs.axes import shape_of
+from bringup.diagnostics import fail
 from bringup.graphs.graph import Graph
 from bringup.graphs.module import Const, Param, State
 from bringup.graphs.ops.attention import BLOCK
+from bringup.grouping import grouped
 from bringup.spec import Shape
 
 DECODE = "decode"
+
+# What safetensors, torch and IREE all hold. Float8 scales without a sign (e8m0) and unsigned words are not among them.
+STORABLE = frozenset(
+    {
+        *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+        *("int64", "int32", "int16", "int8", "uint8", "bool"),
+    }
+)
 
 # The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of.
 Part = Literal["prologue", "layer", "final", "last_rows", "all_rows"]
@@ -71,6 +80,7 @@ class Layout:
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
+        _refuse_storage(graph)
         paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
         inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
         return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, inputs=inputs, **settings)
@@ -141,10 +151,24 @@ def interface_of(
 def tensors_of(graph: Graph, context: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """What a graph's program binds by name: its weights, tables among them, and its states."""
 
-    def spec(name: str, leaf: Param | Const | State, shape: Shape) -> TensorSpec:
-        return TensorSpec(name=name, shape=shape, dtype=leaf.declared_dtype or graph.dtype)
+    def spec(name: str, shape: Shape, dtype: str | None) -> TensorSpec:
+        return TensorSpec(name=name, shape=shape, dtype=dtype or graph.dtype)
 
-    weights = [spec(name, leaf, shape_of(leaf.axes)) for name, leaf in graph.leaves(Param)]
-    weights += [spec(name, leaf, leaf.table(context).shape) for name, leaf in graph.leaves(Const)]
-    states = [spec(name, leaf, leaf.sized(slots_for(context))) for name, leaf in graph.leaves(State)]
+    weights = [spec(name, *leaf.stored(graph.dtype)) for name, leaf in graph.leaves(Param)]
+    weights += [spec(name, leaf.table(context).shape, leaf.declared_dtype) for name, leaf in graph.leaves(Const)]
+    states = [spec(name, leaf.sized(slots_for(context)), leaf.declared_dtype) for name, leaf in graph.leaves(State)]
     return weights, states
+
+
+def _refuse_storage(graph: Graph) -> None:
+    """Raises BU303 for parameters whose arrays no target takes: sub-byte values that are not packed, and the like."""
+    stored = {name: leaf.stored(graph.dtype)[1] for name, leaf in graph.leaves(Param)}
+    dtypes = sorted({dtype for dtype in stored.values() if dtype not in STORABLE})
+    if dtypes:
+        names = [name for name, dtype in stored.items() if dtype == dtypes[0]]
+        raise fail(
+            "BU303",
+            f"`{', '.join(grouped(names))}` would be stored as {dtypes[0]}, which no target takes",
+            help='pack values of less than a byte: Param(…, dtype="int4", pack="out:8"); dequantise others in the rule',
+            parameter=names[0],
+        )

@@ -101,7 +101,7 @@ class _Source:
         made = self.tracer(stage)
         code = self.form.encode(made.function, made.code)
         traced = Traced(function=made.function, outputs=made.outputs, code=code)
-        if inputs:
+        if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.form.name):  # no file changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.form.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced

@@ -100,6 +100,4 @@ class Graph(Module):
 
 
 def _declare(name: str, leaf: Param, dtype: str) -> Declared:
-    axis, _, count = leaf.pack.partition(":")
-    pack = (axis, int(count)) if leaf.pack else None
-    return Declared(name, leaf.axes, leaf.declared_dtype or dtype, pack, leaf.site)
+    return Declared(name, leaf.axes, leaf.declared_dtype or dtype, leaf.pack, leaf.site)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bringup.graphs.axes import Axes, AxesError, Sizes, leaf_names, shape_of, show, sized
+from bringup.graphs.packing import read_pack, stored
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
@@ -41,26 +42,34 @@ class Leaf(_Leaf):
         if unknown:
             raise AxesError(f"sizes given for {sorted(unknown)}, which axes `{axes}` do not name")
 
+    def likeness(self) -> tuple[Any, ...]:
+        """Equal for leaves that a forward cannot tell apart but by their values."""
+        return (type(self), self.axes, self.declared_dtype)
+
 
 class Param(Leaf):
     """A parameter: loaded from a checkpoint, exact name and shape.
 
     Sub-byte types say how they are stored: `Param("in out", dtype="int4", pack="out:8")` is logically
     [in, out] and stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits.
+    `forward` sees the words. Raises BU302 for a pack that its axes and dtype cannot have.
     """
 
     def __init__(
         self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, pack: str = "", **more: int
     ) -> None:
         super().__init__(axes, {**sizes, **more}, dtype=dtype)
-        self.pack = pack
-        if pack:
-            axis, _, count = pack.partition(":")
-            if not count.isdigit() or _size(self.axes, axis) % int(count):
-                raise AxesError(f"pack `{pack}` does not fit axes `{axes}`: an axis, and a number that divides it")
+        self.pack = read_pack(pack, self.axes, dtype)
         missing = [name for name in leaf_names(self.axes) if not _size(self.axes, name)]
         if missing:
             raise AxesError(f"no size given for axis `{missing[0]}` of `{axes}`")
+
+    def likeness(self) -> tuple[Any, ...]:
+        return (*super().likeness(), self.pack)
+
+    def stored(self, dtype: str) -> tuple[Shape, str]:
+        """Shape and dtype of the array that holds it, as `forward` sees it; `dtype` is the model's."""
+        return stored(self.axes, self.declared_dtype or dtype, self.pack)
 
 
 class State(Leaf):
@@ -120,10 +129,7 @@ class Module(_Callable):
         """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
         parts = {name.partition(".")[0] for name, _ in self.children()}
         own: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in parts}
-        inner = tuple(
-            (name, v.likeness() if isinstance(v, Module) else (type(v), v.axes, v.declared_dtype))
-            for name, v in self.children()
-        )
+        inner = tuple((name, part.likeness()) for name, part in self.children())
         return (type(self), sorted(own.items()), inner)
 
 

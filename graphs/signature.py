@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.diagnostics import fail
 from bringup.graphs.axes import Axes, parse, shape_of, show, sized, sizes_of
+from bringup.graphs.packing import Pack, misfit, stored
 from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, Site
 
@@ -22,23 +23,18 @@ MOST = 1 << 48  # elements along an axis: what a byte each of would fill the add
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One parameter. `axes` are logical; `pack` = (axis, n) puts n sub-byte values along that axis in one word."""
+    """One parameter. `axes` are logical; `pack` puts sub-byte values along one of them in words."""
 
     name: str
     axes: Axes
     dtype: str
-    pack: tuple[str, int] | None = None
+    pack: Pack | None = None
     site: Site | None = None
 
     @property
     def storage(self) -> tuple[Shape, str]:
         """Shape and dtype of the array that holds it."""
-        if not self.pack:
-            return shape_of(self.axes), self.dtype
-        axis, n = self.pack
-        bits = n * DTYPES[self.dtype].bits
-        shape = tuple(a.size // n if a.name == axis else a.size for a in self.axes)
-        return shape, "uint8" if bits == 8 else f"int{bits}"
+        return stored(self.axes, self.dtype, self.pack)
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +103,8 @@ def _declared(name: str, row: dict[str, Any]) -> Declared:
     if pack is None:
         return Declared(name, axes, dtype)
     axis, count = pack
-    size = sizes_of(axes).get(axis, 0)
-    if type(count) is not int or count < 2 or not size or size % count:
-        raise ValueError(f"`{name}` is packed as {shown(pack)}: an axis is wanted, and a number that divides it")
-    return Declared(name, axes, dtype, (axis, count))
+    if type(axis) is not str or type(count) is not int:
+        raise ValueError(f"`{name}` is packed as {shown(pack)}: an axis is wanted, and a number")
+    if fault := misfit(Pack(axis, count), axes, dtype):
+        raise ValueError(f"`{name}`: {fault[0]}")
+    return Declared(name, axes, dtype, Pack(axis, count))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.axes import shape_of
 from bringup.graphs.module import Const, Module, Param, State
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
     made: Any = kind.__new__(kind)
     nn.Module.__init__(made)
 
-    def empty(leaf: Param | State, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty(shape, dtype=getattr(torch, leaf.declared_dtype or dtype), device="meta")
+    def empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def convert(part: Module) -> nn.Module:
         return to_torch(part, dtype, positions=positions, slots=slots)
@@ -36,9 +35,9 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
     for name, value in vars(module).items():
         match value:
             case Param():
-                made.register_parameter(name, nn.Parameter(empty(value, shape_of(value.axes)), requires_grad=False))
+                made.register_parameter(name, nn.Parameter(empty(*value.stored(dtype)), requires_grad=False))
             case State():
-                made.register_buffer(name, empty(value, value.sized(slots)), persistent=False)
+                made.register_buffer(name, empty(value.sized(slots), value.declared_dtype or dtype), persistent=False)
             case Const():
                 made.register_buffer(name, torch.from_numpy(value.table(positions)), persistent=False)
             case Module():

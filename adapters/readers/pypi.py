@@ -69,6 +69,7 @@ def _download(name: str, version: str | None) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as folder:  # a partial download never looks like a wheel
         options = [*quiet, "--no-deps", "--only-binary=:all:", "--dest", folder]
         command = [sys.executable, "-m", "pip", "download", *options, wanted]
+        # pip with its whole environment: proxies and the user's own index are set there, and no foreign code runs.
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:

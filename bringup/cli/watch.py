@@ -82,7 +82,7 @@ def state(path: str) -> State:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
-    return [found.st_mtime_ns, found.st_size, found.st_ino]
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
 
 
 def _shown(path: str) -> str:

@@ -8,19 +8,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.compile.cache.package import tools
+from bringup.compile.cache.sources import digests
+
 if TYPE_CHECKING:
     from bringup.compile.lower.iree import IreeOptions
 
 
-def module_inputs(text: str, options: IreeOptions) -> dict[str, str]:
-    """Of an IREE module: its MLIR, the flags, the compiler, and the processor, for which it is tuned."""
-    from importlib.metadata import version
+def module_inputs(text: str, options: IreeOptions) -> dict[str, str] | None:
+    """Of an IREE module: its MLIR, the flags, the compiler, this package, and the processor, for which it is tuned.
 
+    None where the package's source code cannot be told.
+    """
+    sources = digests(())
+    if sources is None:
+        return None
     return {
         "mlir": digest(text),
         "flags": " ".join(replace(options, dump_dir=None).flags()),
-        "tools": f"iree-base-compiler {version('iree-base-compiler')}",
+        "tools": tools(("iree-base-compiler",)),
         "processor": processor(),
+        **sources,
     }
 
 
@@ -34,5 +42,5 @@ def processor() -> str:
 
 
 def digest(text: str) -> str:
-    """Enough of a SHA-256 to tell two texts apart; a path in them may be no UTF-8 (PEP 383)."""
-    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+    """Of a text; a path in it may be no UTF-8 (PEP 383)."""
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -1,21 +1,29 @@
-"""Which source code a traced stage depends on: the files that define its classes, and all that these import.
+"""Which source code a result depends on: the package's own, and a model's files with all that these import.
 
 A forward that belongs to another stage of the model is left out of its file, so that editing one layer's forward
 leaves the embedding's and the head's stages as they are. Everything else in a file counts, comments too.
+
+What a file imports is read from its text. A module that a user's file loads by a computed name counts as well, where it
+stands in or below a folder of the model's files; data files that the code opens by itself do not count.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from functools import cache
+import sysconfig
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple
 
-from bringup import STARTED
-from bringup.userfiles import beside
+from bringup.compile.cache.imports import imported, is_installed, loaded_below
+from bringup.compile.cache.package import engine, family_files, name_of
+from bringup.compile.cache.texts import Untrusted, digest_of
+
+_LIBRARIES = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
 
 
 class Body(NamedTuple):
@@ -25,105 +33,98 @@ class Body(NamedTuple):
     name: str
 
 
-def body_of(kind: type, method: str) -> Body:
-    """A method's body, as a class itself would define it."""
-    return Body(file_of(kind), f"{kind.__qualname__}.{method}")
-
-
-@cache
-def file_of(kind: type) -> Path:
-    """The file that defines a class; one that runpy ran has no module to ask."""
-    made = next((f.__code__.co_filename for f in vars(kind).values() if hasattr(f, "__code__")), "")
-    return Path(made or sys.modules[kind.__module__].__file__ or "").resolve()
-
-
 def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str, str] | None:
-    """What identifies some source files and all that they import, ours and the user's: {`source graphs/gpt2.py`: …}.
+    """What identifies the package's source code, some files, and all that these import.
 
-    Of installed packages, {`package torch`: its version}; those whose name is not their distribution's are read too.
-    None when a file has changed since this process began: what runs here may be what it was before.
+    {`engine compile`: …, `source graphs/gpt2.py`: …}; of distributions `{package torch: its version}`. The package's
+    files are told by folder, those with something left out one by one. None where a file cannot be read, or has changed
+    since this process began: what runs here may be what it was before.
     """
+    gone: defaultdict[Path, set[str]] = defaultdict(set)
+    for body in left_out:
+        gone[body.file].add(body.name)
+
+    def digest(file: Path) -> str:
+        return digest_of(file, frozenset(gone.get(file, ())))
+
+    try:
+        return _engine(digest, gone) | _model(digest, files)
+    except (OSError, ValueError, Untrusted):  # ValueError: no text, or no Python, though the process runs it
+        return None
+
+
+def _engine(digest: Callable[[Path], str], gone: Collection[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
-    waiting = list(dict.fromkeys(file.resolve() for file in files))
-    seen = set(waiting)
+    folders = defaultdict[str, list[str]](list)
+    for name, file in engine().items():
+        if file in gone:
+            found[f"source {name}"] = digest(file)
+        else:
+            folders[name.partition("/")[0]].append(f"{name} {digest(file)}")
+    for name, lines in folders.items():
+        found[f"engine {name}"] = sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return found
+
+
+def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, str]:
+    """Of the files that are not the engine's, and those that they import."""
+    found: dict[str, str] = {}
+    seen = {file for file in (file.resolve() for file in files) if _counts(file)}
+    folders = {file.parent for file in seen if not name_of(file) and not is_installed(file)}
+    seen |= {file for file in loaded_below(folders) if _counts(file)}
+    waiting = sorted(seen)
     while waiting:
         file = waiting.pop()
-        if file.stat().st_mtime > STARTED:
-            return None
-        bodies: frozenset[str] = frozenset(body.name for body in left_out if body.file == file)
-        name = f"source {file.parent.name}/{file.name}"
-        found[name] = found.get(name, "") + _digest(file, bodies)
-        for module in _imports(file):
-            place = beside(file, module) or _place(module)
-            if isinstance(place, str):
-                found[f"package {module.partition('.')[0]}"] = place
-            elif place and place not in seen:
+        name = name_of(file)
+        key = f"source {name or f'{file.parent.name}/{file.name}'}"
+        found[key] = found.get(key, "") + digest(file)
+        imports = imported(file)
+        if not name:  # of the package's own files `tools` says what they use
+            found |= imports.versions
+        for place in imports.files:
+            if place not in seen and _counts(place):
                 seen.add(place)
                 waiting.append(place)
     return found
 
 
-def source_of(module: str) -> str:
-    """What identifies the source of one module of ours, without what it imports."""
-    place = _place(module)
-    assert isinstance(place, Path), module
-    return _digest(place)
+def _counts(file: Path) -> bool:
+    """Whether a file is the model's own: a family's, or one outside of the package and of Python's library."""
+    name = name_of(file)
+    return name in family_files() if name else is_installed(file) or not str(file).startswith(_LIBRARIES)
 
 
 @cache
-def _place(module: str) -> Path | str | None:
-    """The file of a module to be read; the version of the package that holds it; None when there is nothing to tell."""
-    from importlib.metadata import PackageNotFoundError, version
-    from importlib.util import find_spec
+def files_of(kind: type) -> frozenset[Path]:
+    """The files that define a class: its module's, which one that runpy ran lacks, and its methods'."""
+    places = {getattr(sys.modules.get(kind.__module__), "__file__", None)}
+    places |= {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
+    return frozenset(Path(place).resolve() for place in places if place and not place.startswith("<"))
 
-    top = module.partition(".")[0]
-    if not top or top in sys.stdlib_module_names:  # a relative import of an installed package
+
+def files_behind(made: Any) -> Iterator[Path]:
+    """The files of a function and of what it wraps, of a class and its bases, of another object's class."""
+    if isinstance(made, partial):
+        yield from files_behind(made.func)
+        return
+    if hasattr(made, "__wrapped__"):
+        yield from files_behind(made.__wrapped__)
+    function = getattr(made, "__func__", made)
+    if isinstance(function, FunctionType):
+        yield Path(function.__code__.co_filename).resolve()
+        return
+    for kind in (made if isinstance(made, type) else type(made)).__mro__:
+        if not _is_builtin(kind):
+            yield from files_of(kind)
+
+
+def _is_builtin(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def body_of(kind: type, method: str) -> Body | None:
+    """A method's body, where the class defines it itself, as an ordinary function."""
+    function = vars(kind).get(method)
+    if not isinstance(function, FunctionType) or function.__code__.co_qualname != f"{kind.__qualname__}.{method}":
         return None
-    if top != "bringup":
-        try:
-            return version(top)
-        except PackageNotFoundError:
-            pass
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):  # a name in a module, not a module; `__main__`
-        return None
-    return Path(spec.origin).resolve() if spec and spec.origin and spec.origin.endswith(".py") else None
-
-
-@cache
-def _parsed(file: Path) -> tuple[str, ast.Module]:
-    text = file.read_text("utf-8")
-    return text, ast.parse(text)
-
-
-@cache
-def _imports(file: Path) -> tuple[str, ...]:
-    """Every module that a file may import, with the dots of a relative import; for `from a import b` also `a.b`."""
-    names: dict[str, None] = {}
-    for node in ast.walk(_parsed(file)[1]):
-        if isinstance(node, ast.Import):
-            names |= dict.fromkeys(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (node.module or "")
-            dot = "." if node.module else ""
-            names |= dict.fromkeys([start, *(f"{start}{dot}{alias.name}" for alias in node.names)])
-    return tuple(names)
-
-
-@cache
-def _digest(file: Path, left_out: frozenset[str] = frozenset()) -> str:
-    """Of a file's text without the bodies that are left out."""
-    text, tree = _parsed(file)
-    gone = {line for name, lines in _bodies(tree, "") if name in left_out for line in lines}
-    kept = (line for number, line in enumerate(text.splitlines(), 1) if number not in gone)
-    return hashlib.sha256("\n".join(kept).encode()).hexdigest()[:16]
-
-
-def _bodies(node: ast.AST, prefix: str) -> Iterator[tuple[str, range]]:
-    """Qualified name and lines of every function's body."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef):
-            yield prefix + child.name, range(child.body[0].lineno, (child.end_lineno or child.lineno) + 1)
-        elif isinstance(child, ast.ClassDef):
-            yield from _bodies(child, f"{prefix}{child.name}.")
+    return Body(Path(function.__code__.co_filename).resolve(), function.__code__.co_qualname)

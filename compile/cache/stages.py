@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from hashlib import sha256
-from typing import cast
+from pathlib import Path, PurePath
+from types import FunctionType
+from typing import Any
 
-from bringup.compile.cache.sources import Body, body_of, digests, file_of, source_of
+from bringup.compile.cache.package import TRACING, tools
+from bringup.compile.cache.sources import Body, body_of, digests, files_of
 from bringup.compile.stages import Layout, Stage
 from bringup.graphs.graph import Graph
 from bringup.graphs.module import Module
 
-# The modules that trace and encode; editing one makes every stage anew.
-TRACING = (
-    "bringup.compile.export",
-    "bringup.compile.stages",
-    "bringup.compile.traced",
-    "bringup.compile.lower.mlir",
-    "bringup.compile.run.torch",
-    "bringup.graphs.torch_module",
-)
-_TOOLS = ("torch", "torch-mlir")
+# The methods of modules and graphs that are traced: no weight depends on their bodies.
+TRACED = ("forward", "prologue", "epilogue", "final")
 
 
 def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[str, str] | None:
     """Everything that decides what `stage` becomes, by name; None where that cannot be told."""
-    owner, kinds, others = _parts(graph, stage)
+    owner, inside, outside = _parts(graph, stage)
     structure = spelled(owner.likeness())
-    sources = digests(map(file_of, kinds), _left_out(graph, stage, kinds, others))
+    sources = digests((file for kind in inside for file in files_of(kind)), _left_out(graph, stage, inside, outside))
     if structure is None or sources is None:
         return None
     return {
@@ -39,22 +34,9 @@ def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[
         "context": f"{layout.context} tokens, {layout.max_blocks} blocks",
         "dtype": graph.dtype,
         "structure": sha256(structure.encode()).hexdigest()[:16],
-        "tools": ", ".join(tools()),
+        "tools": tools(TRACING),
         **sources,
-        **{f"source {name}": source_of(name) for name in TRACING},
     }
-
-
-def tools() -> Iterator[str]:
-    """Name and version of what traces."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    yield f"python {platform.python_version()}"
-    for name in _TOOLS:
-        try:
-            yield f"{name} {version(name)}"
-        except PackageNotFoundError:
-            continue
 
 
 def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:
@@ -67,17 +49,32 @@ def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:
             mine = path == stage.path or path.startswith(f"{stage.path}.")
         else:
             mine = not path.startswith(f"{graph.layer_path}.")
-        (inside if mine else outside).update(kind for kind in type(module).__mro__ if issubclass(kind, Module))
+        (inside if mine else outside).update(bases(module))
     return owner, inside, outside - inside
 
 
-def _left_out(graph: Graph, stage: Stage, kinds: set[type], others: set[type]) -> set[Body]:
+def bases(module: Module) -> Iterator[type]:
+    """A module's class and those that it inherits from."""
+    return (kind for kind in type(module).__mro__ if kind is not object)
+
+
+def _left_out(graph: Graph, stage: Stage, inside: set[type], outside: set[type]) -> set[Body]:
     """The bodies that run in other stages only."""
-    elsewhere = {"prologue": ("epilogue",), "layer": ("prologue", "epilogue")}.get(stage.part, ("prologue",))
-    graphs = [kind for kind in type(graph).__mro__ if issubclass(kind, Graph)]
-    return {body_of(kind, "forward") for kind in others} | {
-        body_of(kind, method) for kind in graphs for method in elsewhere
-    }
+    elsewhere = {"prologue": ("epilogue", "final"), "layer": TRACED[1:]}.get(stage.part, ("prologue",))
+    bodies = {body_of(kind, "forward") for kind in outside if issubclass(kind, Module)}
+    for kind in type(graph).__mro__:
+        if issubclass(kind, Graph):
+            bodies |= {body_of(kind, method) for method in elsewhere}
+    return {body for body in bodies if body} - set(_bodies_used(inside, elsewhere))
+
+
+def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[Body]:
+    """Bodies that a stage's classes took from others by assignment: `forward = Other.forward`."""
+    for kind in inside:
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType) and not (issubclass(kind, Graph) and name in elsewhere):
+                code = value.__code__
+                yield Body(Path(code.co_filename).resolve(), code.co_qualname)
 
 
 def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
@@ -89,11 +86,35 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
 
 
 def spelled(value: object) -> str | None:
-    """A text that is equal for equal settings in every process; None for a value that has none."""
+    """A text that is equal for equal settings in every process, and for no others; None for a value that has none."""
     if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
+        return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
+        return f"{type(value).__qualname__} {value!r}"
+    made: Any = value
+    kind = type(made).__qualname__
     if isinstance(value, tuple | list):
-        parts = [spelled(part) for part in cast("Sequence[object]", value)]
-        return None if None in parts else f"({', '.join(map(str, parts))})"
-    text = repr(value)
-    return None if " at 0x" in text else text
+        return _joined(kind, made)
+    if isinstance(value, set | frozenset):
+        return _joined(kind, made, in_order=False)
+    if isinstance(value, Mapping):
+        return _joined(kind, made.items())
+    if is_dataclass(value):
+        settings: list[object] = [getattr(made, field.name) for field in fields(made)]
+        return _joined(kind, [made.__class__, *settings])
+    return _of_array(made)
+
+
+def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> str | None:
+    parts = [spelled(value) for value in values]
+    if None in parts:
+        return None
+    said = [str(part) for part in parts]
+    return f"{kind}({', '.join(said if in_order else sorted(said))})"
+
+
+def _of_array(value: Any) -> str | None:
+    """Of numpy's arrays and numbers all their bytes: what they print leaves some out."""
+    if type(value).__module__ != "numpy" or value.dtype.hasobject:
+        return None
+    return f"{value.dtype} {value.shape} {sha256(value.tobytes()).hexdigest()}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bringup.compile.cache.identity import State, state_of
 from bringup.compile.cache.store import Inputs, Store
 from bringup.compile.contents import write_weights
 from bringup.compile.disk import remember, sha256
@@ -26,6 +27,7 @@ class Placed:
 
     told: str
     inputs: Inputs | None
+    digest: str
     seconds: float
     warnings: Sequence[Diagnostic] = ()
 
@@ -33,52 +35,69 @@ class Placed:
         """Remembers where they are, once they lie where they will stay."""
         if self.inputs:
             file = file.resolve()
-            kept = json.dumps({"path": str(file), "state": _state(file), "digest": sha256(file)}).encode()
+            kept = json.dumps({"path": str(file), "state": _state(file), "digest": self.digest}).encode()
             store.put(KIND, self.inputs, kept, what=f"weights of {file.parent.name}", seconds=self.seconds)
 
 
-def place_weights(job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage) -> Placed:
-    """Links the weights that were made from these inputs, or writes them. `stage` hears the share that is written."""
+def place_weights(
+    job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage, *, verified: bool = False
+) -> Placed:
+    """Links the weights that were made from these inputs, or writes them. `stage` hears the share that is written.
+
+    Weights whose file was touched since, by a link to it too, are read and compared with their digest before they are
+    linked; with `verified`, all are.
+    """
     start = time.perf_counter()
-    if inputs and _link(store, inputs, place):
+    if inputs and (digest := _link(store, inputs, place, verified=verified)):
         told = f"weights, {_megabytes(place)}, shared with the bundle that has them"
-        return Placed(told=told, inputs=inputs, seconds=0.0)
+        return Placed(told=told, inputs=inputs, digest=digest, seconds=0.0)
     warnings: list[Diagnostic] = []
     write_weights(job, context, place, stage.advance, warnings.append)
     return Placed(
         told=f"weights, {_megabytes(place)}",
         inputs=None if warnings else inputs,  # whoever links them should be warned too
+        digest=sha256(place),
         seconds=time.perf_counter() - start,
         warnings=warnings,
     )
 
 
-def _link(store: Store, inputs: Inputs, place: Path) -> bool:
-    """Two bundles then share one file on disk, which neither of them writes to; across file systems it is copied."""
+def _link(store: Store, inputs: Inputs, place: Path, *, verified: bool) -> str:
+    """Two bundles then share one file on disk, which neither of them writes to; across file systems it is copied.
+
+    Gives the file's digest, "" where there is no such file.
+    """
     kept = store.get(KIND, inputs)
     if kept is None:
-        return False
+        return ""
     words = json.loads(kept)
-    file = Path(words["path"])
+    file, digest = Path(words["path"]), str(words["digest"])
     try:
-        if _state(file) != words["state"]:
-            return False
+        before = _state(file)
+        if (verified or before != words["state"]) and sha256(file, fresh=True) != digest:
+            return ""
         try:
             os.link(file, place)
-            remember(place, words["digest"])
         except OSError:  # another file system, or one without links
             shutil.copyfile(file, place)
-            return _state(file) == words["state"]
+        if _content(_state(file)) != _content(before):
+            place.unlink()
+            return ""
+        remember(place, digest)
     except OSError:  # it is gone, or there is no room for it: making it anew will tell
         place.unlink(missing_ok=True)
-        return False
-    return True
+        return ""
+    return digest
 
 
-def _state(file: Path) -> list[int]:
-    """What changes when a file is written to or replaced."""
-    stat = file.stat()
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+def _state(file: Path) -> State:
+    return state_of(file.stat())
+
+
+def _content(state: State) -> State:
+    """What writing to a file changes; a link to it changes only the time of its last change of any kind."""
+    size, written, _, *place = state
+    return [size, written, *place]
 
 
 def _megabytes(file: Path) -> str:

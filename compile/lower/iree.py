@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from bringup.compile.children import die_with
+from bringup.compile.environment import minimal
 
 # Aggressive fusion puts GPT-2's embedding gather into LayerNorm and exceeds the stack limit of 32 KiB.
 _COMMON = (
@@ -126,7 +127,7 @@ class Compilation:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"TMPDIR": str(self.source.parent)},  # its own temporary files go with the folder
+                env=minimal(TMPDIR=str(self.source.parent)),  # its own temporary files go with the folder
                 preexec_fn=partial(die_with, os.getpid()),
             )
 

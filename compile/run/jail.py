@@ -1,7 +1,7 @@
 """Work on a file that may be a bomb, in a process of its own that may use so much time and memory and no more.
 
-Time is the processor's, so that a busy machine refuses nothing. The child gets no more than what it is given on stdin,
-and its stderr is not shown.
+Time is the processor's, so that a busy machine refuses nothing. The child gets no more than what it is given on stdin:
+of this process's environment only what Python needs to start. Its stderr is not shown.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ class Overrun(Exception):
 
 def confined(script: str, asked: bytes, *, seconds: float, megabytes: int) -> bytes:
     """What `script`, a file beside this one, writes to stdout when it reads `asked`. Raises Overrun."""
+    from bringup.compile.environment import minimal  # not at the top: the child, which runs this file, needs none of it
+
     here = Path(__file__)
     command = [sys.executable, "-P", str(here), str(here.with_name(script)), str(seconds), str(megabytes << 20)]
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=WALL, check=False, env=_environment())
+        done = subprocess.run(
+            command, input=asked, capture_output=True, timeout=WALL, check=False, env=minimal(**QUIET)
+        )
     except subprocess.TimeoutExpired:
         raise Overrun(f"took over {WALL} s") from None
     if done.returncode == 0:
@@ -32,12 +36,6 @@ def confined(script: str, asked: bytes, *, seconds: float, megabytes: int) -> by
     if done.returncode in (-_signal("SIGPROF"), -_signal("SIGXCPU")):
         raise Overrun(f"took over {seconds:g} s of processor time")
     raise Overrun(f"took over {megabytes} MB of memory, or crashed (exit code {done.returncode})")
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, **QUIET}
 
 
 def _signal(name: str) -> int:

@@ -36,8 +36,7 @@ def declare(**params: Param) -> Signature:
     named = {name.replace("__", "."): leaf for name, leaf in params.items()}
     rows = {}
     for name, leaf in named.items():
-        axis, _, count = leaf.pack.partition(":")
-        rows[name] = Declared(name, leaf.axes, leaf.declared_dtype or "float32", (axis, int(count)) if axis else None)
+        rows[name] = Declared(name, leaf.axes, leaf.declared_dtype or "float32", leaf.pack)
     return Signature(rows)
 
 

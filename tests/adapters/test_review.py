@@ -15,7 +15,6 @@ from bringup.adapters.rules import Adapter, tied
 from bringup.adapters.slicing import slice_plan
 from bringup.adapters.values import cast, scale
 from bringup.diagnostics import BringupError
-from bringup.graphs.axes import AxesError
 from bringup.graphs.module import Module, Param
 from tests.adapters.layouts import declare
 
@@ -175,9 +174,3 @@ def test_a_tie_that_cannot_be_compared_is_a_finding_and_no_crash():
     tensors = {"head": np.ones((3, 3), FLOAT), "wte": np.ones((3, 3), FLOAT)}
     plan, _ = planned(table, tensors, head=Param("a b", a=3, b=3))
     assert [problem.code for problem in plan.problems] == ["BU106"]
-
-
-@pytest.mark.parametrize("pack", ["out:8", "foo:2", "out", "out:x"])
-def test_a_packing_that_does_not_fit_is_refused(pack):
-    with pytest.raises(AxesError):
-        Param("out in", {"out": 12, "in": 4}, dtype="int4", pack=pack)

@@ -120,11 +120,17 @@ class Mini:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def compile(self, *words: str, cache: str = "cache") -> subprocess.CompletedProcess[str]:
-        """`bringup compile ./mini.py` with weights that depend on nothing but their names."""
+    def compile(
+        self, *words: str, cache: str = "cache", package: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`bringup compile ./mini.py` with weights that depend on nothing but their names.
+
+        `package` is the folder of another installation.
+        """
         command = [sys.executable, "-m", "bringup", "compile", "./mini.py", "--checkpoint", "dummy"]
         command += ["--config", "config.json", *words]
-        places = {"BRINGUP_COMPILE_CACHE": str(self.folder / cache), "PYTHONPATH": str(self.folder)}
+        path = ":".join(map(str, [package, self.folder] if package else [self.folder]))
+        places = {"BRINGUP_COMPILE_CACHE": str(self.folder / cache), "PYTHONPATH": path}
         return subprocess.run(
             command, cwd=self.folder, env=os.environ | places, capture_output=True, text=True, check=True
         )

@@ -1,0 +1,88 @@
+"""The installed package as an input of all that it makes: which of its files count, and which distributions it uses.
+
+Every Python file of the package counts, but for two kinds. `cli` and `render` show results: nothing that makes one
+imports them. The files of a family, its graph and its adapter, count where they are used: `sources` finds them by the
+imports of the model's own files, for no other file of the package imports them. Data files are pages of help, styles
+and a table of measurements, which no result depends on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bringup import __version__
+from bringup.graphs.registry import FAMILIES
+
+APART = ("bringup/cli", "bringup/render")
+_PARTS = ("graphs", "adapters", "compile")  # packages of their own, wherever they are installed
+_SKIPPED = (*APART, *(f"bringup/{part}" for part in _PARTS))
+
+# What weights are computed with, and what else takes part in tracing and in the rest of a bundle.
+COMPUTING = ("numpy", "ml_dtypes", "gguf")
+TRACING = (*COMPUTING, "torch", "torch-mlir")
+BUNDLING = (*TRACING, "iree-base-compiler", "iree-base-runtime", "tokenizers", "jinja2")
+
+
+@cache
+def tools(names: tuple[str, ...]) -> str:
+    """This package, Python and distributions, each with its version, as far as they are installed."""
+    return ", ".join([f"bringup {__version__}", f"python {platform.python_version()}", *_versions(names)])
+
+
+def _versions(names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+
+
+def name_of(file: Path) -> str:
+    """`graphs/layers/linear.py`, `bringup/spec.py`; "" for a file that is not of this package."""
+    for name, folder in _folders().items():
+        start = f"{folder}/"
+        if str(file).startswith(start):
+            return f"{name}/{str(file).removeprefix(start)}"
+    return ""
+
+
+@cache
+def engine() -> Mapping[str, Path]:
+    """Every file that counts for all models, by name. Raises OSError where the package is not installed as files."""
+    found = {name: path for part, folder in _folders().items() for name, path in _below(part, str(folder))}
+    return {name: Path(path) for name, path in sorted(found.items()) if name not in family_files()}
+
+
+@cache
+def family_files() -> frozenset[str]:
+    """The files of our own families, by name."""
+    places = (place for family in FAMILIES for place in (family.graph, family.config, family.adapter, family.dialect))
+    modules = (place.partition(":")[0] for place in places if isinstance(place, str))
+    return frozenset(module.removeprefix("bringup.").replace(".", "/") + ".py" for module in modules)
+
+
+@cache
+def _folders() -> Mapping[str, Path]:
+    """The package's parts first: where they are not below the package itself, links to them may be."""
+    modules = {part: f"bringup.{part}" for part in _PARTS} | {"bringup": "bringup"}
+    return {part: Path(import_module(module).__file__ or "").resolve().parent for part, module in modules.items()}
+
+
+def _below(name: str, folder: str) -> Iterator[tuple[str, str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            inner = f"{name}/{entry.name}"
+            if entry.name.endswith(".py"):
+                yield inner, entry.path
+            elif (
+                entry.is_dir(follow_symlinks=False)
+                and inner not in APART
+                and inner.removeprefix("bringup/") not in _PARTS
+            ):
+                yield from _below(inner, entry.path)

@@ -1,0 +1,90 @@
+"""Digests of source files, whole or without some functions' bodies. A file is read again when it has changed."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from collections.abc import Iterator
+from importlib.util import cache_from_source
+from pathlib import Path
+
+from bringup import STARTED
+
+_TICK = 0.02  # seconds that a file system's clock may be late
+
+State = tuple[int, int, int, int]
+
+_digests: dict[tuple[Path, frozenset[str]], tuple[State, str]] = {}
+_trees: dict[Path, tuple[State, str, ast.Module]] = {}
+
+
+class Untrusted(Exception):
+    """A source file that may not be what this process runs."""
+
+
+def digest_of(file: Path, left_out: frozenset[str] = frozenset()) -> str:
+    """Of a file's bytes, or of its text without the bodies of the functions that are left out, by qualified name.
+
+    Raises Untrusted for a file that changed since this process began, or that is newer than the byte code that Python
+    takes for its; OSError for one that cannot be read, ValueError for one that is no Python.
+    """
+    state = _state(file)
+    known = _digests.get((file, left_out))
+    if known and known[0] == state:
+        return known[1]
+    data = "\n".join(_lines(file, left_out)).encode() if left_out else file.read_bytes()
+    made = hashlib.sha256(data).hexdigest()[:16]
+    _digests[file, left_out] = state, made
+    return made
+
+
+def parsed(file: Path) -> tuple[str, ast.Module]:
+    """A file's text and its syntax tree. Raises as `digest_of` does."""
+    state = _state(file)
+    known = _trees.get(file)
+    if known is None or known[0] != state:
+        text = file.read_text("utf-8")
+        known = _trees[file] = state, text, ast.parse(text)
+    return known[1:]
+
+
+def _state(file: Path) -> State:
+    found = file.stat()
+    if max(found.st_mtime, found.st_ctime) > STARTED - _TICK or _has_stale_bytecode(file, found):
+        raise Untrusted(file)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _has_stale_bytecode(file: Path, found: os.stat_result) -> bool:
+    """Whether Python takes older byte code for a file's: it compares sizes, and times in whole seconds.
+
+    https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation; the header's four words are a magic
+    number, flags, the time and the size, as `importlib._bootstrap_external._classify_pyc` reads them.
+    """
+    if file.suffix != ".py":
+        return False
+    place = Path(cache_from_source(str(file)))
+    try:
+        if place.stat().st_mtime_ns >= found.st_mtime_ns:
+            return False
+        head = place.read_bytes()[:16]
+    except OSError:
+        return False
+    flags, time, size = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8, 12))
+    return flags == 0 and time == int(found.st_mtime) & 0xFFFFFFFF and size == found.st_size & 0xFFFFFFFF
+
+
+def _lines(file: Path, left_out: frozenset[str]) -> Iterator[str]:
+    text, tree = parsed(file)
+    gone = {line for name, lines in _bodies(tree, "") if name in left_out for line in lines}
+    yield from (line for number, line in enumerate(text.splitlines(), 1) if number not in gone)
+
+
+def _bodies(node: ast.AST, prefix: str) -> Iterator[tuple[str, range]]:
+    """Qualified name and lines of every function's body."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield prefix + child.name, range(child.body[0].lineno, (child.end_lineno or child.lineno) + 1)
+        elif isinstance(child, ast.ClassDef):
+            yield from _bodies(child, f"{prefix}{child.name}.")
