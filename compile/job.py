@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,14 @@ def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
 
 def _nbytes(info: TensorInfo) -> int:
     return info.nbytes or DTYPES[info.dtype].nbytes(info.shape)
+
+
+def in_dtype(job: Job, dtype: str) -> Job:
+    """The job with a graph that computes in another dtype: the same modules, rules and tensors."""
+    graph = copy(job.graph)
+    graph.dtype = dtype
+    dialect = job.family.dialect(job.checkpoint.format)
+    return replace(job, graph=graph, plan=make_plan(graph.signature(), job.adapter, job.checkpoint.headers, dialect))
 
 
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:
