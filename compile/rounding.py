@@ -14,9 +14,9 @@ import numpy as np
 
 from bringup.compile.parity import TOLERANCE, Difference, relative
 
-# Two correct programs that round at other places have noise of one size. Over the 19 families (benchmarked in
-# tests/compile/test_verify_rounding.py) the median row of ours has 0.7 to 1.2 times the noise of the reference's, and
-# no row has over 2.9 times the larger of its own row's noise and the median row's, but where a router chose otherwise.
+# Two correct programs that round at other places have noise of one size. Over every family's configurations in
+# tests/models/test_rounding.py the median row of ours has 0.7 to 1.3 times the reference's noise, whether weights
+# are calm or make attention uneven, but where a router chose otherwise.
 TYPICAL = 2.0  # median row of a phase, over the reference's
 ROW = 4.0  # every row, over the larger of the reference's row and its median row
 FEW = 8  # rows; the median of fewer is no statistic
