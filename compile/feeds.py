@@ -98,16 +98,22 @@ class _Listening:
         return results
 
 
-def feed(session: Session, tokens: Sequence[int], runs: Sequence[Run]) -> list[Feed]:
-    """Has the session take in the runs, each a beginning of `tokens`."""
+def feed(
+    session: Session, tokens: Sequence[int], runs: Sequence[Run], inputs: Mapping[str, np.ndarray] | None = None
+) -> list[Feed]:
+    """Has the session take in the runs, each a beginning of `tokens`; `inputs` have a row for each token."""
+
+    def rows(first: int, end: int) -> dict[str, np.ndarray]:
+        return {name: array[first:end] for name, array in (inputs or {}).items()}
+
     listening = session.executor = _Listening(executor := session.executor, len(tokens))
     done: list[Feed] = []
     try:
         for index, run in enumerate(runs):
             session.reset()
-            session.prefill(tokens[: run.prompt])
-            for token in tokens[run.prompt : run.end]:
-                session.decode(token)
+            session.prefill(tokens[: run.prompt], **rows(0, run.prompt))
+            for at in range(run.prompt, run.end):
+                session.decode(tokens[at], **rows(at, at + 1))
             done += _feeds(index, listening, all_logits=session.interface.all_logits)
             listening.steps.clear()
     finally:
