@@ -145,14 +145,15 @@ def _checked(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray
 def fitted(saved: Saved, job: Job, source: str) -> Saved:
     """A saved reference of a job's model. What its head gives are the logits, when there are none of that name.
 
-    Raises BU015 for tokens that are none of the model's, BU707 for names, widths and dtype.
+    Its dtype is the model's, or float32, whose numbers tell a mistake from rounding best. Raises BU015 for tokens that
+    are none of the model's, BU707 for names, widths and dtype.
     """
     vocab, dtype = job.graph.config.vocab_size, job.graph.dtype
     wrong = [token for token in saved.tokens if not 0 <= token < vocab]
     if wrong:
         raise fail("BU015", f"token {wrong[0]} of `{source}` is not in the vocabulary of {vocab}", help=_AGAIN)
-    if saved.dtype and saved.dtype != dtype:
-        help = f"verify with --dtype {saved.dtype}, or record in {dtype}"
+    if saved.dtype and saved.dtype not in (dtype, "float32"):
+        help = f"verify with --dtype {saved.dtype}, or record in float32"
         raise _mismatch(f"`{source}` was computed in {saved.dtype}, this model is {dtype}", "", help)
     known = [*_modules(job.graph), LOGITS]
     if not saved.arrays.keys() & set(known):

@@ -27,6 +27,7 @@ SCHEMA = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"
+PARITY = "parity.json"  # what `verify` found: written after sealing, so that the manifest does not list it
 _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
 
 

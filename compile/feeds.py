@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bringup.compile.program import Executor, Interface
 from bringup.compile.session import Session
+from bringup.compile.steps import chunks_of
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.graphs.graph import Graph
 
@@ -97,16 +98,22 @@ class _Listening:
         return results
 
 
-def feed(session: Session, tokens: Sequence[int], runs: Sequence[Run]) -> list[Feed]:
-    """Has the session take in the runs, each a beginning of `tokens`."""
+def feed(
+    session: Session, tokens: Sequence[int], runs: Sequence[Run], inputs: Mapping[str, np.ndarray] | None = None
+) -> list[Feed]:
+    """Has the session take in the runs, each a beginning of `tokens`; `inputs` have a row for each token."""
+
+    def rows(first: int, end: int) -> dict[str, np.ndarray]:
+        return {name: array[first:end] for name, array in (inputs or {}).items()}
+
     listening = session.executor = _Listening(executor := session.executor, len(tokens))
     done: list[Feed] = []
     try:
         for index, run in enumerate(runs):
             session.reset()
-            session.prefill(tokens[: run.prompt])
-            for token in tokens[run.prompt : run.end]:
-                session.decode(token)
+            session.prefill(tokens[: run.prompt], **rows(0, run.prompt))
+            for at in range(run.prompt, run.end):
+                session.decode(tokens[at], **rows(at, at + 1))
             done += _feeds(index, listening, all_logits=session.interface.all_logits)
             listening.steps.clear()
     finally:
@@ -121,19 +128,25 @@ def _feeds(run: int, listening: _Listening, *, all_logits: bool) -> Iterator[Fee
         yield Feed(run, entry, step, logits[:count] if all_logits else logits)
 
 
-def not_covered(interface: Interface, feeds: Sequence[Feed], spans: Sequence[int]) -> Iterator[Diagnostic]:
-    """BU709: what no step of a verification has touched."""
+def not_covered(
+    interface: Interface, feeds: Sequence[Feed], spans: Sequence[int], advice: Callable[[int], str]
+) -> Iterator[Diagnostic]:
+    """BU709: what no step of a verification has touched; `advice` says how to have so many tokens verified."""
     entries = {feed.entry for feed in feeds}
+    sizes = [entry.num_tokens for entry in interface.entries if entry.num_tokens > 1]
     longest = max(feed.end for feed in feeds)
     for entry in interface.entries:
         if entry.name not in entries:
-            yield _note(f"`{entry.name}` was not run", "give more tokens, or a longer --max-seq-len")
+            needed = _least(entry.num_tokens, sizes) if entry.num_tokens > 1 else longest + 1
+            yield _note(f"`{entry.name}` was not run", advice(needed))
     for span in spans:
         if longest <= span:
-            yield _note(
-                f"no token lies behind a window of {span}: {longest} tokens were given",
-                "verify a bundle with a longer --max-seq-len",
-            )
+            yield _note(f"no token lies behind a window of {span}: {longest} tokens were given", advice(span + 1))
+
+
+def _least(size: int, sizes: Sequence[int]) -> int:
+    """The shortest prompt that is put together with an entry of this length; see `steps.chunks_of`."""
+    return next(count for count in range(1, size + 1) if size in (taken for _, taken in chunks_of(count, sizes)))
 
 
 def _note(said: str, help: str) -> Diagnostic:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,13 @@ def with_weights(job: Job, weights: Mapping[str, Any]) -> Job:
     given = job_of(job.graph, weights)
     checkpoint = replace(given.checkpoint, tokenizer=job.checkpoint.tokenizer)
     return replace(job, adapter=given.adapter, checkpoint=checkpoint, plan=given.plan, notice="")
+
+
+def in_dtype(job: Job, dtype: str) -> Job:
+    """The job with a graph that computes in another dtype: the same modules, rules and tensors."""
+    graph = copy(job.graph)
+    graph.dtype = dtype
+    return replace(job, graph=graph, plan=make_plan(graph.signature(), job.adapter, job.checkpoint.headers))
 
 
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:

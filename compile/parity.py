@@ -9,10 +9,9 @@ import numpy as np
 
 from bringup.diagnostics import Diagnostic, Severity
 
-# Largest |difference| as a share of the largest |reference|. float32: sums in another order, some 1e-5 at a hundred
-# layers' depth, with room for a cache read in blocks. The 16-bit types: their own rounding, 2^-8 and 2^-11, a few
-# times over; transformers rounds after every operation, bringup keeps attention and norms in float32.
-TOLERANCE = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 5e-3}
+# Largest |difference| as a share of the largest |reference|, in float32: sums in another order, some 1e-5 at a hundred
+# layers' depth, with room for a cache read in blocks. The 16-bit types have no such number: see rounding.py.
+TOLERANCE = 2e-4
 # The same for one stage of a program, and for one operation, that two executors ran on equal inputs. A stage: sums in
 # another order and approximations of exp and tanh, or a few roundings. An operation: a 16-bit result may round to the
 # next number, 2^-7 or 2^-10 of its size.
@@ -24,30 +23,23 @@ OP_TOLERANCE = {"float32": 2e-5, "bfloat16": 8e-3, "float16": 1e-3}
 class Difference:
     """Logits [R, V] of one phase against the reference's.
 
-    `relative` is max |ours - reference| / max |reference|. A row's top token has to be the reference's wherever the
-    reference's margin over its second exceeds twice the row's largest difference; `exempt` counts the other rows.
+    `relative` is max |ours - reference| / max |reference|; `excess` how often the error contains its bound: at most 1
+    agrees. `wrong` rows have another top token than the reference, whose margin over its second is larger than what the
+    bound allows; `exempt` counts the rows with a smaller margin. `undecided` rows choose (experts, keys) between scores
+    that rounding cannot tell apart: the bound of a single row is not asked of them. See `rounding.judge`.
     """
 
     phase: str
     rows: int
     relative: float
+    excess: float
     wrong: int
     exempt: int
+    undecided: int = 0
 
-
-def compare(phase: str, ours: np.ndarray, reference: np.ndarray) -> Difference:
-    """Compares row by row; NaN or infinity anywhere is infinitely far."""
-    gap = np.abs(ours.astype(np.float64) - reference)
-    second, first = np.partition(reference, -2, axis=-1)[:, -2:].T
-    decided = first - second > 2 * gap.max(axis=-1)
-    equal = ours.argmax(-1) == reference.argmax(-1)
-    return Difference(
-        phase=phase,
-        rows=len(ours),
-        relative=relative(ours, reference) if np.isfinite(reference).all() else float("inf"),
-        wrong=int((decided & ~equal).sum()),
-        exempt=int((~decided).sum()),
-    )
+    @property
+    def ok(self) -> bool:
+        return self.excess <= 1 and not self.wrong  # NaN is not
 
 
 def relative(ours: np.ndarray, reference: np.ndarray) -> float:
@@ -67,13 +59,20 @@ class Layer:
     """How far a module is from the reference's module of that name, as `relative`; None where nothing was recorded.
 
     `given` compares their inputs, `output` their outputs, `alone` our output on the reference's input with the
-    reference's output: a module that departs alone is at fault, one that does not has inherited.
+    reference's output: a module that departs alone is at fault, one that does not has inherited. `bound` is what
+    `alone` may be (`output`, without it), where that is not the verification's tolerance.
     """
 
     name: str
     given: float | None
     output: float
     alone: float | None
+    bound: float | None = None
+
+    def departs(self, tolerance: float) -> bool:
+        """Whether it is off by itself; where inputs were not recorded, whether it is off at all."""
+        own = self.output if self.alone is None else self.alone
+        return not own <= (tolerance if self.bound is None else self.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class Op:
 
 @dataclass(slots=True, kw_only=True)
 class Parity:
-    """The outcome of a verification; `tolerance` bounds every difference's `relative`.
+    """The outcome of a verification; `tolerance` bounds the modules' numbers, and in float32 the logits' `relative`.
 
     `modules` compares each module with the reference; `calls` each call of the departing entry between executors, and
     `op` is the operation within the first call that departs.
@@ -121,7 +120,7 @@ class Parity:
 
     @property
     def ok(self) -> bool:
-        near = all(d.relative <= self.tolerance and not d.wrong for d in self.differences)
+        near = all(difference.ok for difference in self.differences)
         return near and not any(finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
@@ -132,14 +131,7 @@ class Parity:
     @property
     def rows(self) -> list[tuple[str, str]]:
         """For printing: phase → what was found."""
-        return [
-            (
-                d.phase,
-                f"{d.relative:.1e} of max |reference| over {d.rows} rows; "
-                f"top token wrong in {d.wrong}, too close to call in {d.exempt}",
-            )
-            for d in self.differences
-        ]
+        return [(difference.phase, _row(difference)) for difference in self.differences]
 
     def as_json(self) -> dict[str, Any]:
         """What parity.json holds; an infinite error is null."""
@@ -154,6 +146,14 @@ class Parity:
             "findings": [finding.as_json() for finding in self.findings],
         }
         return _finite(whole)
+
+
+def _row(found: Difference) -> str:
+    said = (
+        f"{found.relative:.1e} of max |reference| over {found.rows} rows, {found.excess:.2g} of what rounding allows; "
+    )
+    said += f"top token wrong in {found.wrong}, too close to call in {found.exempt}"
+    return f"{said}; choices of {found.undecided} too close to call" if found.undecided else said
 
 
 def _finite(value: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ class Reference:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()
-        self.name = f"transformers {transformers.__version__}"
+        self.name, self.dtype = f"transformers {transformers.__version__}", dtype
         self.model, told = _open(
             checkpoint,
             config,
@@ -50,34 +51,47 @@ class Reference:
         import torch
 
         with torch.no_grad():
-            return self.model(torch.tensor([tokens])).logits[0].float().numpy()
+            return self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
 
-    def generate(self, tokens: list[int], count: int) -> list[int]:
-        """Greedy tokens after a prompt, by `generate`."""
+    def observe(self, tokens: list[int]) -> Observed:
+        """Logits and activations of one forward, to be compared with after the model is gone."""
         import torch
 
-        ids = torch.tensor([tokens])
-        model: Any = self.model
-        made = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=count,
-            min_new_tokens=count,
-            do_sample=False,
-            pad_token_id=0,
-        )
-        return made[0, len(tokens) :].tolist()
+        kept: list[np.ndarray] = []
 
-    def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
-        """What every module takes and gives that has a row for each token; see `record`.
-
-        A head's shares, or the rows that go to one expert, have others.
-        """
-        import torch
+        def run() -> None:
+            kept.append(self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy())
 
         with torch.no_grad():
-            seen = record(self.model, lambda: self.model(torch.tensor([tokens])))
-        return {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)}
+            seen = record(self.model, run)
+        return Observed(
+            self.name,
+            self.dtype,
+            kept[0],
+            {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a reference gave for T tokens: float32 logits [T, V], and `arrays` [T, …] as `record` names them.
+
+    Only modules that take and give a row for each token: a head's shares, or the rows that go to one expert, have
+    others.
+    """
+
+    name: str
+    dtype: str
+    whole: np.ndarray
+    arrays: Mapping[str, np.ndarray]
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """Rows for a beginning of the tokens."""
+        return self.whole[: len(tokens)]
+
+    def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
+        """What modules take and give for a beginning of the tokens."""
+        return {name: array[: len(tokens)] for name, array in self.arrays.items()}
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -14,16 +15,17 @@ import numpy as np
 
 from bringup.arguments import path, whole
 from bringup.compile.activations import Saved, fitted, load_activations, save_activations
-from bringup.compile.bundle import bundle_of, check_files, read_manifest
+from bringup.compile.bundle import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
+from bringup.compile.disk import sha256, write_file
 from bringup.compile.feeds import Run, feed, not_covered, plan_runs, windows
 from bringup.compile.job import Job, open_job
-from bringup.compile.parity import TOLERANCE, Parity, compare
-from bringup.compile.pipeline import DEFAULT_CONTEXT, build
+from bringup.compile.parity import TOLERANCE, Parity
+from bringup.compile.pipeline import DEFAULT_CONTEXT, build, context_of
 from bringup.compile.proof import Proof
-from bringup.compile.reference import Reference, known_config, record
+from bringup.compile.reference import Observed, Reference, known_config, record
 from bringup.compile.session import Session, integers, load
 from bringup.compile.steps import make_step
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, Severity, fail
 from bringup.progress import Silent
 
 if TYPE_CHECKING:
@@ -38,36 +40,42 @@ TOKENS = 61 + DECODE_STEPS
 
 
 def verify(
-    model: str | PathLike[str],
+    model: str | PathLike[str] | Job,
     checkpoint: str | PathLike[str] | None = None,
     *,
     against: str | PathLike[str] = TRANSFORMERS,
     target: str = "torch",
     dtype: str = "auto",
+    max_seq_len: int | None = None,
     prompt_tokens: Iterable[SupportsIndex] | int | None = None,
     decode_steps: int = DECODE_STEPS,
     bisect: bool = False,
     save: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Parity:
-    """Compares a bundle, or a model compiled for the occasion, with a reference on the same checkpoint and config.
+    """Compares a bundle, or a model compiled for the purpose, with a reference on the same checkpoint and config.
 
-    A model's name wins over a bundle of that name, which is written as a path (`./gpt2`, or a `Path`).
-    `against` is `transformers` or a file of saved activations. `prompt_tokens` are the prompt's ids, or how many seeded
-    random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch down to an
-    operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle gets the
-    result as parity.json. Raises BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
+    `model` is a bundle's folder, a model's name, or a job (`open_job`). A model's name wins over a bundle of that name,
+    which is written as a path (`./gpt2`, or a `Path`). A bundle has its own config, adapter, dtype, target and context;
+    of the options that choose them only `checkpoint` counts. `against` is `transformers` or a file of saved
+    activations. `max_seq_len` is the context that a model is compiled for. `prompt_tokens` are the prompt's ids, or how
+    many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch
+    down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle
+    gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016 for tokens that
+    it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
     those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
     does not serve.
     """
     against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
+    if saved and prompt_tokens is not None:
+        raise fail("BU015", f"`{against}` has the tokens of its activations", help="leave the prompt out")
     if isinstance(prompt_tokens, Iterable):
         prompt_tokens = integers(prompt_tokens)
     elif prompt_tokens is not None:
         prompt_tokens = whole("prompt_tokens", prompt_tokens, least=1)
     decode_steps = whole("decode_steps", decode_steps, least=0)
-    model = model if isinstance(model, PathLike) else path("model", model)
+    model = model if isinstance(model, PathLike | Job) else path("model", model)
     save = None if save is None else path("save", save)
     progress = progress or Silent()
 
@@ -80,23 +88,41 @@ def verify(
             stage.done(f"{parity.tokens} tokens with {parity.reference}")
         return parity
 
-    if folder := bundle_of(model):
-        manifest = read_manifest(folder)
-        check_files(folder, manifest)
-        job = _of_tokens(job_of_bundle(manifest, checkpoint))
-        saved = saved and fitted(saved, job, against)
-        parity = compared(folder, bundled=True)
-        (folder / "parity.json").write_text(json.dumps(parity.as_json(), indent=2) + "\n", "utf-8")
+    folder = None if isinstance(model, Job) else bundle_of(model)
+    if folder is not None:
+        with steady(folder) as same:
+            manifest = read_manifest(folder)
+            check_files(folder, manifest)
+            job = _of_tokens(job_of_bundle(manifest, checkpoint))
+            saved = saved and fitted(saved, job, against)
+            parity = compared(folder, bundled=True)
+            if same():  # else another bundle was put there meanwhile
+                write_parity(folder, parity, progress)
         return parity
-    job = _of_tokens(open_job(model, checkpoint, dtype=dtype))
+    job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
     if saved:  # all of this before the work of compiling
         saved = fitted(saved, job, against)
     elif job.checkpoint.format != "gguf":
         known_config(job.config)
     with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
-        context = _context(job, saved, prompt_tokens, decode_steps)
+        context = context_of(job, max_seq_len) if max_seq_len else _context(job, saved, prompt_tokens, decode_steps)
         out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
         return compared(out, bundled=False)
+
+
+def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
+    """Puts the result into a bundle as parity.json, whole or not at all; a bundle that takes no files is a warning.
+
+    It is no part of what was compiled, and the manifest does not list it: `manifest` in it is the SHA-256 of the
+    manifest.json that it belongs to.
+    """
+    whole = {"manifest": sha256(bundle / MANIFEST), **parity.as_json()}
+    try:
+        write_file(bundle / PARITY, (json.dumps(whole, indent=2) + "\n").encode())
+    except BringupError as error:
+        for finding in error.findings:
+            help = "the result stands above and is the same; --json prints it"
+            progress.warn(replace(finding, severity=Severity.WARNING, help=help))
 
 
 def _of_tokens(job: Job) -> Job:
@@ -168,32 +194,50 @@ def parity_of(
     if saved or prompt_tokens is None:
         runs = plan_runs(session.interface, cap, decode_steps, spans)
     else:
-        runs = [Run(prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens), decode_steps)]
+        prompt = prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)
+        runs = [Run(prompt, max(0, min(decode_steps, cap - prompt)))]
     length = max(run.end for run in runs)
     tokens = saved.tokens if saved else _random(0, config.vocab_size, length)
     if isinstance(prompt_tokens, list) and not saved:
         tokens = [*prompt_tokens, *tokens[len(prompt_tokens) :]]
-    reference = saved or Reference(job.checkpoint, job.config, dtype)
-    proof = Proof(session, job, reference, tokens[:length], feed(session, tokens, runs))
+    tokens = tokens[:length]
+    feeds = feed(session, tokens, runs)
+
+    def rounded() -> Observed:
+        return Reference(job.checkpoint, job.config, dtype).observe(tokens)
+
+    reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
+    proof = Proof(session, job, reference, tokens, feeds, None if saved or dtype == "float32" else rounded)
     parity = Parity(
         model=config.family,
         target=session.manifest["target"],
         dtype=dtype,
         reference=reference.name,
-        tolerance=TOLERANCE[dtype],
+        tolerance=TOLERANCE,
         tokens=length,
     )
-    wanted = proof.wanted
-    for entry in session.interface.entries:
-        feeds = [feed for feed in proof.feeds if feed.entry == entry.name]
-        if feeds:
-            ours = np.concatenate([feed.logits for feed in feeds])
-            parity.differences.append(compare(entry.name, ours, np.concatenate([feed.rows(wanted) for feed in feeds])))
+    proof.compare(parity)
     proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
-    parity.findings += not_covered(session.interface, proof.feeds, spans)
+    parity.findings += not_covered(session.interface, feeds, spans, _advice(session, job, saved, bundled=bundled))
     if save:
         proof.save(Path(save))
     return parity
+
+
+def _advice(session: Session, job: Job, saved: Saved | None, *, bundled: bool) -> Callable[[int], str]:
+    """How to have so many tokens verified."""
+
+    def advice(count: int) -> str:
+        if saved:
+            return f"record activations of at least {count} tokens"
+        if count <= session.max_seq_len:
+            return f"give a prompt of at least {count} tokens: --prompt-length {count}"
+        if count > job.graph.config.max_positions:
+            return f"the model has {job.graph.config.max_positions} positions: no prompt reaches it"
+        again = "compile the bundle" if bundled else "verify"
+        return f"{again} with --max-seq-len {count}, or longer"
+
+    return advice
 
 
 def _random(seed: int, vocab: int, count: int) -> list[int]:

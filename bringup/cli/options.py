@@ -78,7 +78,7 @@ def open_named(named: Named) -> Job:
         raise fail("BU023", f"`{model}` is a checkpoint, not a model", help=f"write --checkpoint {model}")
     return open_job(
         model,
-        _revised(model, source, named["revision"]),
+        revised(model, source, named["revision"]),
         config=named["config"],
         adapter=named["adapter"],
         dtype=named.get("dtype", "auto"),
@@ -92,7 +92,7 @@ def _is_source(text: str) -> bool:
     return is_link or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
 
 
-def _revised(model: str | None, source: str | None, revision: str | None) -> str | None:
+def revised(model: str | None, source: str | None, revision: str | None) -> str | None:
     """The source with its revision written behind it."""
     if revision is None:
         return source

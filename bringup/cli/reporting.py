@@ -68,29 +68,6 @@ def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int 
     _write(path, job, target, max_seq_len, recorder, told)
 
 
-@contextmanager
-def reporting_on(
-    path: Path | None, model: str, checkpoint: str | None, target: str, dtype: str
-) -> Generator[Reporting]:
-    """The same for the verification of a bundle or a model."""
-    from bringup.compile.bundle import bundle_of, read_manifest
-
-    folder = bundle_of(model)
-    job, context = None, None
-    if path and folder:
-        from bringup.compile.verify import job_of_bundle
-
-        manifest = read_manifest(folder)
-        job, target, context = job_of_bundle(manifest, checkpoint), manifest["target"], manifest["max_seq_len"]
-    elif path:
-        from bringup.compile.job import open_job
-
-        job = open_job(model, checkpoint, dtype=dtype)
-    with reporting(path, job, target, context) as told:
-        told.bundle = folder
-        yield told
-
-
 def _write(
     path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, told: Reporting,
     error: BringupError | None = None,

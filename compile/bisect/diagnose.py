@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bringup.compile.bisect.calls import CallError, compare_calls
-from bringup.compile.bisect.executors import Lower, lowered
+from bringup.compile.bisect.eager import Eager
+from bringup.compile.bisect.executors import lowered
+from bringup.compile.bisect.modules import misfed
 from bringup.compile.bisect.ops import Found, Operations
-from bringup.compile.bisect.replay import CallRun, arrays, readable, run_calls
+from bringup.compile.bisect.replay import readable, run_calls
 from bringup.compile.feeds import Feed
-from bringup.compile.parity import STAGE_TOLERANCE, TOLERANCE, Layer, relative
-from bringup.compile.program import Entry, Executor, Program, bound
+from bringup.compile.parity import STAGE_TOLERANCE, Layer, relative
+from bringup.compile.program import Executor, Program
+from bringup.compile.rounding import near
 from bringup.compile.run.torch import TorchExecutor
 from bringup.diagnostics import Diagnostic
 from bringup.spec import Site
@@ -38,75 +41,98 @@ def bisect(
     *,
     target: str,
     dtype: str,
+    exact: Eager,
 ) -> Departure | None:
     """Repeats the steps by torch and by `executor`, and follows the first that departs down to an operation.
 
-    A step departs when its logits or the states it leaves do. None when no step does.
+    A step departs when its logits or the states it leaves do; in 16 bits, when they are further from those of `exact`,
+    the graph in float32, than torch's rounding explains. None when no step does.
     """
     torch = TorchExecutor(program.exported, program.interface, weights)
-    departing = _first_step(torch, executor, feeds, TOLERANCE[dtype])
+    departing = _first_step(torch, executor, feeds, dtype, exact)
     if departing is None:
         return None
-    feed, what, before = departing
-    entry = next(entry for entry in program.interface.entries if entry.name == feed.entry)
-    runs = run_calls(program, entry, feed.step, weights, before)
+    entry = next(entry for entry in program.interface.entries if entry.name == departing.feed.entry)
+    runs = run_calls(program, entry, departing.feed.step, weights, departing.before)
     lower = lowered(target, weights)
-    made = Departure(feed, what)
-    made.calls = compare_calls(program, entry, runs, feed.step, before, lower)
+    made = Departure(departing.feed, departing.what)
+    made.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
     worst = STAGE_TOLERANCE[dtype]
     first = next((index for index, call in enumerate(made.calls) if not call.worst <= worst), None)
     if first is None:
-        made.finding = _whole(program, entry, runs, feed, before, lower, target, TOLERANCE[dtype])
+        made.finding = _whole(lower(program), departing, target, dtype)
         return made
-    operations = Operations(program, entry, runs[first], feed.step, lower)
+    operations = Operations(program, entry, runs[first], departing.feed.step, lower)
     made.found = operations.alone() or operations.together(worst) or operations.left(made.calls[first], worst)
-    made.finding = _op(made.found, target) if made.found else _call(made.calls[first], feed.entry, target)
+    made.finding = _op(made.found, target) if made.found else _call(made.calls[first], entry.name, target)
     return made
 
 
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step, what of it departs, torch's states before it, and what it gives: logits and states, by torch and in
+    float32.
+    """
+
+    feed: Feed
+    what: str
+    before: Arrays
+    wanted: Arrays
+    exact: Arrays
+
+    def departing(self, given: Arrays, dtype: str) -> str:
+        """The first of `given` that is not what torch gives; "" when all are."""
+        return next(
+            (name for name, array in self.wanted.items() if not near(given[name], array, self.exact[name], dtype)), ""
+        )
+
+
 def _first_step(
-    torch: TorchExecutor, executor: Executor, feeds: Sequence[Feed], tolerance: float
-) -> tuple[Feed, str, dict[str, np.ndarray]] | None:
-    """The first step that departs, by what, and torch's states before it."""
+    torch: TorchExecutor, executor: Executor, feeds: Sequence[Feed], dtype: str, exact: Eager
+) -> _Step | None:
+    """The first step that departs."""
     run = -1
     for feed in feeds:
         if feed.run != run:
             run = feed.run
             torch.reset()
             executor.reset()
+            exact.reset()
         before = torch.states()
-        wanted, given = torch.step(feed.entry, feed.step)["logits"], executor.step(feed.entry, feed.step)["logits"]
-        if not relative(given[: len(feed.logits)], wanted[: len(feed.logits)]) <= tolerance:
-            return feed, "logits", before
-        left = executor.states()
-        for name, state in torch.states().items():
-            if not relative(readable(left[name]), readable(state)) <= tolerance:
-                return feed, name, before
+        wanted = _results(torch, feed)
+        right = wanted if dtype == "float32" else _of_graph(exact, feed, wanted)
+        step = _Step(feed, "", before, wanted, right)
+        if what := step.departing(_results(executor, feed), dtype):
+            return replace(step, what=what)
     return None
 
 
-def _whole(
-    program: Program,
-    entry: Entry,
-    runs: Sequence[CallRun],
-    feed: Feed,
-    before: Mapping[str, np.ndarray],
-    lower: Lower,
-    target: str,
-    tolerance: float,
-) -> Diagnostic:
+def _results(executor: Executor, feed: Feed) -> dict[str, np.ndarray]:
+    """The logits of a step that count, and every state it leaves, as far as a step can read it."""
+    logits = executor.step(feed.entry, feed.step)["logits"]
+    states = {name: readable(state) for name, state in executor.states().items()}
+    return {"logits": logits[: len(feed.logits)], **states}
+
+
+def _of_graph(exact: Eager, feed: Feed, like: Arrays) -> dict[str, np.ndarray]:
+    """The same, as the graph computes it in float32."""
+    count = feed.end - feed.first
+    logits = exact(feed.step).float().numpy()[count - len(feed.logits) : count]
+    states = {name: readable(buffer.numpy()) for name, buffer in exact.module.named_buffers() if name in like}
+    return {"logits": logits, **states}
+
+
+def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:
     """Every call is right by itself: is it what is compiled across calls, or is the bundle another program?"""
-    fresh = lower(program)
-    fresh.set_states(before)
-    given, left = fresh.step(entry.name, feed.step)["logits"], fresh.states()
-    worst = relative(given, runs[-1].outputs[-1].float().numpy())
-    for run in runs:
-        kept = zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True)
-        worst = max([worst, *(relative(readable(left[name]), readable(state)) for name, state in kept)])
-    if worst <= tolerance:
-        said = f"the program of the bundle departs in `{feed.entry}`; compiled again for `{target}`, the graph does not"
+    entry = step.feed.entry
+    fresh.set_states(step.before)
+    if not step.departing(_results(fresh, step.feed), dtype):
+        said = f"the program of the bundle departs in `{entry}`; compiled again for `{target}`, the graph does not"
         return _bu702(said, "compile it again: another version of the graph or of a tool made this bundle")
-    said = f"every call of `{feed.entry}` agrees with torch when compiled by itself, together they do not"
+    said = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
     return _bu702(said, f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files")
 
 
@@ -159,20 +185,38 @@ def weights_changed(
 def module_departs(
     layers: Sequence[Layer], layer: Layer, reference: str, tolerance: float, sources: tuple[str, ...]
 ) -> Diagnostic:
-    """BU701 for a module that departs by itself, or for the first that departs."""
+    """BU701 for a module that departs by itself; where inputs were not recorded, for the first that departs."""
     error = layer.output if layer.alone is None else layer.alone
     inner = [other for other in layers if other.name.startswith(f"{layer.name}.") and other.alone is not None]
     if layer.alone is None:
         how = ""
-    elif inner and all((other.alone or 0.0) <= tolerance for other in inner):
+    elif inner and not any(other.departs(tolerance) for other in inner):
         how = "; each of its parts agrees on the reference's inputs, so its own forward is at fault"
     else:
         how = "; it departs on the reference's own input too"
+    if layer.bound is None:
+        limit = f"of max |reference|, tolerance {tolerance:g}"
+    else:
+        limit = f"of the reference's root mean square, where rounding explains {layer.bound:.1e}"
     return Diagnostic(
         code="BU701",
-        message=f"the first module that departs from {reference} is `{layer.name}`: "
-        f"{error:.1e} of max |reference|, tolerance {tolerance:g}{how}",
+        message=f"the first module that departs from {reference} is `{layer.name}`: {error:.1e} {limit}{how}",
         help="look at its forward and at the rules of its parameters: `bringup explain PARAMETER`",
         parameter=layer.name,
         sources=sources,
+    )
+
+
+def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> Diagnostic:
+    """BU701 for a graph that departs though each of its modules agrees on the reference's own input."""
+    if not layers:
+        said = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
+        return Diagnostic(code="BU701", message=said, help="record what its modules take and give; see docs/verify.md")
+    first = misfed(layers, tolerance)
+    where = f"the first module with another input than the reference's is `{first.name}`" if first else "at its end"
+    return Diagnostic(
+        code="BU701",
+        message=f"the graph departs from {reference}, and each of its modules agrees on the reference's own input: "
+        f"the fault is in the code between modules; {where}",
+        help="look at `prologue`, `final` and `epilogue` of the graph, and at the forward of what holds that module",
     )

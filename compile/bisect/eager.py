@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from bringup.adapters.materialise import materialise
 from bringup.compile.job import Job
-from bringup.compile.parity import Layer, relative
 from bringup.compile.reference import INPUT
 from bringup.compile.run.torch import to_tensor
 from bringup.compile.steps import slots_for
@@ -30,10 +30,11 @@ class Eager:
             owner, _, leaf = name.rpartition(".")
             parameter = torch.nn.Parameter(to_tensor(array), requires_grad=False)
             self.module.get_submodule(owner)._parameters[leaf] = parameter
-        for owner in self.module.modules():
-            for name, buffer in list(owner._buffers.items()):
-                if buffer.is_meta:
-                    owner._buffers[name] = torch.zeros(buffer.shape, dtype=buffer.dtype)
+        self.states = [name for name, buffer in self.module.named_buffers() if buffer.is_meta]
+        for name in self.states:
+            owner, _, leaf = name.rpartition(".")
+            buffer = self.module.get_buffer(name)
+            self.module.get_submodule(owner)._buffers[leaf] = torch.zeros(buffer.shape, dtype=buffer.dtype)
 
     def __call__(self, step: Mapping[str, np.ndarray]) -> Tensor:
         """Logits of every row of a step, which holds what the model takes beside tokens as well."""
@@ -45,13 +46,18 @@ class Eager:
                 x = layer(x, *shared, fields)
             return self.module.epilogue(x)
 
-    def layers(self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> tuple[list[Layer], Shapes]:
-        """Each module of one step beside the reference's rows of it, in the order in which modules end.
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for name in self.states:
+            self.module.get_buffer(name).zero_()
+
+    def observe(self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> tuple[list[Seen], Shapes]:
+        """Each module of one step that the reference has too, in the order in which modules end.
 
         `theirs` is keyed as `record` does it: [count, …] for the step's tokens without padding. Also gives the shapes
         of the outputs that the reference has in another shape.
         """
-        found: list[Layer] = []
+        found: list[Seen] = []
         odd: Shapes = {}
         busy = False
 
@@ -65,20 +71,16 @@ class Eager:
                 if ours is None or ours[0].size != wanted[0].size:
                     odd[name] = () if ours is None else ours.shape
                     return
-                given, alone = None, None
                 taken, x = theirs.get(name + INPUT), _rows(args[:1], len(wanted))
+                given = alone = None
                 if taken is not None and x is not None and x.size == taken.size:
-                    given = relative(x.reshape(-1), taken.reshape(-1))
+                    given = x.reshape(taken.shape)
                     busy = True
-                    alone = relative(_alone(module, args, taken).reshape(-1), wanted.reshape(-1))
+                    alone = _alone(module, args, taken).reshape(wanted.shape)
                     busy = False
-                error = relative(ours.reshape(-1), wanted.reshape(-1))
-                exact = x is None and not any(
-                    _is_float(arg) for arg in args
-                )  # token ids are equal: nothing is inherited
-                found.append(
-                    Layer(name=name, given=0.0 if exact else given, output=error, alone=error if exact else alone)
-                )
+                elif x is None and not any(_is_float(arg) for arg in args):
+                    alone = ours.reshape(wanted.shape)  # of token ids, which are equal
+                found.append(Seen(name, ours.reshape(wanted.shape), given, alone))
 
             return hook
 
@@ -90,6 +92,19 @@ class Eager:
             for hook in hooks:
                 hook.remove()
         return found, odd
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a module took and gave, and what it gives for the reference's own input: float32 [count, …].
+
+    `given` is None where the reference has no input of that size, `alone` too, but for a module of token ids.
+    """
+
+    name: str
+    output: np.ndarray
+    given: np.ndarray | None
+    alone: np.ndarray | None
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -117,12 +132,3 @@ def _rows(given: Any, count: int) -> np.ndarray | None:
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.ndim < 2 or len(first) < count:
         return None
     return first.detach()[:count].float().numpy()
-
-
-def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
-    """The first module that departs by itself; where inputs were not recorded, the first that departs at all."""
-    for layer in layers:
-        own = layer.output if layer.alone is None else layer.alone
-        if not own <= tolerance and not layer.output <= tolerance:
-            return layer
-    return next((layer for layer in layers if not layer.output <= tolerance), None)

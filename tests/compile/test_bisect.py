@@ -54,7 +54,7 @@ def test_the_operation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.M
     buckets = (16, 32) if name == "one-bucket" else (16,)
     session = compiled(job(checkpoint), tmp_path / "b", buckets=buckets)
     found = parity_of(session, job(checkpoint), bisect=True, save=tmp_path / "saved")
-    departing = [d.phase for d in found.differences if d.relative > found.tolerance or d.wrong]
+    departing = [difference.phase for difference in found.differences if not difference.ok]
     assert fault.entry in departing  # so that a plain `verify` fails too
     assert [finding.code for finding in found.findings if finding.severity == "error"] == ["BU704"]
     op = found.op

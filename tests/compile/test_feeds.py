@@ -45,9 +45,17 @@ def test_a_usual_program() -> None:
 def test_what_is_not_reached_is_said() -> None:
     whole = interface([16, 32])
     step = make_step(list(range(13)), 0, 16, 40)
-    notes = list(not_covered(whole, [Feed(0, "prefill_16", step, np.zeros((1, 5), np.float32))], [12, 13]))
+    notes = list(
+        not_covered(
+            whole,
+            [Feed(0, "prefill_16", step, np.zeros((1, 5), np.float32))],
+            [12, 13],
+            lambda count: f"{count} tokens",
+        )
+    )
     assert [note.code for note in notes] == ["BU709"] * 3
     assert [note.severity for note in notes] == ["note"] * 3
+    assert [note.help for note in notes] == ["17 tokens", "14 tokens", "14 tokens"]
     assert ["prefill_32" in notes[0].message, "decode" in notes[1].message, "window of 13" in notes[2].message] == [
         True
     ] * 3

@@ -145,11 +145,56 @@ def test_arrays_in_memory_have_no_source(saved, tmp_path):
         verify(str(out))
 
 
-def test_a_bundle_has_its_own_target(tmp_path):
+OWN = [
+    ["--target", "cpu"],
+    ["--dtype", "bfloat16"],
+    ["--config", "c.json"],
+    ["--adapter", "a.py"],
+    ["--allow-config", "k=why"],
+    ["--max-seq-len", "9"],
+]
+
+
+@pytest.mark.parametrize("option", OWN, ids=lambda option: option[0])
+def test_a_bundle_has_what_it_was_compiled_with(option, tmp_path):
     (tmp_path / "manifest.json").touch()
-    for option in (["--target", "cpu"], ["--dtype", "bfloat16"]):
-        result = CliRunner().invoke(cli, ["verify", str(tmp_path), *option])
-        assert (result.exit_code, "is a bundle" in result.output) == (2, True), result.output
+    result = CliRunner().invoke(cli, ["verify", str(tmp_path), *option])
+    assert (result.exit_code, f"leave out {option[0]}" in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tokens", "1,2", "--prompt-length", "3"], "either --tokens"),
+        (["--tokens", "1,2", "--against", "a.npz"], "has its own tokens"),
+        ([], "neither a model nor a checkpoint"),
+    ],
+)
+def test_options_that_do_not_go_together(words, said):
+    result = CliRunner().invoke(cli, ["verify", *words])
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+def test_what_check_takes_verify_takes(checkpoint, tmp_path):
+    """MODEL left out; a config, an adapter and an allowance of one's own; a prompt, in a context of its length."""
+    (tmp_path / "table.py").write_text(SWAPPED)
+    (tmp_path / "c.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    (checkpoint / "config.json").unlink()
+    words = ["verify", "--checkpoint", checkpoint, "--config", tmp_path / "c.json", "--adapter", tmp_path / "table.py"]
+    words += ["--allow-config", "of_mine=only a note", "--max-seq-len", "50", "--prompt-length", "33", "--json"]
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["ok"], found["tokens"]) == (True, 33 + 16)
+    assert {difference["phase"] for difference in found["differences"]} >= {"decode"}
+
+
+def test_a_prompt_of_ones_own(saved, monkeypatch):
+    given: list[Any] = []
+    monkeypatch.setattr("bringup.compile.verify.feed", lambda session, tokens, runs: given.append(tokens) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        verify("gpt2", str(saved), prompt_tokens=[5, 6, 7], decode_steps=0)
+    assert given == [[5, 6, 7]]
 
 
 # --- models that transformers does not know

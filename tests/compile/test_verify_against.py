@@ -75,7 +75,7 @@ def test_a_part_of_it_is_enough(against, activations, keep: list[str], form: str
     found = against(file.with_suffix(".safetensors"))
     assert not found.ok
     code, parameter = found.findings[0].code, found.findings[0].parameter
-    assert (code, parameter) == {"logits": ("BU702", ""), "lm_head": ("BU701", "lm_head"), FIRST: ("BU701", FIRST)}[
+    assert (code, parameter) == {"logits": ("BU701", ""), "lm_head": ("BU701", "lm_head"), FIRST: ("BU701", FIRST)}[
         keep[0]
     ]
 

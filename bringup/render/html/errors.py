@@ -22,12 +22,12 @@ def errors(record: Record) -> Section | None:
     parity = record.parity
     if parity is None:
         return None
-    heads = ("phase", "rows", "largest error", "wrong top token", "too close to call", "agrees")
+    heads = ("phase", "rows", "largest error", "of what is allowed", "wrong top token", "too close to call", "agrees")
     lead = (
         f"Against {parity.reference}; errors are the largest difference as a share of the largest value of the "
-        f"reference. Tolerance {parity.tolerance:g}."
+        f"reference. Tolerance {parity.tolerance:g}{_rounding(parity)}."
     )
-    shown: list[Inside] = [table(heads, (_phase(found, parity.tolerance) for found in parity.differences))]
+    shown: list[Inside] = [table(heads, map(_phase, parity.differences))]
     if parity.modules:
         shown.append(_by_module(record, parity))
     if parity.calls:
@@ -36,9 +36,16 @@ def errors(record: Record) -> Section | None:
     return Section("errors", "Error by layer", lead, tuple(shown))
 
 
-def _phase(found: Difference, tolerance: float) -> tuple[str, ...]:
-    agrees = "yes" if found.relative <= tolerance and not found.wrong else "no"
-    return found.phase, f"{found.rows:,}", _error(found.relative), f"{found.wrong:,}", f"{found.exempt:,}", agrees
+def _rounding(parity: Parity) -> str:
+    """What is said of the logits of a model in 16 bits."""
+    if parity.dtype == "float32":
+        return ""
+    return f" in float32; logits in {parity.dtype} may be as far off as rounding moves the reference's own"
+
+
+def _phase(found: Difference) -> tuple[str, ...]:
+    counts = f"{found.wrong:,}", f"{found.exempt:,}", "yes" if found.ok else "no"
+    return found.phase, f"{found.rows:,}", _error(found.relative), f"{found.excess:.2g}", *counts
 
 
 def _by_module(record: Record, parity: Parity) -> Html:

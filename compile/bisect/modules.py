@@ -1,0 +1,69 @@
+"""Modules of the graph beside a reference's modules of the same names: how far each is off, and which is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bringup.compile.bisect.eager import Seen
+from bringup.compile.parity import Layer, relative
+from bringup.compile.reference import INPUT
+from bringup.compile.rounding import ROW, UNIT, rms
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def compared(seen: Sequence[Seen], theirs: Arrays) -> Iterator[Layer]:
+    """Each module as `relative`, to be held to one tolerance."""
+    for module in seen:
+        wanted = theirs[module.name]
+        alone = None if module.alone is None else relative(module.alone, wanted)
+        yield Layer(name=module.name, given=_given(module, theirs), output=relative(module.output, wanted), alone=alone)
+
+
+def compared_rounded(
+    rounded: Sequence[Seen], exact: Sequence[Seen], theirs: Arrays, dtype: str, *, proven: bool
+) -> Iterator[Layer]:
+    """Each module in 16 bits; numbers are root mean squares of the median row, as shares of the reference's.
+
+    `exact` are the same modules in float32, `theirs` the reference's 16-bit inputs and outputs. Where the graph is
+    `proven` in float32, our rounding (`rounded` less `exact`) is bounded by the reference's (`theirs` less `exact`).
+    Otherwise `theirs` less `exact` is, by our own rounding.
+    """
+    for low, high in zip(rounded, exact, strict=True):
+        wanted = theirs[low.name]
+        ours, right = (low.output, high.output) if low.alone is None or high.alone is None else (low.alone, high.alone)
+        scale = max(_median(wanted), 1e-30)
+        mine, other = _median(ours - right), _median(wanted - right)
+        own, noise = (mine, other) if proven else (other, mine)
+        bound = ROW * max(noise / scale, UNIT[dtype])
+        off = _median(low.output - wanted) / scale
+        alone = None if low.alone is None else own / scale
+        yield Layer(
+            name=low.name, given=_given(low, theirs), output=off if alone is not None else own / scale, alone=alone,
+            bound=bound,
+        )  # fmt: skip
+
+
+def culprit(layers: Sequence[Layer], tolerance: float) -> Layer | None:
+    """The first module that departs by itself; see `Layer.departs`. One that only inherits is never at fault."""
+    for layer in layers:
+        if layer.departs(tolerance) and not (layer.bound is None and layer.output <= tolerance):
+            return layer
+    return None
+
+
+def misfed(layers: Sequence[Layer], tolerance: float) -> Layer | None:
+    """The first module that is right by itself and takes another input than the reference's module of that name."""
+    return next((layer for layer in layers if layer.given is not None and not layer.given <= tolerance), None)
+
+
+def _given(module: Seen, theirs: Arrays) -> float | None:
+    if module.given is None:
+        return None if module.alone is None else 0.0
+    return relative(module.given, theirs[module.name + INPUT])
+
+
+def _median(array: np.ndarray) -> float:
+    return float(np.median(rms(array)))
