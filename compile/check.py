@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.coverage import half_used, partly_read, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
+from bringup.compile.config_words import ConfigWords
+from bringup.compile.corrections import correction, explained
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
@@ -22,16 +24,18 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 
-def check(plan: Plan, model: str = "") -> Report:
+def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
     """Checks a plan both ways: every parameter is made whole, every tensor is read whole or dropped with a reason.
 
-    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap.
+    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
+    config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
     """
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
-    report.findings += missing_and_unread(plan)
+    problems = [p for p in problems if not (words and words.is_consequence(p))]
+    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources})
     site = first_sites(problems)
-    report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site)
+    report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site, words)
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":
@@ -52,9 +56,23 @@ def check(plan: Plan, model: str = "") -> Report:
 def check_job(job: Job) -> Report:
     """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
     start = time.perf_counter()
-    report = check(job.plan, job.graph.config.family)
-    report.findings = [*job.findings, *report.findings]
+    report = _checked(job)
     report.seconds = time.perf_counter() - start
+    return report
+
+
+def _checked(job: Job) -> Report:
+    words = ConfigWords(job)
+    report = check(job.plan, job.graph.config.family, words, job.findings)
+    report.findings = [*job.findings, *report.findings]
+    wrong = {finding.config_key: finding for finding in report.findings[::-1] if finding.config_key}
+    if len(report.findings) > 1 and wrong:
+        for key, size, corrected in correction(job, words):
+            rest = _checked(corrected).findings
+            if key in wrong and len(rest) + 1 < len(report.findings):
+                first = explained(wrong[key], key, size, len(report.findings) - len(rest) - 1)
+                report.findings = [first, *rest]
+                break
     return report
 
 

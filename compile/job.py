@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from bringup.adapters.readers.dicts import dict_checkpoint
 from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.adapters.rules import Adapter
-from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.compile.stand_ins import without_unknown
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+from bringup.graphs.axes import AxesError
 from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
+
+AGAIN = "correct the config and check again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Job:
     adapter_file: str | None = None
     allow: Mapping[str, str] = field(default_factory=dict[str, str])  # config keys let through, with reasons
     findings: Sequence[Diagnostic] = ()  # on the config: part of the job's check
+    unknown: frozenset[str] = frozenset()  # config keys that stand-ins were taken for
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
 
@@ -68,8 +74,10 @@ def open_job(
         )
     family = family or by_architecture(architectures(raw))
     settings, findings = family.load("config").read(raw, allow)
-    if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
-        raise BringupError(*findings)
+    findings = [*(opened.findings if opened else ()), *findings]
+    unknown = frozenset(finding.parameter for finding in findings if finding.stops)
+    if unknown:
+        raw, settings = _with_stand_ins(family, raw, findings, opened, allow)
     made = _from_file(adapter, settings) if adapter else family.load("adapter")(settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
@@ -89,7 +97,39 @@ def open_job(
         allow=allow or {},
         notice=notice,
         findings=findings,
+        unknown=unknown,
     )
+
+
+def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
+    """The job with another config. Raises as `open_job` does, AxesError where a graph of these sizes is impossible."""
+    settings, findings = job.family.load("config").read(raw, job.allow)
+    if any(finding.stops for finding in findings):
+        raise BringupError(*findings)
+    made = _from_file(job.adapter_file, settings) if job.adapter_file else job.family.load("adapter")(settings)
+    graph = job.family.load("graph")(settings, job.graph.dtype)
+    plan = make_plan(graph.signature(), made, job.checkpoint.headers, job.family.dialect(job.checkpoint.format))
+    found = [*job.checkpoint.findings, *findings]
+    return replace(job, graph=graph, adapter=made, plan=plan, config=raw, findings=found)
+
+
+def _with_stand_ins(
+    family: Family,
+    raw: Mapping[str, Any],
+    findings: Sequence[Diagnostic],
+    opened: Checkpoint | None,
+    allow: Mapping[str, str] | None,
+) -> tuple[Mapping[str, Any], Any]:
+    """The words and settings of a config with stand-ins for the sizes it lacks. Raises the findings if none fit."""
+    for words in without_unknown(raw, findings, opened.headers) if opened else ():
+        settings, again = family.load("config").read(words, allow)
+        if not any(finding.stops for finding in again):
+            with suppress(AxesError):
+                family.load("graph")(settings, "float32")
+                return words, settings
+    keys = ", ".join(f"`{finding.parameter}`" for finding in findings if finding.stops)
+    said = f"the weights were not checked: their shapes depend on {keys}"
+    raise BringupError(*findings, Diagnostic(code="BU145", message=said, severity=Severity.NOTE, help=AGAIN))
 
 
 def _open(

@@ -46,7 +46,7 @@ class BloomConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
-        if not fields.findings and hidden % heads:
+        if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):

@@ -48,7 +48,7 @@ class QWenConfig(DecoderConfig):
             **read_common(fields, windows, max_positions=8192, head_dim=128, words=WORDS, **rope),
             bias=not fields.take("no_bias", bool, True),
         )
-        if not fields.findings and (width := made.num_heads * made.head_dim) != made.hidden:
+        if not fields.doubtful and (width := made.num_heads * made.head_dim) != made.hidden:
             fields.error("BU121", f"the heads' channels are {width}, and `hidden_size` is {made.hidden}", "kv_channels")
         longest = _longest(fields, made.max_positions)
         return replace(made, ffn=max(1, made.ffn // 2), max_positions=longest)  # the published width is of gate and up
