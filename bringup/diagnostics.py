@@ -39,6 +39,7 @@ class Diagnostic:
     the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned. `stops`:
     what planning needs and this leaves unknown: "size", "layers" or "experts" (how many there are), "" for nothing.
     `config_key` is the key of config.json that alone gives an axis the size which is wrong.
+    `lost`: tensors are in a file that cannot be read, and unless `sources` names them nobody knows which.
     """
 
     code: str
@@ -56,6 +57,7 @@ class Diagnostic:
     fixes: tuple[Fix, ...] = ()
     stops: str = ""
     config_key: str = ""
+    lost: bool = False
 
     @property
     def told(self) -> str:

@@ -33,7 +33,8 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     problems = [p for p in problems if not (words and words.is_consequence(p))]
-    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources})
+    lost = next((finding for finding in known if finding.lost and not finding.sources), None)
+    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources}, lost)
     site = first_sites(problems)
     report.findings += shape_mistakes(plan, [p for p in problems if p.code == "BU102"], site, words)
     alike: dict[object, list[Problem]] = {}
@@ -64,7 +65,9 @@ def check_job(job: Job) -> Report:
 def _checked(job: Job) -> Report:
     words = ConfigWords(job)
     report = check(job.plan, job.graph.config.family, words, job.findings)
-    report.findings = [*job.findings, *report.findings]
+    said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
+    known = [finding for finding in job.findings if not finding.lost or (finding.code, finding.file) not in said]
+    report.findings = [*known, *report.findings]
     wrong = {finding.config_key: finding for finding in report.findings[::-1] if finding.config_key}
     if len(report.findings) > 1 and wrong:
         for key, size, corrected in correction(job, words):

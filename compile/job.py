@@ -67,11 +67,12 @@ def open_job(
     given = _read_config(config) if isinstance(config, str) else config
     raw = given or (opened.config if opened else None) or preset
     if raw is None:
-        raise fail(
+        missing = fail(
             "BU127",
             f"`{opened.source if opened else model}` has no config.json",
             help="give one with --config FILE, or name a model that has a published one",
         )
+        raise BringupError(*(opened.findings if opened else ()), *missing.findings)
     family = family or by_architecture(architectures(raw))
     settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
@@ -141,12 +142,12 @@ def _open(
     if checkpoint == "dummy":
         return None, "seeded dummy weights, as asked"
     if checkpoint:
-        return open_checkpoint(checkpoint), ""
+        return open_checkpoint(checkpoint, partial=True), ""
     if repository is None:
         said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
         raise fail("BU005", said, help="give a checkpoint with --checkpoint SRC")
     try:
-        return open_checkpoint(f"hf://{repository}"), ""
+        return open_checkpoint(f"hf://{repository}", partial=True), ""
     except BringupError as error:
         offline = error.findings[0].code == "BU911"
         if not offline or os.environ.get("CI"):

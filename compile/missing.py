@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from dataclasses import replace
 
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
@@ -26,10 +27,11 @@ _QUANTISED = re.compile(
 )
 
 
-def missing_and_unread(plan: Plan, known: Container[str] = ()) -> Iterator[Diagnostic]:
+def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic | None = None) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; whole sub-trees are named by their root.
 
-    `known` are absent tensors that another finding accounts for.
+    `known` are absent tensors that another finding accounts for. `lost` is the finding of a file that is not there or
+    cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
     """
     asked = _asked(plan, known)
     told = {name for p in plan.problems if p.code == "BU108" for name in scales_beside(plan, p.sources)}
@@ -50,6 +52,11 @@ def missing_and_unread(plan: Plan, known: Container[str] = ()) -> Iterator[Diagn
             paired = {*flat(pair.missing), *(name for group in pair.candidates for name in flat(group))}
             asked = {name: problems for name, problems in asked.items() if name not in paired}
             unread = [name for name in unread if name not in paired]
+    if lost and asked:
+        some = ", ".join(grouped(roots(asked, wanted)))
+        message = f"{lost.message}; {len(asked)} tensors that rules ask for are in no other file: `{some}`"
+        yield replace(lost, message=message, sources=tuple(asked))
+        asked = {}
     for names in _by_pattern(roots(asked, wanted), plan).values():
         yield _missing(plan, asked, names)
     for names in _by_pattern(roots(unread, read)).values():
