@@ -11,7 +11,7 @@ from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
 from bringup.compile.config_words import ConfigWords
-from bringup.compile.corrections import correction, explained
+from bringup.compile.corrections import corrections, explained, known_sizes
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
@@ -63,19 +63,22 @@ def check_job(job: Job) -> Report:
 
 
 def _checked(job: Job) -> Report:
+    job = known_sizes(job)
     words = ConfigWords(job)
     report = check(job.plan, job.graph.config.family, words, job.findings)
     said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
     known = [finding for finding in job.findings if not finding.lost or (finding.code, finding.file) not in said]
     report.findings = [*known, *report.findings]
-    wrong = {finding.config_key: finding for finding in report.findings[::-1] if finding.config_key}
-    if len(report.findings) > 1 and wrong:
-        for key, size, corrected in correction(job, words):
-            rest = _checked(corrected).findings
-            if key in wrong and len(rest) + 1 < len(report.findings):
-                first = explained(wrong[key], key, size, len(report.findings) - len(rest) - 1)
-                report.findings = [first, *rest]
-                break
+    sized = {"BU102", "BU122"} & {finding.code for finding in report.findings}
+    for key, size, corrected in corrections(job, words) if sized else ():
+        rest = _checked(corrected).findings
+        left = {(finding.code, finding.parameter) for finding in rest}
+        gone = [f for f in report.findings if f.code in ("BU101", "BU102") and (f.code, f.parameter) not in left]
+        gone.sort(key=lambda finding: finding.config_key != key)
+        if gone and (gone[0].config_key == key or len(rest) + 1 < len(report.findings)):
+            first = explained(gone[0], key, size, len(report.findings) - len(rest) - 1)
+            report.findings = [first, *rest]
+            break
     return report
 
 

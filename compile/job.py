@@ -110,7 +110,8 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     made = _from_file(job.adapter_file, settings) if job.adapter_file else job.family.load("adapter")(settings)
     graph = job.family.load("graph")(settings, job.graph.dtype)
     plan = make_plan(graph.signature(), made, job.checkpoint.headers, job.family.dialect(job.checkpoint.format))
-    found = [*job.checkpoint.findings, *findings]
+    said = [finding for finding in job.findings if finding.stops]
+    found = [*job.checkpoint.findings, *said, *findings]
     return replace(job, graph=graph, adapter=made, plan=plan, config=raw, findings=found)
 
 
