@@ -71,9 +71,19 @@ def in_no_file(trial: Trial) -> None:
     _sharded(trial, change)
 
 
-def no_index(trial: Trial) -> None:
-    trial.shards = 3
-    trial.on_disk(lambda folder: (folder / INDEX).write_text('{"weight_map": ', "utf-8"))
+def left_over(trial: Trial) -> None:
+    """The index is that of a model with a file more, which was re-quantised into fewer."""
+    _sharded(trial, lambda folder, owners: owners.update({"lm_head.extra": "model-extra.safetensors"}))
+
+
+def of_other_shards(trial: Trial) -> None:
+    """The weights were saved again in other files, and the old index was left."""
+
+    def change(folder: Path, owners: dict[str, str]) -> None:
+        for name in sorted(set(owners.values())):
+            (folder / name).rename(folder / name.replace("model-", "weights-"))
+
+    _sharded(trial, change)
 
 
 def truncated(trial: Trial) -> None:
@@ -86,7 +96,7 @@ def truncated(trial: Trial) -> None:
     _sharded(trial, change)
 
 
-def adapter(trial: Trial) -> None:
+def _adapter(file: str) -> Callable[[Trial], None]:
     """A LoRA that was trained on the model and saved into its folder."""
 
     def change(folder: Path) -> None:
@@ -97,9 +107,9 @@ def adapter(trial: Trial) -> None:
             f"{at}.lora_A.weight": np.ones((4, 32), np.float32),
             f"{at}.lora_B.weight": np.ones((32, 4), np.float32),
         }
-        save_file(lora, folder / "adapter_model.safetensors")
+        save_file(lora, folder / file)  # of the .bin only the name is looked at
 
-    trial.on_disk(change)
+    return lambda trial: trial.on_disk(change)
 
 
 def _case(
@@ -108,24 +118,46 @@ def _case(
     return Mutation(key=key, title=title, pain=pain, seen=seen, base="llama", spoil=spoil, code=code, names=names)
 
 
+TWICE, LOST = "vllm#54230", "huggingface_hub#4725"
+CUT = "model-00002-of-00003.safetensors"
 FOLDERS = (
-    _case("two-sets", "One file and shards with an index, of other values", 13, "transformers#30022", two_sets, "BU228", SINGLE),
-    _case("copied", "A tensor is in two shards with other values", 13, "vllm#2647", _copied(lambda a: a * 2), "BU217", GATE),
-    _case("copied-shape", "A tensor is in two shards with other shapes", 13, "vllm#2647", _copied(lambda a: a[:5]), "BU217", GATE),
-    _case("ghost", "The index names a tensor that no file has", 13, "transformers#27075", ghost, "BU216", "lm_head.bias"),
-    _case("in-no-file", "A shard has lost a tensor that the index names", 13, "transformers#27075", in_no_file, "BU216", GATE),
-    _case("no-index", "The index is cut off", 13, "huggingface_hub#1498", no_index, "BU214", INDEX),
-    _case("cut-shard", "The download of a shard stopped early", 13, "transformers#19974", truncated, "BU208", "model-00002-of-00003.safetensors"),
-    _case("adapter-beside", "A LoRA of peft lies in the model's folder", 4, "transformers#26923", adapter, "BU132", "adapter_model.safetensors"),
+    _case("two-sets", "One file stands beside an index of others", 13, "mlx-vlm#1464", two_sets, "BU228", SINGLE),
+    _case("copied", "A tensor is in two shards, with other values", 13, TWICE, _copied(lambda a: a * 2), "BU217", GATE),
+    _case(
+        "copied-cut", "A tensor is in two shards, with other shapes", 13, TWICE, _copied(lambda a: a[:5]), "BU217", GATE
+    ),
+    _case("ghost", "The index names a tensor that no file has", 13, LOST, ghost, "BU216", "lm_head.bias"),
+    _case("in-no-file", "A shard has lost a tensor that the index names", 13, LOST, in_no_file, "BU216", GATE),
+    _case("left-over", "The index names a file more", 13, "CoSER#3", left_over, "BU215", "model-extra.safetensors"),
+    _case("of-other-shards", "The index is that of other files", 13, "mlx-vlm#1827", of_other_shards, "BU215", CUT),
+    _case("cut-shard", "The download of a shard stopped early", 13, "PersuGPT.github.io#2", truncated, "BU208", CUT),
+    _case(
+        "adapter-beside",
+        "A LoRA of peft lies in the model's folder",
+        4,
+        "transformers#43746",
+        _adapter("adapter_model.safetensors"),
+        "BU132",
+        "adapter_model.safetensors",
+    ),
+    _case(
+        "adapter-bin-beside",
+        "A LoRA of peft lies in the model's folder, as a torch file",
+        4,
+        "unsloth#1107",
+        _adapter("adapter_model.bin"),
+        "BU132",
+        "adapter_model.bin",
+    ),
     Mutation(
         key="forgotten",
         title="The index leaves out a tensor that a shard has",
         pain=13,
-        seen="transformers#27075",
+        seen="vmlx-swift#388",
         base="llama",
         spoil=forgotten,
         code="BU216",
         names=GATE,
         warns=True,
     ),
-)  # fmt: skip
+)
