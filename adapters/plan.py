@@ -109,6 +109,7 @@ def make_plan(
     plan = Plan(signature, headers, prefix=adapter.prefix)
     names = Translated(headers, dialect) if dialect else adapter.names(headers)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
+    refused: dict[tuple[object, ...], list[tuple[int, Axes]]] = {}
     idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
         claims = list(adapter.matching(declared.name))
@@ -120,7 +121,7 @@ def make_plan(
         try:
             expr = _choose(plan, adapter, declared, rule, bindings, names)
             if expr is not None:
-                _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
+                _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved, refused)
         except Unbound as error:
             raise unbound(rule, error) from None
     wanted = set(chain.from_iterable(tensors for _, tensors in plan.asked))
@@ -189,6 +190,7 @@ def _plan_one(
     bindings: Mapping[str, str],
     names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
+    refused: dict[tuple[object, ...], list[tuple[int, Axes]]],
 ) -> None:
     infos, absent = names.found(expr.names(bindings))
     plan.asked.append((declared.name, [*absent, *map(NAME, infos)]))
@@ -205,6 +207,9 @@ def _plan_one(
         sources = tuple([source if isinstance(source, Computed) else next(fresh) for source in sources])
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
         return
+    if wrong_ones := refused.get(facts):
+        plan.problems += shapes(declared, rule, [(infos[at], axes) for at, axes in wrong_ones])
+        return
     scope = _scope(adapter, declared, expr, bindings, names)
     try:
         region = _evaluate(declared, expr, scope)
@@ -215,6 +220,9 @@ def _plan_one(
         return
     wrong = shapes(declared, rule, scope.misfits) or dtypes(declared, rule, region, scope)
     plan.problems += wrong
+    if scope.misfits:
+        places = {info.name: at for at, info in enumerate(infos)}
+        refused[facts] = [(places[info.name], axes) for info, axes in scope.misfits]
     if not wrong:
         sources = tuple(scope.sources)
         proved[facts] = region, sources

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bringup.compile.config_words import ConfigWords
 from bringup.compile.job import replanned
-from bringup.compile.shapes import off_axes
+from bringup.compile.shapes import Off, off_axes
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.axes import AxesError
 
@@ -26,7 +26,7 @@ MOST = 2  # corrections tried at a time: each plans the whole checkpoint
 def known_sizes(job: Job) -> Job:
     """The job with the sizes that its config does not say taken from the tensors, as far as these say them."""
     rest = set(job.unknown)
-    while found := next((c for c in corrections(job, ConfigWords(job), rest) if c[0] in rest), None):
+    while rest and (found := next((c for c in corrections(job, ConfigWords(job), rest) if c[0] in rest), None)):
         key, _, made = found
         rest.remove(key)
         job = replace(made, unknown=job.unknown - {key})
@@ -39,13 +39,18 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
     A correction holds where fewer tensors are wrong with it, and none that was not wrong before.
     """
     found: dict[str, Counter[int]] = {}
+    example: dict[Off, str] = {}
+    counts: Counter[Off] = Counter()
     for problem in job.plan.problems:
         for off in off_axes(job.plan, problem) if problem.code == "BU102" else ():
-            keys = words.of(problem.parameter, off.axis.split())
-            for key in keys:
-                stated = job.config.get(key) or (off.wanted if len(keys) == 1 else 0)
-                if isinstance(stated, int) and stated and not stated * off.found % off.wanted:
-                    found.setdefault(key, Counter())[stated * off.found // off.wanted] += 1
+            example.setdefault(off, problem.parameter)
+            counts[off] += 1
+    for off, count in counts.items():
+        keys = words.of(example[off], off.axis.split())
+        for key in keys:
+            stated = job.config.get(key) or (off.wanted if len(keys) == 1 else 0)
+            if isinstance(stated, int) and stated and not stated * off.found % off.wanted:
+                found.setdefault(key, Counter())[stated * off.found // off.wanted] += count
     ordered = sorted(found, key=lambda key: (key not in first, -found[key].total()))
     sizes = [(key, found[key].most_common(1)[0][0]) for key in ordered[:MOST]]
     for key, size in [*sizes, *_fewer_layers(job)]:

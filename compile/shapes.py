@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
 from bringup.diagnostics import Diagnostic, Sites
-from bringup.graphs.axes import shape_of, show, sizes_of
+from bringup.graphs.axes import Axes, shape_of, show, sizes_of
 from bringup.grouping import grouped
 from bringup.spec import Site
 
@@ -103,13 +104,18 @@ def _is_reversed(problem: Problem) -> bool:
 
 def off_axes(plan: Plan, problem: Problem) -> list[Off]:
     """The axes whose sizes differ, by the names of the sizes they are made of: `vocab` of `out:vocab`, `h d`."""
-    found = _shape(problem)
-    if len(found) != len(problem.axes):
+    return _off(plan.signature[problem.parameter].axes, problem.axes, problem.actual)
+
+
+@lru_cache(maxsize=4096)  # layers are alike, and so are experts
+def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
+    found = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
+    if len(found) != len(axes):
         return []
-    declared = {node.name: node for axis in plan.signature[problem.parameter].axes for node in axis.walk()}
+    declared = {node.name: node for axis in of_parameter for node in axis.walk()}
     return [
         Off(" ".join(f.name for f in declared.get(axis.name, axis).factors(set())), axis.size, size)
-        for axis, size in zip(problem.axes, found, strict=True)
+        for axis, size in zip(axes, found, strict=True)
         if axis.size != size
     ]
 
