@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from bringup.diagnostics import Diagnostic
+from tests.check.draw import Expected, matched
 from tests.check.mutations.answer import ask
-from tests.check.random_faults import Expected, draw_faults, matched
+from tests.check.random_faults import draw_faults
 
 COUNT = 500
 SAMPLE = 40
