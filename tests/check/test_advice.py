@@ -107,3 +107,26 @@ def test_look_alike_letters_are_marked(letter: str, by: str, mark: str) -> None:
     (finding,) = checked(draft).findings
     assert finding.code == "BU101"
     assert mark in finding.help
+
+
+@pytest.mark.parametrize("key", EVERY_LAYER)
+def test_no_repair_where_shapes_cannot_tell(key: str) -> None:
+    from bringup.adapters.readers.dicts import dict_checkpoint
+    from bringup.compile.check import check_job
+    from bringup.compile.fix.fixes import add_fixes
+    from bringup.compile.job import open_job
+
+    for one_is_lost in (False, True):
+        draft = small(LLAMA).copy()
+        for at, (old, new) in enumerate(EVERY_LAYER[key].items()):
+            for layer in range(draft.depth):
+                name = draft.name(f"{old}.weight", layer)
+                if one_is_lost and at:
+                    del draft.tensors[name]
+                else:
+                    draft.replace(name, draft.tensors[name], draft.name(f"{new}.weight", layer))
+        job = open_job(None, dict_checkpoint(draft.tensors, draft.config))
+        report = check_job(job)
+        add_fixes(job, report)
+        assert len(report.findings) == 2
+        assert [finding.fixes for finding in report.findings] == [(), ()]
