@@ -105,6 +105,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
     plan = Plan(signature, headers, prefix=adapter.prefix)
     names = adapter.names(headers)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
+    refused: dict[tuple[object, ...], list[tuple[int, Axes]]] = {}
     idle = cache(partial(adapter.idle, signature))
     for declared in signature.values():
         claims = list(adapter.matching(declared.name))
@@ -116,7 +117,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
         try:
             expr = _choose(plan, adapter, declared, rule, bindings, names)
             if expr is not None:
-                _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved)
+                _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved, refused)
         except Unbound as error:
             raise unbound(rule, error) from None
     wanted = set(chain.from_iterable(tensors for _, tensors in plan.asked))
@@ -185,6 +186,7 @@ def _plan_one(
     bindings: Mapping[str, str],
     names: Names,
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]],
+    refused: dict[tuple[object, ...], list[tuple[int, Axes]]],
 ) -> None:
     infos, absent = names.found(expr.names(bindings))
     plan.asked.append((declared.name, [*absent, *map(NAME, infos)]))
@@ -201,6 +203,9 @@ def _plan_one(
         sources = tuple([source if isinstance(source, Computed) else next(fresh) for source in sources])
         plan.entries[declared.name] = Entry(declared, rule, sources, region)
         return
+    if wrong_ones := refused.get(facts):
+        plan.problems += shapes(declared, rule, [(infos[at], axes) for at, axes in wrong_ones])
+        return
     scope = _scope(adapter, declared, expr, bindings, names)
     try:
         region = _evaluate(declared, expr, scope)
@@ -214,6 +219,9 @@ def _plan_one(
     wrong = shapes(declared, rule, scope.misfits) + inputs(declared, rule, scope.wrong)
     wrong = wrong or dtypes(declared, rule, region, scope)
     plan.problems += wrong
+    if scope.misfits:
+        places = {info.name: at for at, info in enumerate(infos)}
+        refused[facts] = [(places[info.name], axes) for info, axes in scope.misfits]
     if not wrong:
         sources = tuple(scope.sources)
         proved[facts] = region, sources

@@ -36,7 +36,10 @@ class Diagnostic:
     """One mistake, told once. `message` stands alone; `help` says what to do; `where` is the rule's line.
 
     `parameter` and `sources` name what is concerned, layers grouped (`h.{0..11}.attn.c_attn.weight`). `declared` is
-    the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned.
+    the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned. `stops`:
+    what planning needs and this leaves unknown: "size", "layers" or "experts" (how many there are), "" for nothing.
+    `config_key` is the key of config.json that alone gives an axis the size which is wrong.
+    `lost`: tensors are in a file that cannot be read, and unless `sources` names them nobody knows which.
     """
 
     code: str
@@ -52,6 +55,9 @@ class Diagnostic:
     file: str = ""
     tensor: str = ""
     fixes: tuple[Fix, ...] = ()
+    stops: str = ""
+    config_key: str = ""
+    lost: bool = False
 
     @property
     def told(self) -> str:

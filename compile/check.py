@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.coverage import half_used, partly_read, total_bits
 from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
+from bringup.compile.config_words import ConfigWords
+from bringup.compile.corrections import corrections, explained, known_sizes
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
-from bringup.compile.quantised import explained
+from bringup.compile.quantised import without_quantised
 from bringup.compile.scales import scale_mistakes
 from bringup.compile.shapes import first_sites, shape_mistakes, sites, stored, told_names
 from bringup.diagnostics import Diagnostic, Report, Sites
@@ -24,17 +26,20 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 
-def check(plan: Plan, model: str = "") -> Report:
+def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
     """Checks a plan both ways: every parameter is made whole, every tensor is read whole or dropped with a reason.
 
-    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap.
+    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
+    config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
     """
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
-    report.findings += missing_and_unread(plan)
+    problems = [p for p in problems if not (words and words.is_consequence(p))]
+    lost = next((finding for finding in known if finding.lost and not finding.sources), None)
+    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources}, lost)
     site = first_sites(problems)
     scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
-    report.findings += [*scales, *shape_mistakes(plan, shapes, site)]
+    report.findings += [*scales, *shape_mistakes(plan, shapes, site, words)]
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":
@@ -57,11 +62,30 @@ def check_job(job: Job) -> Report:
     from bringup.compile.job import as_job
 
     start = time.perf_counter()
-    job, quantised, unread = explained(as_job(job))
-    report = check(job.plan, job.graph.config.family)
-    report.findings = [*job.findings, *quantised, *report.findings]
-    report.counts["consumed"] -= unread
+    report = _checked(as_job(job))
     report.seconds = time.perf_counter() - start
+    return report
+
+
+def _checked(job: Job) -> Report:
+    job = known_sizes(job)
+    words = ConfigWords(job)
+    rest, quantised, unread = without_quantised(job)
+    report = check(rest.plan, job.graph.config.family, words, rest.findings)
+    report.counts["consumed"] -= unread
+    said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
+    known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in said]
+    report.findings = [*known, *quantised, *report.findings]
+    sized = {"BU102", "BU122"} & {finding.code for finding in report.findings}
+    for key, size, corrected in corrections(job, words) if sized else ():
+        others = _checked(corrected).findings
+        left = {(finding.code, finding.parameter) for finding in others}
+        gone = [f for f in report.findings if f.code in ("BU101", "BU102") and (f.code, f.parameter) not in left]
+        gone.sort(key=lambda finding: finding.config_key != key)
+        if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
+            first = explained(gone[0], key, size, len(report.findings) - len(others) - 1)
+            report.findings = [first, *others]
+            break
     return report
 
 

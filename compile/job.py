@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.open import not_there, open_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
-from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.compile.stand_ins import without_unknown
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+from bringup.graphs.axes import AxesError
 from bringup.graphs.config import architectures
 from bringup.graphs.graph import Graph
 from bringup.graphs.identity import check_identity
@@ -27,6 +30,7 @@ from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 Word = str | os.PathLike[str]
+AGAIN = "correct the config and check again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,7 @@ class Job:
     adapter_file: str | None = None
     allow: Mapping[str, str] = field(default_factory=dict[str, str])  # config keys let through, with reasons
     findings: Sequence[Diagnostic] = ()  # on the config: part of the job's check
+    unknown: frozenset[str] = frozenset()  # config keys that stand-ins were taken for
     notice: str = ""  # what the user should be told about the choice of checkpoint
 
 
@@ -76,18 +81,20 @@ def open_job(
     found = (opened.config if opened else None) or None  # {} is that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
-        raise fail(
+        missing = fail(
             "BU127",
             f"`{opened.source if opened else model}` has no config.json",
             help="give one with --config FILE, or name a model that has a published one",
         )
+        raise BringupError(*(opened.findings if opened else ()), *missing.findings)
     named, family = family is not None, family or by_architecture(architectures(raw))
     check_identity(family, raw, allow, named=named)
     settings, findings = family.load("config").read(raw, allow)
-    if any(finding.code in ("BU121", "BU124") for finding in findings):  # sizes are missing: nothing can be planned
-        raise BringupError(*findings)
-    table = dialect.table if dialect else family.load("adapter")
-    made = table(settings) if adapter is None else _from_file(adapter, settings)
+    findings = [*(opened.findings if opened else ()), *findings]
+    unknown = frozenset(finding.parameter for finding in findings if finding.stops)
+    if unknown:
+        raw, settings = _with_stand_ins(family, raw, findings, opened, allow)
+    made = _adapter(family, dialect, adapter, settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
@@ -110,7 +117,41 @@ def open_job(
         allow=allow,
         notice=notice,
         findings=findings,
+        unknown=unknown,
     )
+
+
+def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
+    """The job with another config. Raises as `open_job` does, AxesError where a graph of these sizes is impossible."""
+    settings, findings = job.family.load("config").read(raw, job.allow)
+    if any(finding.stops for finding in findings):
+        raise BringupError(*findings)
+    dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
+    made = _adapter(job.family, dialect, job.adapter_file, settings)
+    graph = job.family.load("graph")(settings, job.graph.dtype)
+    plan = make_plan(graph.signature(), made, job.checkpoint.headers)
+    said = [finding for finding in job.findings if finding.stops]
+    found = [*job.checkpoint.findings, *said, *findings]
+    return replace(job, graph=graph, adapter=made, plan=plan, config=raw, findings=found)
+
+
+def _with_stand_ins(
+    family: Family,
+    raw: Mapping[str, Any],
+    findings: Sequence[Diagnostic],
+    opened: Checkpoint | None,
+    allow: Mapping[str, str] | None,
+) -> tuple[Mapping[str, Any], Any]:
+    """The words and settings of a config with stand-ins for the sizes it lacks. Raises the findings if none fit."""
+    for words in without_unknown(raw, findings, opened.headers) if opened else ():
+        settings, again = family.load("config").read(words, allow)
+        if not any(finding.stops for finding in again):
+            with suppress(AxesError):
+                family.load("graph")(settings, "float32")
+                return words, settings
+    keys = ", ".join(f"`{finding.parameter}`" for finding in findings if finding.stops)
+    said = f"the weights were not checked: their shapes depend on {keys}"
+    raise BringupError(*findings, Diagnostic(code="BU145", message=said, severity=Severity.NOTE, help=AGAIN))
 
 
 def _open(
@@ -125,12 +166,12 @@ def _open(
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
         _ = path("checkpoint", checkpoint)
-        return open_checkpoint(checkpoint), ""
+        return open_checkpoint(checkpoint, partial=True), ""
     if repository is None:
         said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
         raise fail("BU005", said, help="give a checkpoint with --checkpoint SRC")
     try:
-        return open_checkpoint(f"hf://{repository}"), ""
+        return open_checkpoint(f"hf://{repository}", partial=True), ""
     except BringupError as error:
         offline = error.findings[0].code == "BU911"
         if not offline or os.environ.get("CI"):
@@ -175,6 +216,13 @@ def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if not os.path.lexists(file):
         raise not_there(str(file), help="give the path of a config.json")
     return read_config(file)
+
+
+def _adapter(family: Family, dialect: Dialect | None, file: str | None, settings: Any) -> Adapter:
+    """The user's table, the dialect's, or the family's own."""
+    if file is not None:
+        return _from_file(file, settings)
+    return (dialect.table if dialect else family.load("adapter"))(settings)
 
 
 def _from_file(path: str, settings: Any) -> Adapter:

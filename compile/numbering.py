@@ -58,7 +58,9 @@ def surplus(plan: Plan, unread: Collection[str]) -> str:
     wanted = max((int(step) for step in steps if step.isdigit()), default=-1)
     if wanted < 0 or min(map(int, numbers)) <= wanted:
         return ""
-    return f"the config ends at {parent}.{wanted}: correct that, or, "
+    return (
+        f"the config ends at {parent}.{wanted}: correct the number there, or the checkpoint belongs to another config"
+    )
 
 
 def _length_first(number: str) -> tuple[int, str]:

@@ -44,7 +44,7 @@ class Explained(NamedTuple):
     unread: int = 0
 
 
-def explained(job: Job) -> Explained:
+def without_quantised(job: Job) -> Explained:
     """Separates what comes of a quantisation that the job's rules do not read from all other facts."""
     on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
     plan = job.plan

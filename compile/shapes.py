@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.plan import Plan
 from bringup.adapters.problems import Problem
 from bringup.diagnostics import Diagnostic, Sites
-from bringup.graphs.axes import shape_of, show, sizes_of
+from bringup.graphs.axes import Axes, shape_of, show, sizes_of
 from bringup.grouping import grouped
 from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from bringup.compile.config_words import ConfigWords
 
 Rule = Callable[[Problem], Site | None]
 
@@ -51,12 +55,14 @@ def stored(plan: Plan, sources: Sequence[str]) -> Sites:
     return Sites(file=str(info.file), tensor=info.name) if info and info.file else Sites()
 
 
-def shape_mistakes(plan: Plan, problems: Sequence[Problem], site: Rule) -> Iterator[Diagnostic]:
+def shape_mistakes(
+    plan: Plan, problems: Sequence[Problem], site: Rule, words: ConfigWords | None = None
+) -> Iterator[Diagnostic]:
     """One diagnostic a mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
     groups: dict[object, list[Problem]] = {}
     several: list[tuple[Problem, list[Off]]] = []
     for p in problems:
-        off = _off(plan, p)
+        off = off_axes(plan, p)
         if len(off) == 1:
             groups.setdefault(off[0], []).append(p)
         else:
@@ -68,7 +74,7 @@ def shape_mistakes(plan: Plan, problems: Sequence[Problem], site: Rule) -> Itera
         else:
             groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
     for key, facts in _by_factor(plan, groups).items():
-        yield _told(plan, key if isinstance(key, Off) else None, facts)
+        yield _told(plan, key if isinstance(key, Off) else None, facts, words)
 
 
 def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, list[Problem]]:
@@ -96,32 +102,44 @@ def _is_reversed(problem: Problem) -> bool:
     return _shape(problem) == list(shape_of(problem.axes))[::-1]
 
 
-def _off(plan: Plan, problem: Problem) -> list[Off]:
+def off_axes(plan: Plan, problem: Problem) -> list[Off]:
     """The axes whose sizes differ, by the names of the sizes they are made of: `vocab` of `out:vocab`, `h d`."""
-    found = _shape(problem)
-    if len(found) != len(problem.axes):
+    return _off(plan.signature[problem.parameter].axes, problem.axes, problem.actual)
+
+
+@lru_cache(maxsize=4096)  # layers are alike, and so are experts
+def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
+    found = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
+    if len(found) != len(axes):
         return []
-    declared = {node.name: node for axis in plan.signature[problem.parameter].axes for node in axis.walk()}
+    declared = {node.name: node for axis in of_parameter for node in axis.walk()}
     return [
         Off(" ".join(f.name for f in declared.get(axis.name, axis).factors(set())), axis.size, size)
-        for axis, size in zip(problem.axes, found, strict=True)
+        for axis, size in zip(axes, found, strict=True)
         if axis.size != size
     ]
 
 
-def _told(plan: Plan, off: Off | None, facts: list[Problem]) -> Diagnostic:
+def _told(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords | None) -> Diagnostic:
     first = facts[0]
     parameter, sources = told_names(facts)
     wanted, told = list(shape_of(first.axes)), ", ".join(grouped(sources))
     if off:
         message = f"axis `{off.axis}` of `{told}` is {off.found} in the checkpoint, {off.wanted} in the graph"
-        help = f"the config gives `{off.axis}` its size; correct it, or the checkpoint belongs to another config"
+        named = words.of(first.parameter, off.axis.split()) if words else ()
+        keys = [f"`{key}`" for key in named]
+        message += f" ({' and '.join(keys)} of the config)" if keys else ""
+        help = (
+            f"correct {' or '.join(keys) or f'the size that the config gives `{off.axis}`'}, "
+            "or the checkpoint belongs to another config"
+        )
         if off.axis == "vocab" and off.found > off.wanted:
             help = f"the vocabulary is padded: set vocab_size to {off.found}, or cut the rows in the adapter: " + (
                 f'S(…, "vocab m", vocab={off.found}).split("vocab", {off.wanted}, {off.found - off.wanted})[0], '
                 'and drop(…, why="padding")'
             )
     else:
+        named = ()
         message = f"`{told}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
         help = "the config or the rule's axes are not those of this checkpoint"
         if _is_reversed(first):
@@ -135,5 +153,6 @@ def _told(plan: Plan, off: Off | None, facts: list[Problem]) -> Diagnostic:
         sources=sources,
         expected=str(wanted),
         actual=first.actual,
+        config_key=named[0] if len(named) == 1 else "",
         **sites(plan, first),
     )

@@ -130,7 +130,9 @@ def _group(text: str, name: str, tokens: list[str], depth: int) -> tuple[Axis, l
 
 def sized(text: str, sizes: Sizes) -> Axes:
     """Parsed axes with sizes filled in by name."""
-    return _sized(text, tuple(sizes.items()))
+    items = tuple(sizes.items())
+    plain = all(type(size) is int for _, size in items)  # others say where they come from: equal ones differ in that
+    return _sized(text, items) if plain else _sized.__wrapped__(text, items)
 
 
 @lru_cache(maxsize=4096)  # layers are alike, and so are experts

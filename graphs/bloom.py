@@ -51,7 +51,7 @@ class BloomConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
-        if not fields.wrong and hidden % heads:
+        if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", None, 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
@@ -79,7 +79,7 @@ def _summed_by_parts(fields: Fields, hidden: int) -> bool:
     parts = fields.size("pretraining_tp", 1)
     if not fields.take("slow_but_exact", bool, False) or parts == 1:
         return False
-    if not fields.wrong and hidden % parts:
+    if not fields.doubtful and hidden % parts:
         said = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"
         fields.error("BU121", said, "pretraining_tp")
     return True

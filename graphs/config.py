@@ -6,11 +6,14 @@ rope type that the graph does not implement never passes silently.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
+from bringup.graphs.tracked import Tracked
 from bringup.shown import short, shown
 
 T = TypeVar("T", int, float, str, bool)
@@ -63,6 +66,7 @@ class Fields:
         self.allowed = dict(allow or {})
         self.read: set[str] = set()
         self.findings: list[Diagnostic] = []
+        self.doubtful = False  # whether some whole number is none: it is not compared with others
 
     @property
     def wrong(self) -> bool:
@@ -82,17 +86,20 @@ class Fields:
             return instead
         if type(value) is int and abs(value) >= MOST:
             self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
+            self.doubtful |= kind is int
             return kind(1)
-        if kind is float and type(value) is int:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         endless = isinstance(value, float) and not isfinite(value)
-        if isinstance(value, kind) and not endless and (kind is not int or type(value) is int):
+        if isinstance(value, kind) and not endless and (kind is not int or not isinstance(value, bool)):
             return value
         message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
         drop = value is None and key in self.raw and default is not None
         help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
-        self.error("BU121", message, key, help)
-        return kind(1)  # stands in, so that the other keys are read as well
+        meaning = _converted(value, kind)
+        self.doubtful |= kind is int
+        self.error("BU121", message, key, help, stops="size" if meaning is None and kind in (int, bool) else "")
+        return meaning if meaning is not None else default if default is not None else kind(1)
 
     def size(
         self,
@@ -104,34 +111,44 @@ class Fields:
         most: int = MOST_ELEMENTS,
     ) -> int:
         """A whole number that counts something: at least 1, and no more than a machine can hold."""
+        return self._number(key, default, most, "size", null=null, least=least)
+
+    def _number(
+        self, key: str, default: int | None, most: int, stops: str, *, null: int | None = None, least: int = 1
+    ) -> int:
+        count = len(self.findings)
+        if default is not None and any(isinstance(value, Tracked) for value in self.raw.values()):
+            default = default if isinstance(default, Tracked) else Tracked.of(default, (key,))
         value = self.take(key, int, default, null=null)
-        if least <= value <= most:
-            return value
-        if value < least:
-            self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {least}", key)
-        else:
-            self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
-        return 1
+        if not least <= value <= most:
+            if value < least:
+                self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {least}", key)
+            else:
+                self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
+            value, self.doubtful = 1, True
+            self.findings[count:] = [replace(f, stops=stops) for f in self.findings[count:]]
+        self.findings[count:] = [replace(f, stops=f.stops and stops) for f in self.findings[count:]]
+        return value
 
     def layers(self, key: str) -> int:
         """How many layers there are; an object is made for each."""
-        return self.size(key, most=MOST_LAYERS)
+        return self._number(key, None, MOST_LAYERS, "layers")
 
     def experts(self, key: str, default: int, *, least: int = 1) -> int:
         """How many experts a layer of a mixture has."""
         layers: object = self.raw.get("num_hidden_layers")
         each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
         most = MOST_EXPERTS // each
-        return max(
-            self.size(key, default, least=least, most=most), most if self.wrong else 0
-        )  # one mistake, one finding
+        value = self._number(key, default, most, "experts", least=least)
+        return max(value, most if self.stopped else 0)  # one mistake, one finding
 
     def positive(self, key: str, default: float | None = None, *, null: float | None = None) -> float:
         """A number above 0."""
         value = self.take(key, float, default, null=null)
         if value > 0:
             return value
-        self.error("BU121", f"config key `{key}` is {value:g}; {self.family} needs a number above 0", key)
+        message = f"config key `{key}` is {value:g}; {self.family} needs a number above 0"
+        self.error("BU121", message, key, stops="")
         return 1.0
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
@@ -146,7 +163,8 @@ class Fields:
         if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in cast(list[Any], value))):
             return cast("list[str] | None", value)
         value = cast("object", value)
-        self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings", key)
+        said = f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings"
+        self.error("BU121", said, key, stops="")
         return None
 
     def numbers(self, key: str) -> tuple[float, ...]:
@@ -157,7 +175,7 @@ class Fields:
         if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
             return tuple(map(float, items))
         said = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
-        self.error("BU121", said, key)
+        self.error("BU121", said, key, stops="")
         return ()
 
     def indices(self, key: str) -> tuple[int, ...]:
@@ -186,7 +204,9 @@ class Fields:
         """
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
-        if not any(value == known and _alike(value, known) for known in allowed) and key not in self.allowed:
+        fits = any(value == known and _alike(value, known) for known in allowed)
+        unknown = self.stopped and any(type(known) is int for known in allowed)  # nothing to compare with
+        if not fits and key not in self.allowed and not unknown:
             said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", said, key)
 
@@ -199,11 +219,30 @@ class Fields:
         self.error("BU122", said, key, did_you_mean(value, known))
         return default
 
-    def error(self, code: str, message: str, key: str, help: str = "", *, severity: Severity = Severity.ERROR) -> None:
-        """Notes a finding about a key, unless there is one: one mistake is one finding."""
+    @property
+    def stopped(self) -> bool:
+        """Whether a size that planning needs is unknown: then some values of the config are stand-ins."""
+        return any(finding.stops for finding in self.findings)
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        key: str,
+        help: str = "",
+        *,
+        severity: Severity = Severity.ERROR,
+        stops: str | None = None,
+    ) -> None:
+        """Adds a finding about a key, unless there is one: one mistake is one finding.
+
+        `stops` as in `Diagnostic`; left out, a BU121 or BU124 leaves a size unknown, and others nothing.
+        """
+        stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
         said = (found for found in self.findings if found.severity is Severity.ERROR or severity is not Severity.ERROR)
-        if all(finding.parameter != key for finding in said):
-            self.findings.append(Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity))
+        if all(found.parameter != key for found in said):
+            finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
+            self.findings.append(finding)
 
     def overruled(self, key: str, value: Any, by: str, used: Any) -> None:
         """Warns that one key says other than another, which transformers obeys."""
@@ -253,6 +292,20 @@ class Fields:
 def _alike(value: Any, known: Any) -> bool:
     """Whether two equal values are so for JSON: Python takes true for 1."""
     return isinstance(value, bool) == isinstance(known, bool)
+
+
+def _converted(value: object, kind: type[T]) -> T | None:
+    """What a value of the wrong JSON type says without doubt: `"1e-6"`, `"32"`, `32.0`, `"true"`; else None."""
+    if isinstance(value, str):
+        try:
+            value = cast(object, json.loads(value.strip().lower()))
+        except (ValueError, RecursionError):
+            return None
+    if kind is bool:
+        return kind(value) if value in (0, 1) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:
+        return None
+    return kind(value) if kind is float or (kind is int and value == int(value)) else None
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -50,12 +50,12 @@ class GPTNeoXConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        if not fields.wrong and hidden % heads:
+        if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"`hidden_size` {hidden} is not a multiple of {heads} heads", "num_attention_heads")
         stated = fields.size("max_position_embeddings", 2048)
         rope = RopeConfig.from_hf(
             fields,
-            128 if fields.wrong else hidden // heads,  # a stand-in, so that the rest is read as well
+            128 if fields.stopped else hidden // heads,  # a stand-in, so that the rest is read as well
             stated,
             theta_key="rotary_emb_base",
             partial=0.25,

@@ -49,7 +49,7 @@ class QWenConfig(DecoderConfig):
             **read_common(fields, windows, max_positions=8192, head_dim=128, words=WORDS, **rope),
             bias=not fields.take("no_bias", bool, True),
         )
-        if not fields.wrong and (width := made.num_heads * made.head_dim) != made.hidden:
+        if not fields.doubtful and (width := made.num_heads * made.head_dim) != made.hidden:
             fields.error("BU121", f"the heads' channels are {width}, and `hidden_size` is {made.hidden}", "kv_channels")
         if made.rope.channels(made.head_dim) % 2:  # not proven: transformers has no code for the family
             said = f"rope turns channels in pairs, and of `kv_channels` {made.head_dim}, an odd number would turn"

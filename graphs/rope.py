@@ -94,7 +94,9 @@ class RopeConfig:
                 "rope_type",
                 "add the type to graphs/rope.py; angles of another type would be wrong at every position",
             )
-        made._check(inner, head_dim)
+        made._check(inner, 2 * head_dim if fields.doubtful else head_dim)
+        if not 0 < made.partial <= 1:
+            made = replace(made, partial=1.0)  # a stand-in: the finding says so
         inner.read |= {"original_max_position_embeddings"}
         if made.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
             made = replace(made, stretch=made.factor)  # where the config states no other, it states what is stretched
@@ -102,7 +104,7 @@ class RopeConfig:
             said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
-        fields.findings += inner.findings
+        fields.findings += (replace(finding, stops="") for finding in inner.findings)  # rope has no parameters
         return made
 
     def _check(self, inner: Fields, head_dim: int) -> None:

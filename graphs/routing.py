@@ -39,15 +39,16 @@ class RoutingConfig:
         experts = fields.experts("n_routed_experts", experts)
         groups = fields.size("n_group", groups)
         kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
-        if not fields.wrong:
+        if not fields.doubtful:
             if experts < 2 * groups or experts % groups:
                 said = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
-                fields.error("BU121", said, "n_group")
+                fields.error("BU121", said, "n_group", stops="")
             elif kept > groups:
-                fields.error("BU121", f"`topk_group` is {kept} and there are {groups} groups", "topk_group")
+                said = f"`topk_group` is {kept} and there are {groups} groups"
+                fields.error("BU121", said, "topk_group", stops="")
             elif per_token > experts // groups * kept:
                 said = f"a token cannot go to {per_token} of the {experts // groups * kept} experts of {kept} groups"
-                fields.error("BU121", said, "num_experts_per_tok")
+                fields.error("BU121", said, "num_experts_per_tok", stops="")
         return cls(
             experts=experts,
             per_token=per_token,

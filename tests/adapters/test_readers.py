@@ -219,9 +219,9 @@ ONE = np.ones(2, np.float32)
 
 
 def test_the_index_decides(tmp_path: Path) -> None:
-    """A tensor also elsewhere, a file not named, and a tensor that only its shard names."""
+    """A file that it does not name, and a tensor that only its shard names."""
     index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
-    shards(tmp_path, index, x={"a": ONE, "extra": ONE}, y={"a": ONE * 2, "b": ONE}, consolidated={"a": ONE * 3})
+    shards(tmp_path, index, x={"a": ONE, "extra": ONE}, y={"b": ONE}, consolidated={"a": ONE * 3})
     (tmp_path / "config.json").write_text('{"model_type": "toy"}')
     (tmp_path / "tokenizer.json").write_text("{}")
     checkpoint = open_checkpoint(str(tmp_path))
@@ -231,8 +231,59 @@ def test_the_index_decides(tmp_path: Path) -> None:
     assert checkpoint.tokenizer == tmp_path / "tokenizer.json"
     assert set(checkpoint.provenance["files"]) == {"x.safetensors", "y.safetensors"}
     assert not checkpoint.is_dummy
+    (warning,) = checkpoint.findings
+    assert (warning.code, warning.severity) == ("BU216", "warning")
+    assert "`extra`" in warning.message
     by_file = open_checkpoint(str(tmp_path / "model.safetensors.index.json"))
     assert by_file.headers == checkpoint.headers
+
+
+def test_one_tensor_in_two_shards(tmp_path: Path) -> None:
+    """transformers takes the last, whatever the index says."""
+    index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
+    shards(tmp_path, index, x={"a": ONE}, y={"a": ONE * 2, "b": ONE})
+    with raises("BU217", r"`a` is in `x.safetensors` and in `y.safetensors`"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_two_sets_of_weights(tmp_path: Path) -> None:
+    index = {"weight_map": {"a": "x.safetensors"}}
+    shards(tmp_path, index, x={"a": ONE}, model={"a": ONE * 2})
+    with raises("BU228", "two sets of weights: `model.safetensors`, and the files that"):
+        open_checkpoint(str(tmp_path))
+    for name, value in (("model.safetensors", 2), ("model.safetensors.index.json", 1)):
+        named = open_checkpoint(str(tmp_path / name))
+        assert named.read(named.headers["a"]).tolist() == [value, value]
+    (tmp_path / "model.safetensors").unlink()
+    assert open_checkpoint(str(tmp_path)).findings == []
+
+
+def test_an_adapter_of_peft_beside_the_weights(tmp_path: Path) -> None:
+    shards(tmp_path, model={"a": ONE}, adapter_model={"base_model.model.a.lora_A.weight": ONE})
+    assert open_checkpoint(str(tmp_path)).findings == []  # without its config peft does not read it
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with raises("BU132", "adapter_model.safetensors"):
+        open_checkpoint(str(tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    assert list(open_checkpoint(str(tmp_path)).headers) == ["base_model.model.a.lora_A.weight"]
+
+
+def test_a_part_of_a_folder(tmp_path: Path) -> None:
+    """What is wrong with some files is said, and the others are read."""
+    index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors", "c": "z.safetensors", "d": "x.safetensors"}}
+    shards(tmp_path, index, x={"a": ONE}, z={"c": ONE})
+    (tmp_path / "z.safetensors").write_bytes(b"no header")
+    opened = open_checkpoint(str(tmp_path), partial=True)
+    assert list(opened.headers) == ["a"]
+    assert [(f.code, f.sources) for f in opened.findings] == [
+        ("BU215", ("b",)),
+        ("BU211", ("c",)),
+        ("BU216", ("d",)),
+    ]
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    (tmp_path / "z.safetensors").unlink()
+    opened = open_checkpoint(str(tmp_path), partial=True)
+    assert (list(opened.headers), [f.code for f in opened.findings]) == (["a"], ["BU214"])
 
 
 def test_model_safetensors_stands_alone(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ LLAMA = {
     "num_hidden_layers": 2,
     "vocab_size": 100,
 }
-MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
 
 
 def told(raw: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tests.check.mutations.bloom import BLOOM
+from tests.check.mutations.combinations import COMBINATIONS
 from tests.check.mutations.config_words import CONFIG_WORDS
 from tests.check.mutations.configs import CONFIGS
 from tests.check.mutations.deepseek import DEEPSEEK
 from tests.check.mutations.deepseek_fp8 import DEEPSEEK_FP8
 from tests.check.mutations.files import FILES
+from tests.check.mutations.folders import FOLDERS
 from tests.check.mutations.gpt_oss import GPT_OSS
 from tests.check.mutations.graphs import GRAPHS
 from tests.check.mutations.layouts import LAYOUTS
@@ -18,6 +20,6 @@ from tests.check.mutations.numbers import NUMBERS
 from tests.check.mutations.quantised import QUANTISED
 from tests.check.mutations.values import VALUES
 
-OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8, *QUANTISED)
-OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *CONFIG_WORDS, *FILES, *VALUES)
+OF_FAMILIES = (*MIXTRAL, *BLOOM, *GPT_OSS, *DEEPSEEK, *DEEPSEEK_FP8, *QUANTISED, *COMBINATIONS)
+OF_GPT2_AND_LLAMA = (*NAMES, *LAYOUTS, *GRAPHS, *NUMBERS, *CONFIGS, *CONFIG_WORDS, *FILES, *VALUES, *FOLDERS)
 MUTATIONS: tuple[Mutation, ...] = tuple(sorted((*OF_GPT2_AND_LLAMA, *OF_FAMILIES), key=lambda mutation: mutation.pain))

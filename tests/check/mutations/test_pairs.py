@@ -11,11 +11,23 @@ import pytest
 
 from tests.check.mutations.answer import ask, names
 from tests.check.mutations.bases import base
+from tests.check.mutations.combinations import COMBINATIONS
 from tests.check.mutations.mutation import Mutation, Trial
 from tests.check.mutations.table import MUTATIONS
 
 # They stop the check, or concern every name: nothing else is told beside them.
 ALONE = {"module-prefix", "doubled-prefix", "metas-names", "lora-unmerged", "index-drift", "pointer", "twice"}
+ALONE |= {
+    "two-sets",
+    "copied",
+    "copied-cut",
+    "ghost",
+    "in-no-file",
+    "left-over",
+    "of-other-shards",
+    "cut-shard",
+    "forgotten",
+}
 ALONE |= {"shard-left-out", "rope-type", "mixtral-twice", "mixtral-lost-shard", "deepseek-index-drift"}
 # They take layers or tensors away that the other mutation would be seen in.
 STRUCTURAL = {"lost-layer", "one-based", "deeper", "shallower", "compiled-layer", "fused-qkv"}
@@ -23,6 +35,7 @@ STRUCTURAL |= {"lost-scale", "renamed-scale", "scales-as-bytes", "unknown-scales
 STRUCTURAL |= {"bloom-one-based", "mixtral-lost-expert", "deepseek-compiled", "deepseek-shared-expert"}
 STRUCTURAL |= {"oss-lost-scales", "oss-scales-as-floats"}  # they bring a quantisation with them
 STRUCTURAL |= {"deepseek-lost-scale", "deepseek-renamed-scales", "deepseek-unsaid"}
+STRUCTURAL |= {mutation.key for mutation in COMBINATIONS}  # their sizes are in every tensor that others spoil
 LOCAL = [m for m in MUTATIONS if m.phase == "check" and m.key not in ALONE | STRUCTURAL]
 
 

@@ -1,0 +1,33 @@
+"""Sizes that a config does not say, so that the rest of a checkpoint is checked all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits
+
+# Divisible by every usual number of heads; or one, for what divides others.
+SIZES = (5040, 1)
+NUMBERS = {"layers": 0, "experts": 1}  # which number of a tensor's name counts them
+
+
+def without_unknown(
+    raw: Mapping[str, Any], findings: Iterable[Diagnostic], names: Iterable[str]
+) -> list[dict[str, Any]]:
+    """The words of a config with other values for the sizes that findings call unknown: candidates, the best first.
+
+    Numbers of layers and of experts are those of the checkpoint's tensor names. No candidates where an unknown size is
+    no key of the config itself, or the names have no numbers.
+    """
+    unknown = {finding.parameter: finding.stops for finding in findings if finding.stops}
+    counts: dict[str, int] = {}
+    for name in names if set(unknown.values()) & NUMBERS.keys() else ():
+        numbers = digits(name)[1]
+        for kind, place in NUMBERS.items():
+            if place < len(numbers):
+                counts[kind] = max(counts.get(kind, 0), numbers[place] + 1)
+    if any(kind in NUMBERS and kind not in counts for kind in unknown.values()):
+        return []
+    return [{**raw, **{key: counts.get(kind, size) for key, kind in unknown.items()}} for size in SIZES]

@@ -1,0 +1,132 @@
+"""Advice that can be followed without harm: candidates that shapes cannot tell apart are named, none is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.check.conftest import small
+from tests.check.drafts import GPT2, LLAMA, MIXTRAL
+from tests.check.test_faults import checked
+
+EVERY_LAYER = {
+    "norms": {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"},
+    "gate and up": {"mlp.gate_proj": "mlp.linear_1", "mlp.up_proj": "mlp.linear_v"},
+}
+
+
+@pytest.mark.parametrize("key", EVERY_LAYER)
+def test_equal_shapes_are_not_told_apart(key: str) -> None:
+    draft = small(LLAMA).copy()
+    for old, new in EVERY_LAYER[key].items():
+        for layer in range(draft.depth):
+            name = draft.name(f"{old}.weight", layer)
+            draft.replace(name, draft.tensors[name], draft.name(f"{new}.weight", layer))
+    found = checked(draft).findings
+    assert [finding.code for finding in found] == ["BU101", "BU101"]
+    for finding in found:
+        assert "did you mean" not in finding.help
+        assert "cannot tell them apart" in finding.help
+        assert all(f".{new}.weight`" in finding.help for new in EVERY_LAYER[key].values())
+
+
+def test_one_tensor_for_two_that_are_missing() -> None:
+    draft = small(LLAMA).copy()
+    del draft.tensors[draft.name("mlp.gate_proj.weight", 1)]
+    name = draft.name("mlp.up_proj.weight", 1)
+    draft.replace(name, draft.tensors[name], draft.name("mlp.linear.weight", 1))
+    found = checked(draft).findings
+    assert len(found) == 2
+    assert all("mlp.linear.weight` " in f.help.replace(",", " ") for f in found), [f.help for f in found]
+    assert all("did you mean" not in f.help for f in found)
+
+
+def test_a_slip_of_the_hand_tells_them_apart() -> None:
+    draft = small(LLAMA).copy()
+    for old, new in (("mlp.gate_proj", "mlp.gate_prj"), ("mlp.up_proj", "mlp.up_prj")):
+        name = draft.name(f"{old}.weight", 1)
+        draft.replace(name, draft.tensors[name], draft.name(f"{new}.weight", 1))
+    assert {(f.sources[0].split(".")[-2], f.sources[1].split(".")[-2]) for f in checked(draft).findings} == {
+        ("gate_proj", "gate_prj"),
+        ("up_proj", "up_prj"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.layers.1.mlp.extra_proj.weight", (7, 5)),
+        ("model.layers.1.self_attn.q_norm", (32,)),
+        ("model.layers.1.mlp.gate_proj.qzeros", (2, 6)),
+        ("model.layers.1.mlp.gate_proj.weight_scale", (48, 1)),
+        ("model.layers.1.mlp.gate_proj.weight.absmax", (24,)),
+        ("model.layers.3.input_layernorm.weight", (32,)),
+    ],
+)
+def test_no_weight_is_to_be_dropped(name: str, shape: tuple[int, ...]) -> None:
+    draft = small(LLAMA).copy()
+    draft.tensors[name] = np.zeros(shape, np.float32)
+    (finding,) = checked(draft).findings
+    assert finding.code == "BU105"
+    assert "drop(" not in finding.help
+
+
+def test_a_layer_too_many_is_not_to_be_dropped() -> None:
+    draft = small(LLAMA).copy()
+    draft.config["num_hidden_layers"] -= 1
+    (finding,) = checked(draft).findings
+    assert finding.help.startswith("the config ends at model.layers.1")
+    assert "drop(" not in finding.help
+
+
+@pytest.mark.parametrize("family", [GPT2, LLAMA, MIXTRAL], ids=lambda family: family.name)
+def test_leading_zeros_are_one_finding(family) -> None:
+    draft = small(family).copy()
+    at = draft.name(family.layers)
+    draft.tensors = {name.replace(f"{at}.", f"{at}.0"): array for name, array in draft.tensors.items()}
+    (finding,) = checked(draft).findings
+    assert finding.code == "BU101"
+    assert "leading zeros" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("letter", "by", "mark"),
+    [
+        ("a", "\N{CYRILLIC SMALL LETTER A}", "U+0430 CYRILLIC SMALL LETTER A"),
+        ("p", "\N{FULLWIDTH LATIN SMALL LETTER P}", "U+FF50 FULLWIDTH LATIN SMALL LETTER P"),
+        ("o", "\N{GREEK SMALL LETTER OMICRON}", "U+03BF GREEK SMALL LETTER OMICRON"),
+        ("w", "w\N{ZERO WIDTH SPACE}", "U+200B ZERO WIDTH SPACE"),
+    ],
+)
+def test_look_alike_letters_are_marked(letter: str, by: str, mark: str) -> None:
+    draft = small(LLAMA).copy()
+    for layer in range(draft.depth):
+        old = draft.name("mlp.gate_proj.weight", layer)
+        head, _, tail = old.rpartition("mlp.")
+        draft.replace(old, draft.tensors[old], f"{head}mlp.{tail.replace(letter, by, 1)}")
+    (finding,) = checked(draft).findings
+    assert finding.code == "BU101"
+    assert mark in finding.help
+
+
+@pytest.mark.parametrize("key", EVERY_LAYER)
+def test_no_repair_where_shapes_cannot_tell(key: str) -> None:
+    from bringup.adapters.readers.dicts import dict_checkpoint
+    from bringup.compile.check import check_job
+    from bringup.compile.fix.fixes import add_fixes
+    from bringup.compile.job import open_job
+
+    for one_is_lost in (False, True):
+        draft = small(LLAMA).copy()
+        for at, (old, new) in enumerate(EVERY_LAYER[key].items()):
+            for layer in range(draft.depth):
+                name = draft.name(f"{old}.weight", layer)
+                if one_is_lost and at:
+                    del draft.tensors[name]
+                else:
+                    draft.replace(name, draft.tensors[name], draft.name(f"{new}.weight", layer))
+        job = open_job(None, dict_checkpoint(draft.tensors, draft.config))
+        report = check_job(job)
+        add_fixes(job, report)
+        assert len(report.findings) == 2
+        assert [finding.fixes for finding in report.findings] == [(), ()]

@@ -1,0 +1,75 @@
+"""A mistake in the config is one finding, and hides none of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bringup.adapters.readers.dicts import dict_checkpoint
+from bringup.compile.check import check_job
+from bringup.compile.job import open_job
+from bringup.diagnostics import Diagnostic
+from tests.check.drafts import Draft
+from tests.check.mutations.bases import base
+
+
+def findings(draft: Draft) -> list[Diagnostic]:
+    return check_job(open_job(None, dict_checkpoint(draft.tensors, draft.config))).findings
+
+
+ONE_EACH: list[tuple[str, str, Any, str]] = [
+    ("llama", "rms_norm_eps", "1e-6", "BU121"),
+    ("llama", "rms_norm_eps", -1.0, "BU121"),
+    ("llama", "num_hidden_layers", "3", "BU121"),
+    ("llama", "num_hidden_layers", None, "BU121"),
+    ("llama", "hidden_size", None, "BU121"),
+    ("llama", "vocab_size", -50, "BU121"),
+    ("llama", "intermediate_size", 1 << 40, "BU124"),
+    ("llama", "num_attention_heads", "four", "BU121"),
+    ("llama", "tie_word_embeddings", "false", "BU121"),
+    ("llama", "layer_types", ["full_attention", "sliding", "full_attention"], "BU122"),
+    ("llama", "layer_types", ["full_attention"], "BU122"),
+    ("llama", "hidden_act", "swoosh", "BU122"),
+    ("gpt2", "n_embd", 0, "BU121"),
+    ("gpt2", "n_embd", 64, "BU102"),
+    ("gpt2", "n_layer", "x", "BU121"),
+    ("mixtral", "num_local_experts", "four", "BU121"),
+    ("mixtral", "num_local_experts", None, "BU102"),
+    ("mixtral", "hidden_size", 64, "BU102"),
+    ("deepseek_v3", "topk_method", "noaux", "BU122"),
+    ("deepseek_v3", "n_group", 3, "BU121"),
+    ("deepseek_v3", "num_attention_heads", 8, "BU102"),
+    ("deepseek_v3", "num_attention_heads", None, "BU121"),
+    ("deepseek_v3", "kv_lora_rank", 32, "BU102"),
+    ("deepseek_v3", "n_routed_experts", 16, "BU102"),
+    ("gpt_oss", "swiglu_limit", "7", "BU121"),
+]
+
+
+@pytest.mark.parametrize(("family", "key", "value", "code"), ONE_EACH)
+def test_it_is_one_finding_and_hides_none(family: str, key: str, value: object, code: str) -> None:
+    draft = base(family)
+    draft.config[key] = value
+    draft.tensors["extra_gate"] = np.ones((3, 5), np.float32)
+    found = findings(draft)
+    assert sorted(finding.code for finding in found) == sorted([code, "BU105"]), found
+    (finding,) = (finding for finding in found if finding.code == code)
+    assert key in (finding.parameter, finding.config_key)
+    if code == "BU102":
+        assert f"`{key}`" in finding.message
+        assert f"correct `{key}`" in finding.help
+
+
+def test_two_wrong_sizes_are_two_findings() -> None:
+    draft = base("mixtral")
+    draft.config |= {"hidden_size": 64, "num_local_experts": 8}
+    assert {finding.config_key for finding in findings(draft)} == {"hidden_size", "num_local_experts"}
+
+
+def test_a_product_names_all_its_keys() -> None:
+    draft = base("llama")
+    draft.config["num_key_value_heads"] = 4
+    (finding,) = findings(draft)
+    assert "`num_key_value_heads` and `head_dim` of the config" in finding.message
