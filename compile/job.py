@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bringup import userfiles
 from bringup.adapters.checkpoint import Checkpoint
 from bringup.adapters.dialect import Dialect, dialect_of, family_of, no_dialect
 from bringup.adapters.plan import Plan, make_plan
@@ -20,6 +19,7 @@ from bringup.adapters.readers.jsonfile import read_config
 from bringup.adapters.readers.open import not_there, open_checkpoint
 from bringup.adapters.rules import Adapter
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
+from bringup.compile.adapter_file import adapter_of
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.graphs.axes import AxesError
@@ -94,7 +94,7 @@ def open_job(
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
         raw, settings = _with_stand_ins(family, raw, findings, opened, allow)
-    made = _adapter(family, dialect, adapter, settings)
+    made = adapter_of(family, dialect, adapter, settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
         from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
@@ -127,7 +127,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     if any(finding.stops for finding in findings):
         raise BringupError(*findings)
     dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
-    made = _adapter(job.family, dialect, job.adapter_file, settings)
+    made = adapter_of(job.family, dialect, job.adapter_file, settings)
     graph = job.family.load("graph")(settings, job.graph.dtype)
     plan = make_plan(graph.signature(), made, job.checkpoint.headers)
     said = [finding for finding in job.findings if finding.stops]
@@ -216,41 +216,6 @@ def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if not os.path.lexists(file):
         raise not_there(str(file), help="give the path of a config.json")
     return read_config(file)
-
-
-def _adapter(family: Family, dialect: Dialect | None, file: str | None, settings: Any) -> Adapter:
-    """The user's table, the dialect's, or the family's own."""
-    if file is not None:
-        return _from_file(file, settings)
-    return (dialect.table if dialect else family.load("adapter"))(settings)
-
-
-def _from_file(path: str, settings: Any) -> Adapter:
-    """What the `adapter` of a user's file makes of a config. Raises BU004 when it is no such function."""
-    if not Path(path).is_file():
-        raise fail("BU004", f"there is no adapter file `{path}`")
-    try:
-        make = getattr(userfiles.run(Path(path)), "adapter", None)
-    except SyntaxError as error:
-        error.filename = error.filename or path  # of what is no text Python does not say it
-        raise
-    help = "see docs/adding-a-model.md"
-    if not callable(make) or not _takes_one(make):
-        raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
-    made = make(settings)
-    if not isinstance(made, Adapter):
-        raise fail("BU004", f"`adapter` of `{path}` gives a {type(made).__name__}, not an `Adapter`", help=help)
-    return made
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    import inspect  # 10 ms, for those who give a file
-
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    return True
 
 
 def _dtype(asked: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:

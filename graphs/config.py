@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
+from bringup.graphs.neutral import NEUTRAL
 from bringup.graphs.tracked import Tracked
 from bringup.shown import short, shown
 
@@ -23,29 +24,6 @@ MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the lo
 MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
 MOST_EXPERTS = 1 << 17  # of all layers: each has tensors of its own; Kimi K2 has 23,424
 MOST_UNKNOWN = 20  # keys that nobody reads and that are told one by one
-
-# Training, generation and bookkeeping: none of these changes a logit at inference.
-NEUTRAL = frozenset(
-    """
-    _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id
-    problem_type task_specific_params tokenizer_class prefix finetuning_task pruned_heads return_dict
-    output_attentions output_hidden_states use_cache torchscript use_bfloat16 initializer_range
-    attention_dropout attn_pdrop embd_pdrop resid_pdrop hidden_dropout gradient_checkpointing
-    embed_dropout attn_dropout_prob emb_dropout_prob attention_probs_dropout_prob hidden_dropout_prob classifier_dropout
-    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id unk_token_id
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
-    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-    num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id
-    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    chunk_size_feed_forward is_encoder_decoder is_decoder cross_attention_hidden_size tf_legacy_loss
-    summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-    router_aux_loss_coef output_router_logits router_jitter_noise aux_loss_alpha seq_aux ep_size
-    pretraining_tp transformers.js_config attn_implementation _attn_implementation _attn_implementation_autoset
-    _flash_attn_2_enabled experts_implementation _experts_implementation num_labels _num_labels output_past
-    predict_special_tokens custom_pipelines tokenizer_type neftune_noise_alpha unsloth_version unsloth_fixed
-    is_llama_config
-    """.split()  # noqa: SIM905  as a list literal it would be 70 lines
-)
 
 
 def architectures(raw: Mapping[str, Any]) -> list[str]:

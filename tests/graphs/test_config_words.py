@@ -39,7 +39,7 @@ NULLABLE = {
 @pytest.mark.parametrize("name", NULLABLE)
 def test_null_of_families_that_transformers_has_no_code_for(name: str) -> None:
     """The published classes take null as it is: it is refused wherever it is not what they have for it."""
-    from bringup.graphs.config import NEUTRAL
+    from bringup.graphs.neutral import NEUTRAL
 
     (raw,) = PUBLISHED[name].values()
     taken = {key for key in raw.keys() - NEUTRAL if found(raw | {key: None}, name) == []}

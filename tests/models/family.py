@@ -22,7 +22,8 @@ from bringup.compile.pipeline import build, check
 from bringup.compile.session import load
 from bringup.compile.steps import make_step
 from bringup.diagnostics import BringupError
-from bringup.graphs.config import NEUTRAL, HFConfig
+from bringup.graphs.config import HFConfig
+from bringup.graphs.neutral import NEUTRAL
 from tests.models import parity
 
 PROMPT, STEPS = 60, 16  # past the end of a cache block

@@ -16,9 +16,9 @@ from bringup.compile.pipeline import build
 from bringup.compile.session import load
 from bringup.compile.verify import parity_of, verify
 from bringup.diagnostics import BringupError
-from bringup.graphs.config import NEUTRAL
 from bringup.graphs.gpt2 import SIZES
 from bringup.graphs.gpt2 import GPT2Config as OurConfig
+from bringup.graphs.neutral import NEUTRAL
 from tests.models import family, parity
 
 

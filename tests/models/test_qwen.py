@@ -15,7 +15,7 @@ from bringup.adapters.qwen import adapter
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
-from bringup.graphs.config import NEUTRAL
+from bringup.graphs.neutral import NEUTRAL
 from bringup.graphs.qwen import QWen
 from bringup.graphs.qwen import QWenConfig as OurConfig
 from tests.models import family, parity
