@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean
-from bringup.graphs.neutral import NEUTRAL
 from bringup.graphs.tracked import Tracked
-from bringup.shown import short, shown
+from bringup.graphs.unread_keys import unread_keys
+from bringup.shown import shown
 
 T = TypeVar("T", int, float, str, bool)
 
@@ -23,7 +23,6 @@ MOST = 1 << 63  # of any number: what a 64-bit integer holds
 MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the longest contexts 10^7
 MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
 MOST_EXPERTS = 1 << 17  # of all layers: each has tensors of its own; Kimi K2 has 23,424
-MOST_UNKNOWN = 20  # keys that nobody reads and that are told one by one
 
 
 def architectures(raw: Mapping[str, Any]) -> list[str]:
@@ -239,31 +238,7 @@ class Fields:
 
     def done(self) -> list[Diagnostic]:
         """Ends the reading: every finding, with those on keys that nobody read."""
-        known = self.read | NEUTRAL | self.allowed.keys()
-        unknown = [key for key in self.raw if key not in known]
-        if len(unknown) > MOST_UNKNOWN:
-            some = ", ".join(f"`{short(key)}`" for key in unknown[:5])
-            message = f"{len(unknown):,} config keys are not known to the {self.family} graph: {some}, …"
-            self.error("BU120", message, unknown[0], "is it the config of another model?")
-            unknown = []
-        for key in unknown:
-            value: Any = self.raw[key]
-            empty = value is None or value in ([], {}, "")  # says nothing; false and 0 may well switch something off
-            severity = Severity.NOTE if empty else Severity.ERROR
-            message = f"config key `{short(key)}` = {shown(value)} is not one that the {self.family} graph knows"
-            help = (
-                f"{did_you_mean(key, self.read)} if it changes no number: --allow-config {short(key)}=REASON".lstrip()
-            )
-            self.findings.append(Diagnostic(code="BU120", message=message, parameter=key, help=help, severity=severity))
-        for key in self.allowed.keys() - self.raw.keys():
-            message = f"--allow-config names `{key}`, which the config does not have"
-            help = (
-                did_you_mean(key, self.raw.keys() - self.read - NEUTRAL)
-                or did_you_mean(key, self.raw)
-                or "leave it out"
-            )
-            warning = Severity.WARNING
-            self.findings.append(Diagnostic(code="BU025", message=message, parameter=key, help=help, severity=warning))
+        self.findings += unread_keys(self.raw, self.read, self.allowed, self.family)
         return self.findings
 
 
