@@ -26,7 +26,7 @@ HERE = Site("tests", 1)
 def plan_of(axes: str, sizes: dict[str, int], stored: tuple[int, ...], block: tuple[int, ...], made) -> tuple:
     """A plan of one parameter, dequantised: each value of its checkpoint is the number of the block that it is in."""
     grid = tuple(-(-size // n) for size, n in zip(stored, block, strict=True))
-    arrays = {"w": np.ones(stored, np.float32), "s": np.arange(np.prod(grid), dtype=np.float32).reshape(grid)}
+    arrays = {"w": np.ones(stored, np.int8), "s": np.arange(np.prod(grid), dtype=np.float32).reshape(grid)}
     adapter = Adapter("test")
     adapter["p"] = made
     checkpoint = dict_checkpoint(arrays, {})
@@ -84,10 +84,10 @@ def test_it_is_told_as_counted(name):
 
 
 def test_a_rank_that_shares_a_head_may_cut_a_block():
-    """4 heads of 16 channels among 8 ranks: one each, of rows of 64 in blocks of 32."""
-    made = dequant(S("w", "m (h d)"), S("s", "m b", b=2), (1, 32))
-    plan, _ = plan_of("m (h d)", {"m": 8, "h": 4, "d": 16}, (8, 64), (1, 32), made)
+    """4 key heads of 16 channels among 8 ranks: one each, of rows of 64 in blocks of 32."""
+    made = dequant(S("w", "f (g d)"), S("s", "f b", b=2), (1, 32))
+    plan, _ = plan_of("f (g d)", {"f": 8, "g": 4, "d": 16}, (8, 64), (1, 32), made)
     (refusal,) = divide(plan, 8).refusals
     assert refusal.code == "BU136"
-    assert "8 ranks have 1 of the 4 of axis `h` each, which cuts blocks of 32" in refusal.message
+    assert "8 ranks have 1 of the 4 of axis `g` each, which cuts blocks of 32" in refusal.message
     assert divide(plan, 2).refusals == []
