@@ -26,8 +26,9 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 test: $(READY)  ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(BESIDE) -m "not slow"
 
-test-full: $(READY) lint  ## every test
-	$(BIN)/python -m pytest
+test-full: $(READY) lint  ## every test; those that count memory, kill processes or fill disks run alone
+	$(BIN)/python -m pytest $(BESIDE) --ignore tests/resources
+	$(BIN)/python -m pytest tests/resources
 
 lint: $(READY)  ## style, types, import directions
 	$(BIN)/ruff check .

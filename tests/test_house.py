@@ -65,3 +65,11 @@ def test_examples_import_only_public_names():
             if line.startswith(("import bringup", "from bringup")):
                 top = line.split()[1]
                 assert top in {"bringup"} or top.startswith(tuple(f"bringup.{name}" for name in MAPPED)), line
+
+
+def test_a_folder_named_bringup_is_not_taken_for_the_package(tmp_path):
+    """As a clone is, for Python that was started in the folder around it."""
+    (tmp_path / "bringup" / "graphs").mkdir(parents=True)
+    code = "import bringup, bringup.graphs.gpt2; print(bringup.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
