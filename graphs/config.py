@@ -50,6 +50,10 @@ class Fields:
         """Whether an error was noted: some of the values read are then stand-ins."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
+    def sound(self, *keys: str) -> bool:
+        """Whether no error was noted about these keys: their values are those of the config."""
+        return all(f.severity is not Severity.ERROR or f.parameter not in keys for f in self.findings)
+
     def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
         """The value of a key: `default` when it is absent, `null` when it is null.
 

@@ -82,7 +82,9 @@ def is_independent(one: Mutation, other: Mutation) -> bool:
     a, b = alone(one), alone(other)
     if a.tensors.keys() & b.tensors.keys() or a.words.keys() & b.words.keys() or a.inputs & b.inputs:
         return False
-    if _says_how_matrices_are_stored(a) and b.tensors or _says_how_matrices_are_stored(b) and a.tensors:
+    if _decides(a, other) or _decides(b, one):
+        return False
+    if (_says_how_matrices_are_stored(a) and b.tensors) or (_says_how_matrices_are_stored(b) and a.tensors):
         return False
     return effect_of(one, other) == Effect(a.tensors | b.tensors, a.words | b.words, a.inputs | b.inputs)
 
@@ -90,6 +92,12 @@ def is_independent(one: Mutation, other: Mutation) -> bool:
 def _meet(names: set[str], others: set[str]) -> bool:
     """Whether a name of one set is a name of the other, or is within a module of the other."""
     return any(a.startswith(b) or b.startswith(a) for a in names for b in others)
+
+
+def _decides(effect: Effect, mutation: Mutation) -> bool:
+    """Whether an effect changes what the mutation names, or a key of the config that its mistake depends on."""
+    changed = {re.sub(r"\d+", "", name) + "." for name in effect.tensors.keys() | effect.words.keys()}
+    return _meet(concerns(mutation), changed) or not effect.words.keys().isdisjoint(mutation.reads)
 
 
 def _says_how_matrices_are_stored(effect: Effect) -> bool:
