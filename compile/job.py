@@ -131,7 +131,8 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     graph = job.family.load("graph")(settings, job.graph.dtype)
     plan = make_plan(graph.signature(), made, job.checkpoint.headers)
     said = [finding for finding in job.findings if finding.stops]
-    found = [*job.checkpoint.findings, *said, *findings]
+    known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
+    found = [*job.checkpoint.findings, *said, *known]
     return replace(job, graph=graph, adapter=made, plan=plan, config=raw, findings=found)
 
 

@@ -50,6 +50,10 @@ class Fields:
         """Whether an error was noted: some of the values read are then stand-ins."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
+    def sound(self, *keys: str) -> bool:
+        """Whether no error was noted about these keys: their values are those of the config."""
+        return all(f.severity is not Severity.ERROR or f.parameter not in keys for f in self.findings)
+
     def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
         """The value of a key: `default` when it is absent, `null` when it is null.
 
@@ -74,8 +78,9 @@ class Fields:
         drop = value is None and key in self.raw and default is not None
         help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
         meaning = _converted(value, kind)
+        unknown = kind is int or (kind is bool and default is None)  # else a flag has its default while planning
         self.doubtful |= kind is int
-        self.error("BU121", message, key, help, stops="size" if meaning is None and kind in (int, bool) else "")
+        self.error("BU121", message, key, help, stops="size" if meaning is None and unknown else "")
         return meaning if meaning is not None else default if default is not None else kind(1)
 
     def size(
@@ -181,8 +186,9 @@ class Fields:
         """
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
-        fits = any(value == known and _alike(value, known) for known in allowed)
-        unknown = self.stopped and any(type(known) is int for known in allowed)  # nothing to compare with
+        fits = key not in self.raw or any(value == known and _alike(value, known) for known in allowed)
+        numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
+        unknown = self.stopped and numbers  # nothing to compare with
         if not fits and key not in self.allowed and not unknown:
             said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", said, key)

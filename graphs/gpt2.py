@@ -53,10 +53,11 @@ class GPT2Config(HFConfig):
         # computes the same numbers in float32 whatever the dtype; ours always does
         fields.only("reorder_and_upcast_attn", False, True)
         fields.only("n_special", 0)  # rows that GPT-1 adds to the embedding; transformers' GPT-2 does not read it
-        fields.only("n_ctx", fields.raw.get("n_positions"))
+        positions = fields.size("n_positions")
+        fields.only("n_ctx", positions)
         return cls(
             vocab_size=fields.size("vocab_size"),
-            max_positions=fields.size("n_positions"),
+            max_positions=positions,
             hidden=hidden,
             num_layers=fields.layers("n_layer"),
             num_heads=heads,

@@ -191,7 +191,7 @@ def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: fl
     if key not in inner.raw:
         return fields.take(outer_key, float, default)
     number, outer = inner.take(key, float), fields.take(outer_key, float, default, null=default)
-    if not (inner.wrong or fields.wrong) and fields.raw.get(outer_key) is not None and outer != number:
+    if inner.sound(key) and fields.sound(outer_key) and fields.raw.get(outer_key) is not None and outer != number:
         fields.overruled(outer_key, outer, f"{key} of rope's settings", number)
     return number
 
@@ -200,7 +200,7 @@ def _kind(inner: Fields) -> str:
     """The type of rope: `rope_type`, or `type` in files of transformers up to 4.42."""
     older = inner.take("type", str, "default", null="" if "rope_type" in inner.raw else None)
     kind = inner.take("rope_type", str, older)
-    if not inner.wrong and inner.raw.get("type") is not None and older != kind:
+    if inner.sound("type", "rope_type") and inner.raw.get("type") is not None and older != kind:
         inner.overruled("type", older, "rope_type", kind)
     return kind
 

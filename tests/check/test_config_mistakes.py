@@ -36,7 +36,12 @@ ONE_EACH: list[tuple[str, str, Any, str]] = [
     ("gpt2", "n_embd", 64, "BU102"),
     ("gpt2", "n_layer", "x", "BU121"),
     ("mixtral", "num_local_experts", "four", "BU121"),
-    ("mixtral", "num_local_experts", None, "BU102"),
+    ("mixtral", "num_local_experts", None, "BU121"),
+    ("mixtral", "num_local_experts", 8, "BU102"),
+    ("llama", "attention_bias", None, "BU121"),
+    ("llama", "attention_bias", "no", "BU121"),
+    ("llama", "mlp_bias", [], "BU121"),
+    ("gpt_oss", "attention_bias", None, "BU121"),
     ("mixtral", "hidden_size", 64, "BU102"),
     ("deepseek_v3", "topk_method", "noaux", "BU122"),
     ("deepseek_v3", "n_group", 3, "BU121"),
@@ -66,6 +71,28 @@ def test_two_wrong_sizes_are_two_findings() -> None:
     draft = base("mixtral")
     draft.config |= {"hidden_size": 64, "num_local_experts": 8}
     assert {finding.config_key for finding in findings(draft)} == {"hidden_size", "num_local_experts"}
+
+
+def test_a_stand_in_is_not_reported() -> None:
+    draft = base("deepseek_v3")
+    draft.config |= {"n_group": None, "moe_intermediate_size": 8}
+    assert [(finding.code, finding.config_key or finding.parameter) for finding in findings(draft)] == [
+        ("BU102", "moe_intermediate_size"),
+        ("BU121", "n_group"),
+    ]
+
+
+@pytest.mark.parametrize("other", [{"rope_interleaved": True}, {"hidden_act": "swoosh"}])
+def test_two_thetas_are_compared_whatever_else_is_wrong(other: dict[str, Any]) -> None:
+    draft = base("llama")
+    draft.config |= {"rope_theta": 500000.0, **other}
+    assert sorted(finding.code for finding in findings(draft)) == ["BU122", "BU151"]
+
+
+def test_two_types_of_rope_are_compared_where_theta_is_wrong() -> None:
+    draft = base("llama")
+    draft.config["rope_parameters"] |= {"rope_theta": None, "type": "linear"}
+    assert sorted(finding.code for finding in findings(draft)) == ["BU121", "BU151"]
 
 
 def test_a_product_names_all_its_keys() -> None:

@@ -139,6 +139,13 @@ def test_sizes(raw: dict[str, Any], key: str, size: str) -> None:
     assert told(raw | {key: value}) == [(code, key)]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_context_that_is_stated_twice(size: str) -> None:
+    code, value = SIZES[size]
+    assert told(GPT2 | {"n_ctx": 64, "n_positions": value}) == [(code, "n_positions")]
+    assert told(GPT2 | {"n_ctx": 128}) == [("BU122", "n_ctx")]
+
+
 @pytest.mark.parametrize(("raw", "key"), [(GPT2, "n_layer"), (LLAMA, "num_hidden_layers")], ids=["gpt2", "llama"])
 def test_a_billion_layers(tmp_path: Path, raw: dict[str, Any], key: str) -> None:
     (tmp_path / "model.safetensors").write_bytes(framed({}))

@@ -42,11 +42,19 @@ def two_origins(trial: Trial) -> None:
 
 
 def _case(
-    key: str, title: str, spoil: Callable[[Trial], None], code: str, names: str, *, base: str = "llama", pain: int = 12
+    key: str,
+    title: str,
+    spoil: Callable[[Trial], None],
+    code: str,
+    names: str,
+    *,
+    base: str = "llama",
+    pain: int = 12,
+    reads: tuple[str, ...] = (),
 ) -> Mutation:
     return Mutation(
         key=key, title=title, pain=pain, seen=SEEN, base=base, spoil=spoil, code=code, names=names,
-        warns=code == "BU151",
+        warns=code == "BU151", reads=reads,
     )  # fmt: skip
 
 
@@ -72,7 +80,7 @@ CONFIG_WORDS = (
     ),
     _case(
         "two-thetas", "`rope_theta` within and beside rope's settings differ", _words(rope_theta=500000.0), "BU151",
-        "rope_theta",
+        "rope_theta", reads=("rope_scaling",),
     ),
     _case(
         "two-ropes", "`rope_scaling` contradicts `rope_parameters`",
@@ -85,7 +93,7 @@ CONFIG_WORDS = (
     ),
     _case(
         "two-contexts", "`max_sequence_length` is beyond `max_position_embeddings`", _words(max_sequence_length=128),
-        "BU151", "max_sequence_length",
+        "BU151", "max_sequence_length", reads=("rope_scaling",),
     ),
     _case(
         "other-architecture", "A Llama checkpoint is checked as GPT-2", _named("gpt2"), "BU152", "LlamaForCausalLM",

@@ -89,6 +89,7 @@ CONFIGS = (
         spoil=ranks,
         code="BU130",
         names="model.layers.0.self_attn.k_proj.weight",
+        reads=("num_key_value_heads",),
     ),
     Mutation(
         key="head-dim",

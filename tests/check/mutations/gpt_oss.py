@@ -170,7 +170,7 @@ GPT_OSS = (
         "BU101",
         "model.layers.1.mlp.experts.down_proj",
     ),
-    _oss("scales-as-floats", "MXFP4 scales are stored as floats", 3, "vllm#51946", scales_as_floats, "BU106", BOTH),
+    _oss("scales-as-floats", "MXFP4 scales are stored as floats", 3, "vllm#51946", scales_as_floats, "BU108", BOTH),
     _oss(
         "tied",
         "The config ties gpt-oss's head, and the file has another one",

@@ -117,6 +117,8 @@ class Case:
 class Mutation:
     """One mistake. `code` and `names` are bringup's answer, given in `phase`; `names` is the parameter or module.
 
+    `reads` are keys of the config, other than those changed, that decide whether there is a mistake at all.
+
     `seen` is where users met it. `convert` makes a rule's mistake in the tensors, for tools that have no rules;
     `in_max` makes a graph's mistake in that of benchmarks/faults_max_graphs.py: texts, and what stands in their place.
     """
@@ -133,6 +135,7 @@ class Mutation:
     warns: bool = False  # the work goes on
     convert: Callable[[Trial], None] | None = None
     in_max: tuple[tuple[str, str], ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 def _edited(source: str, old: str, new: str) -> str:
