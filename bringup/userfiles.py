@@ -52,19 +52,9 @@ def builtins_of(path: Path) -> dict[str, Any]:
     return vars(builtins) | {"__import__": _importing(package, _folders[package])}
 
 
-def beside(file: Path, module: str) -> Path | None:
-    """The file of a module that an import statement in a user's file finds beside it. None for any other file.
-
-    `module` begins with as many dots as the statement has.
-    """
-    names = module.lstrip(".")
-    level = len(module) - len(names)
-    root = next((folder for folder in _folders.values() if file.is_relative_to(folder)), None)
-    if root is None or (not level and not _is_beside(root, names.partition(".")[0])):
-        return None
-    start = file.parents[level - 1] if level else root
-    found = start.joinpath(*names.split(".")) if names else start
-    return next((place for place in (found.with_suffix(".py"), found / "__init__.py") if place.is_file()), None)
+def folders_of(file: Path) -> list[Path]:
+    """The folders, of users' files that were run, which a file is in or below: its imports may look there first."""
+    return [folder for folder in _folders.values() if file.is_relative_to(folder)]
 
 
 def _package_of(path: Path) -> str:

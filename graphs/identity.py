@@ -22,7 +22,9 @@ def check_identity(
 
     `named`: the user chose the family, so `architectures` are compared as well; one of the family's own is enough.
     `allow` lets a key through that it names. A family that lists no architectures, or whose config class lists no
-    `model_types`, takes any. Raises BU152, and BU121 for architectures that are no names.
+    `model_types`, takes any. So does a family that reads its configs with the class of one of ours, where the config
+    names an architecture that is its own and none of ours: `model_types` are those of our family. Raises BU152, and
+    BU121 for architectures that are no names.
     """
     allow = allow or {}
     names = architectures(raw)
@@ -30,7 +32,7 @@ def check_identity(
     if compared and not set(names) & set(family.architectures):
         raise _another(family, "architectures", names[0], family.architectures, _server(names))
     kind = raw.get("model_type")
-    known = _model_types(family)
+    known = () if _is_its_own(family, names) else _model_types(family)
     if isinstance(kind, str) and known and kind not in known and "model_type" not in allow:
         raise _another(family, "model_type", kind, known, _server_of_type(kind, family), names)
 
@@ -50,6 +52,14 @@ def _model_types(family: Family) -> tuple[str, ...]:
     """What the family's own config class lists; a subclass in a user's file does not inherit it."""
     own = cast("dict[str, Any]", vars(family.load("config")))
     return cast("tuple[str, ...]", own.get("model_types", ()))
+
+
+def _is_its_own(family: Family, names: Iterable[str]) -> bool:
+    """Whether a family has the config class of one of ours, and the config an architecture that only it serves."""
+    kind = family.load("config")
+    borrowed = any(ours.config == f"{kind.__module__}:{kind.__qualname__}" for ours in FAMILIES)
+    own = set(family.architectures) & set(names)
+    return borrowed and not family.built_in and any(_server((name,)) is None for name in own)
 
 
 def _server(names: Iterable[str]) -> Family | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from bringup import userfiles
 from bringup.compile.cache.package import name_of
 from bringup.compile.cache.texts import digest_of, parsed
 
@@ -29,8 +30,9 @@ class Imports(NamedTuple):
 def imported(file: Path) -> Imports:
     """Of everything that a file may import, wherever in it the import is written.
 
-    A name that a file beside it has is that file too, for a script's folder is searched first. Modules of the same
-    top-level package are read, installed or not. Raises as `texts.parsed` does.
+    A name that a file beside it has is that file too, for a script's folder is searched first; so is one in the folder
+    of the user's file that it belongs to (bringup.userfiles). Modules of the same top-level package are read, installed
+    or not. Raises as `texts.parsed` does.
     """
     found = Imports([], {})
     if file.suffix != ".py":
@@ -43,7 +45,8 @@ def imported(file: Path) -> Imports:
         if top in sys.stdlib_module_names:
             continue
         if top != "bringup":
-            found.files.extend(_beside(file.parent, module))
+            for folder in {file.parent: None} | dict.fromkeys(userfiles.folders_of(file)):
+                found.files.extend(_beside(folder, module))
         said = None if top == "bringup" or _is_within(file, top) else _version(top)
         if said is None:
             found.files.extend(_places(module))

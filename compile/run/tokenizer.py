@@ -84,7 +84,7 @@ def _of_gguf(path: Path, trusted: bool) -> Tokenizer:
         text = json.dumps(tokenizer_json(vocab), ensure_ascii=False).encode()
         return Tokenizer(_build(text, path, trusted), eos_ids(vocab), chat_of_gguf(vocab))
     except BringupError as error:
-        if error.findings[0].code not in ("BU226", "BU231", "BU232") or not sibling.is_file():
+        if error.findings[0].code not in ("BU226", "BU231", "BU232") or sibling == path or not sibling.is_file():
             raise
         why = replace(error.findings[0], severity=Severity.WARNING, help=f"`{sibling}` is used instead")
     found = load_tokenizer(sibling, trusted=trusted)

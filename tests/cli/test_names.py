@@ -12,6 +12,7 @@ import bringup as package
 from bringup.cli.bundles import bundle_name
 from bringup.compile import verify as verification
 from bringup.compile.bundle import bundle_of
+from bringup.compile.job import Job
 from tests.cli.conftest import Bringup
 
 
@@ -84,15 +85,17 @@ def test_a_bundle_of_a_models_name(
         None, Path("gpt2"), Path("mine.bundle"), None, None,
     ]  # fmt: skip
     assert bundle_of(Path("gpt2")) == Path("gpt2")
-    asked: list[object] = []
+    asked: list[str | None] = []
 
-    def verify(model: object, *args: object, **settings: object) -> None:
-        asked.append(model)
+    def verify(job: Job, *args: object, **settings: object) -> None:
+        asked.append(job.model)
         raise ZeroDivisionError
 
     monkeypatch.setattr(verification, "verify", verify)
     assert "write ./gpt2" in bringup("verify", "gpt2", "--target", "torch", "--checkpoint", "dummy").stderr
-    assert "is a bundle: it has its target" in bringup("verify", "./gpt2", "--target", "torch").output
+    refused = bringup("verify", "./gpt2", "--target", "torch").output
+    assert "is a bundle: it has its own model, config, adapter, target" in refused
+    assert "leave out --target" in refused
     assert asked == ["gpt2"]
 
 

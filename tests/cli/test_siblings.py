@@ -12,6 +12,7 @@ import pytest
 import bringup as package
 from bringup import userfiles
 from bringup.cli.fix import repair
+from bringup.compile.cache import texts
 from bringup.compile.cache.sources import digests
 from bringup.compile.fix.fixes import add_fixes
 from bringup.graphs.registry import by_name
@@ -42,9 +43,12 @@ family = Family(name="mine", graph=Mine, config=GPT2Config, adapter=gpt2.adapter
 BESIDE = {
     "helpers.py": "from second import SCALE\n",
     "second.py": "SCALE = {scale}\n",
+    "deep.py": "",
     "late.py": "def factor():\n    import second\n    return second.SCALE\n",
     "parts/__init__.py": "",
-    "parts/inner.py": "from . import other\nfrom second import SCALE\n\ndef inner():\n    return other.NAME, SCALE\n",
+    "parts/inner.py": "from . import other\nfrom second import SCALE\n\ndef inner():\n    return other.NAME, SCALE\n\n"
+    "def unused():\n    import deep\n    from . import last\n",
+    "parts/last.py": "",
     "parts/other.py": "NAME = 'other'\n",
 }
 
@@ -131,15 +135,25 @@ def test_a_mistake_in_a_sibling_has_its_own_line(bringup: Bringup, small: Path, 
     assert "No module named 'no_such_module'" in bringup("check", file, "--checkpoint", small).output
 
 
-def test_the_caches_keys_hold_the_siblings(tmp_path: Path) -> None:
+def test_the_caches_keys_hold_the_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are imported only later, from within a package, too."""
+    monkeypatch.setattr(texts, "STARTED", float("inf"))  # the files are younger than this process
     file = model(tmp_path / "a")
+    (tmp_path / "a/bringup.py").write_text("raise ValueError('not this one')\n", "utf-8")
     by_name(str(file))
     found = digests([file])
     assert found is not None
-    wanted = {"helpers.py", "second.py", "late.py", "inner.py", "other.py", "__init__.py", "my_model.py"}
-    assert wanted <= {name.rpartition("/")[2] for name in found}
-    assert userfiles.beside(ROOT / "graphs/gpt2.py", "helpers") is None
-    assert userfiles.beside(file, "bringup.graphs.gpt2") is None
+    names = {name.partition(" ")[2] for name in found}
+    wanted = {"helpers.py", "second.py", "late.py", "deep.py", "my_model.py"}
+    assert {f"a/{name}" for name in wanted} <= names
+    assert {f"parts/{name}.py" for name in ("__init__", "inner", "other", "last")} <= names
+    assert "a/bringup.py" not in names
+    assert userfiles.folders_of(ROOT / "graphs/gpt2.py") == []
+    for name in ("second.py", "deep.py", "parts/last.py"):
+        (tmp_path / "a" / name).write_text("SCALE = 33\n", "utf-8")
+        after = digests([file])
+        assert after not in (found, None)
+        found = after
 
 
 @pytest.mark.slow

@@ -18,11 +18,13 @@ ODD = ["Traceback", "Exception ignored", "this is a bug"]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_reader_that_went_away(line: str) -> None:
+def test_a_reader_that_went_away(line: str, tmp_path: Path) -> None:
+    """`cache ls` of an empty cache prints nothing to it."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "bringup", *line.split()]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    env = os.environ | {"BRINGUP_COMPILE_CACHE": str(tmp_path)}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=env)
     os.close(writer)
     assert not any(word in done.stderr for word in ODD), done.stderr
     assert done.returncode == (0 if line == "cache ls" else 141)

@@ -130,7 +130,7 @@ def test_an_existing_bundle_is_kept_unless_forced(job, tmp_path):
 def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(job, tmp_path, monkeypatch):
     out = build(job, out=tmp_path / "b", target="torch")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bringup.compile.pipeline.place_weights", full)

@@ -179,3 +179,33 @@ def test_an_empty_name_is_not_ignored(model: str, checkpoint: str, code: str) ->
 def test_an_empty_adapter_is_not_ignored() -> None:
     with pytest.raises(BringupError, match="BU004"):
         open_job("gpt2", "dummy", adapter="")
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "kind", "refused"),
+    [
+        ("LlamaConfig", "MineForCausalLM", "mine", False),  # Llama's words, another model's name
+        ("LlamaConfig", "LlamaForCausalLM", "mine", True),  # Llama's architecture comes with Llama's types
+        ("MineConfig", "MineForCausalLM", "mine", False),
+        ("MineConfig", "MineForCausalLM", "llama", True),
+    ],
+)
+def test_the_types_of_a_family_of_ones_own(
+    tmp_path: Path, config: str, architecture: str, kind: str, refused: bool
+) -> None:
+    """The types of a config class are those of the family it was written for."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from bringup.adapters.llama import adapter\nfrom bringup.graphs.llama import Llama, LlamaConfig\n"
+        "from bringup.graphs.registry import Family\n"
+        "class MineConfig(LlamaConfig):\n    model_types = ('mine',)\n"
+        f"family = Family(name='own', graph=Llama, config={config}, adapter=adapter, "
+        "architectures=('MineForCausalLM', 'LlamaForCausalLM'))\n",
+        "utf-8",
+    )
+    raw = LLAMA | {"architectures": [architecture], "model_type": kind}
+    if not refused:
+        assert not open_job(str(file), "dummy", config=raw).findings
+        return
+    with pytest.raises(BringupError, match="BU152"):
+        open_job(str(file), "dummy", config=raw)

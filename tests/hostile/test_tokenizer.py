@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bringup.compile.run.tokenizer import load_tokenizer
-from tests.adapters.gguf_files import raises
+from tests.adapters.gguf_files import file_of, pair, raises, text
 from tests.compile.tokenizer_files import write_tokenizer
 
 BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
@@ -103,6 +103,19 @@ def test_hostile_bytes(tmp_path: Path, name: str, frugal: None) -> None:
     (tmp_path / "tokenizer.json").write_bytes(BYTES[name]())
     with raises("BU231", "tokenizer.json"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_gguf_named_tokenizer_json(tmp_path: Path, linked: bool) -> None:
+    """Its folder has no tokenizer.json but itself, under whatever name it is given."""
+    header = file_of(keys=(pair("tokenizer.ggml.model", 8, text("nonsense")),))
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(header)
+    if linked:
+        (tmp_path / "model.gguf").symlink_to(file)
+        file = tmp_path / "model.gguf"
+    with raises("BU231", "has no strings under `tokenizer.ggml.tokens`"):
+        load_tokenizer(file, trusted=True)
 
 
 def test_a_file_of_10_gb(tmp_path: Path, frugal: None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bringup.compile.job import Job, job_of, open_job
-from bringup.compile.parity import Difference, Layer, Parity
+from bringup.compile.parity import TOLERANCE, Difference, Layer, Parity
 from bringup.compile.pipeline import build
 from bringup.compile.record import Record, Recorder, record_of
 from bringup.diagnostics import Diagnostic
@@ -64,8 +64,8 @@ def parity(job: Job, worst: float = 1e-6) -> Parity:
         target="torch",
         dtype="float32",
         reference="transformers",
-        tolerance=2e-4,
-        differences=[Difference(phase="prefill", rows=8, relative=worst, wrong=0, exempt=1)],
+        tolerance=TOLERANCE,
+        differences=[Difference(phase="prefill", rows=8, relative=worst, excess=worst / TOLERANCE, wrong=0, exempt=1)],
         modules=[Layer(name=n, given=e / 2, output=e, alone=None) for n, e in zip(names, errors, strict=True)],
     )
 
