@@ -88,7 +88,10 @@ class Source(Expr):
         yield self, fill(self.name, bindings)
 
     def region(self, scope: Scope) -> Region:
-        info = scope.names[fill(self.name, scope.bindings)]
+        name = fill(self.name, scope.bindings)
+        if planned := scope.names.planned(name, scope):
+            return planned
+        info = scope.names[name]
         axes = self.stored(scope, info.shape)
         if axes and shape_of(axes) != info.shape:
             scope.misfits.append((info, axes))

@@ -99,7 +99,7 @@ class _Planned(Names):
         super().__init__({})
         self.plan = plan
 
-    def made(self, name: str, scope: Scope) -> Region | None:
+    def planned(self, name: str, scope: Scope) -> Region | None:
         entry, offset = self.plan.entries[name], len(scope.sources)
 
         def shifted(region: Region) -> Region:

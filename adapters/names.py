@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    from bringup.adapters.region import Region
+    from bringup.adapters.scope import Scope
 
 
 class Names:
@@ -62,6 +66,10 @@ class Names:
     def _bare(self, name: str) -> TensorInfo | None:
         """The tensor that has just this name, and no prefix."""
         return None if name.startswith(self.prefixes) else self.headers.get(name)
+
+    def planned(self, name: str, scope: Scope) -> Region | None:
+        """The region of a name that stands for a parameter of a plan; None where names stand for tensors."""
+        return None
 
     def __contains__(self, name: str) -> bool:
         return not any(isinstance(behind, str) for behind in self.behind(name))

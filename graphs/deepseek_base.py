@@ -89,6 +89,7 @@ def read_deepseek(
     for key, value in (("head_dim", turned), ("num_key_value_heads", fields.size("num_attention_heads"))):
         fields.only(key, value, *([None] if key in nulls else []))
     fields.only("qk_head_dim", plain + turned, None)  # as `head_dim`, written by transformers and not read
+    _check_scale(fields)
     straight = "q_lora_rank" in fields.raw and fields.maybe("q_lora_rank", int) is None
     return read_common(
         fields,
@@ -106,6 +107,17 @@ def read_deepseek(
         "expert_ffn": fields.size("moe_intermediate_size", expert_ffn),
         "shared_experts": fields.size("n_shared_experts", shared),
     }
+
+
+def _check_scale(fields: Fields) -> None:
+    """Refuses a null `factor` where attention is scaled by it.
+
+    With `mscale_all_dim`, transformers' DeepseekV3Attention reads the factor itself, and does not compute with null.
+    """
+    rope = fields.group("rope_scaling") or fields.group("rope_parameters")
+    if rope.get("mscale_all_dim") and "factor" in rope and rope["factor"] is None:
+        said = "rope's `factor` is null; with `mscale_all_dim` attention is scaled by it"
+        fields.error("BU121", said, "factor", "state the number that the context is stretched by", stops="")
 
 
 def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:

@@ -109,7 +109,7 @@ def sources() -> dict[str, Path]:
 def family_files() -> set[str]:
     from bringup.graphs.registry import FAMILIES
 
-    places = {str(place) for each in FAMILIES for place in (each.graph, each.adapter, *each.dialects.values())}
+    places = {str(place) for each in FAMILIES for place in (each.graph, each.adapter, each.dialect) if place}
     return {place.partition(":")[0].removeprefix("bringup.").replace(".", "/") + ".py" for place in places}
 
 

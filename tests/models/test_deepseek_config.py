@@ -98,6 +98,17 @@ def test_configs_that_are_refused(code: str, key: str, changes: dict[str, Any]) 
     assert [(finding.code, finding.parameter) for finding in caught.value.findings] == [(code, key)]
 
 
+@pytest.mark.parametrize("ours", [OurV2, OurV3, OurV32])
+@pytest.mark.parametrize("group", ["rope_scaling", "rope_parameters"])
+def test_a_null_factor_is_refused_where_attention_is_scaled_by_it(ours: type[HFConfig], group: str) -> None:
+    rope = PUBLISHED["rope_scaling"] | {"factor": None}
+    raw = {key: value for key, value in PUBLISHED.items() if key != "rope_scaling"}
+    _, findings = ours.read(raw | {group: rope})
+    assert ("BU121", "factor") in [(finding.code, finding.parameter) for finding in findings]
+    _, findings = ours.read(raw | {group: rope | {"mscale_all_dim": 0}})
+    assert "factor" not in [finding.parameter for finding in findings]
+
+
 V2 = json.loads(DeepseekV2Config(num_experts_per_tok=6).to_json_string())
 
 

@@ -133,7 +133,7 @@ def test_each_of_two_drafts(tmp_path: Path) -> None:
 )
 def test_drafts_that_are_not_there(checkpoint: Path, tmp_path: Path, words: dict[str, object], said: str) -> None:
     with pytest.raises(BringupError, match=said) as caught:
-        opened(changed(checkpoint, tmp_path / "other", **words))
+        check(opened(changed(checkpoint, tmp_path / "other", **words))).raise_if_errors()
     assert len(caught.value.findings) == 1
 
 
