@@ -128,7 +128,8 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
         message = "`{parameter}`: {message}" if first.message else message
         if first.node:
             message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
-            help = _PAYLOAD if first.actual in FLOATS else _BYTES
+            takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
+            help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := scales_beside(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
     words = {
