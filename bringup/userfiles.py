@@ -111,7 +111,7 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__.partition(".")[0]
         module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _importing(package, _folders[package])}
-        stat = os.stat(self.path)  # noqa: PTH116
+        stat = os.stat(self.path)  # noqa: PTH116  a text, which needs no Path
         _states[module.__name__] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         super().exec_module(module)
 
@@ -131,7 +131,7 @@ class _Finder:
 
 def _state(name: str) -> tuple[int, int, int] | None:
     try:
-        stat = os.stat(getattr(sys.modules[name], "__file__", None) or "")  # noqa: PTH116
+        stat = os.stat(getattr(sys.modules[name], "__file__", None) or "")  # noqa: PTH116  a text, which needs no Path
     except (KeyError, OSError):
         return None
     return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
