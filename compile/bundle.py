@@ -23,7 +23,7 @@ from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.stops import undisturbed
 
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"

@@ -98,6 +98,7 @@ def manifest_of(
         "dtype": job.graph.dtype,
         "max_seq_len": layout.context,
         "vocab_size": job.graph.config.vocab_size,
+        "recompute_lengths": job.graph.recompute_lengths(),
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
         "provenance": _written(dict(job.checkpoint.provenance)),
         "config": dict(job.config),

@@ -35,6 +35,7 @@ FORM: dict[str, Any] = {
     "dtype": str,
     "max_seq_len": int,
     "vocab_size": int,
+    "recompute_lengths": [int],
     "weights": str,
     "provenance": {"source": str},
     "config": dict,

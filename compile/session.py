@@ -61,6 +61,7 @@ class Session:
         self.max_seq_len: int = manifest["max_seq_len"]
         self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
         self._tokens: list[int] = []  # those taken in
+        self._outgrown = 0  # how many of the manifest's `recompute_lengths` they were longer than
         self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
 
     def tokenizer(self) -> Tokenizer:
@@ -103,9 +104,14 @@ class Session:
         return self._take(self._checked([token], inputs), inputs, decode=True)[0]
 
     def _take(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
+        total = len(self._tokens) + len(tokens)
+        outgrown = sum(total > length for length in self.manifest["recompute_lengths"])
+        if self._tokens and outgrown != self._outgrown:
+            return self._take_again(tokens, inputs)
+        self._outgrown = outgrown
         sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
         made: list[dict[str, np.ndarray]] = []
-        at, total = 0, len(self._tokens) + len(tokens)
+        at = 0
         for count, size in [(1, 1)] if decode else chunks_of(len(tokens), sizes):
             rows = {name: array[at : at + count] for name, array in inputs.items()}
             results = self._run("decode" if decode else f"prefill_{size}", tokens[at : at + count], size, total, rows)
@@ -116,6 +122,18 @@ class Session:
         }
         logits = [results["logits"] for results in made]
         return np.concatenate(logits) if self.interface.all_logits else logits[-1]
+
+    def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The states of all tokens anew; the results of the last ones, `tokens`."""
+        if inputs:
+            total, lengths = len(self._tokens) + len(tokens), self.manifest["recompute_lengths"]
+            said = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
+            raise fail("BU029", said, help="reset the session, and give all tokens with their inputs at once")
+        earlier, self._tokens = self._tokens, []
+        self.executor.reset()
+        logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
+        self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
+        return logits
 
     def generate(
         self,

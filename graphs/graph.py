@@ -90,6 +90,10 @@ class Graph(Module):
             seen.append(layer.likeness())
         return [seen.index(likeness) for likeness in seen]
 
+    def recompute_lengths(self) -> list[int]:
+        """The numbers of tokens past which a sequence's states are computed again, in order."""
+        return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
+
     def state_bytes(self) -> int:
         """Bytes of State kept for each token of context, all layers together."""
         bits = sum(

@@ -102,7 +102,13 @@ Kind = TypeVar("Kind", bound=Leaf)
 
 
 class Module(_Callable):
-    """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy."""
+    """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy.
+
+    `recompute_past` is a number of tokens, for modules that read a longer sequence another way: once it is longer, its
+    states are computed again from its first token.
+    """
+
+    recompute_past: int | None = None
 
     if not TYPE_CHECKING:
 
@@ -116,6 +122,13 @@ class Module(_Callable):
                 yield name, value
             else:
                 yield from ((f"{name}.{i}", item) for i, item in enumerate(_modules(name, value)))
+
+    def parts(self) -> Iterator[Module]:
+        """This module and every module below it."""
+        yield self
+        for _, part in self.children():
+            if isinstance(part, Module):
+                yield from part.parts()
 
     def leaves(self, kind: type[Kind], prefix: str = "") -> Iterator[tuple[str, Kind]]:
         """Every leaf of a kind below this module, by full name, in order of declaration."""

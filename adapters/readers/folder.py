@@ -30,6 +30,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"  # peft's names (peft/utils/constants.py)
 FILE = attrgetter("file")
+NO_FILE = re.compile(r"^\.?\Z|\.\.|[/\\\0]")  # names that lead out of the folder, or to no file
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
 
 
@@ -190,7 +191,7 @@ def _weight_map(path: Path) -> dict[str, str]:
         name, shard = next(item for item in owners.items() if type(item[1]) is not str)
         raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
     for shard in dict.fromkeys(owners.values()):
-        if not shard or shard == "." or ".." in shard or any(char in shard for char in "/\\\0"):
+        if NO_FILE.search(shard):
             raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
     return owners
 

@@ -33,11 +33,15 @@ class Rope(Module):
 
 
 class LongRope(Module):
-    """As `Rope`, from one of two tables: for sequences no longer than in training, and for longer ones."""
+    """As `Rope`, from one of two tables: for sequences no longer than in training, and for longer ones.
+
+    Keys turned by the one table do not fit queries turned by the other, so a sequence that outgrows the first is
+    computed again, as transformers 5.23 does (`Phi3ForCausalLM.prepare_inputs_for_generation`).
+    """
 
     def __init__(self, config: RopeConfig, d: int) -> None:
         super().__init__()
-        self.longest_short = config.max_positions
+        self.recompute_past = self.longest_short = config.max_positions
 
         def angles(positions: int) -> np.ndarray:
             import numpy as np

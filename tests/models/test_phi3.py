@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import Phi3Config, PreTrainedConfig
 
 from bringup.compile.job import open_job
-from bringup.compile.pipeline import check
+from bringup.compile.pipeline import build, check
+from bringup.compile.session import load
 from bringup.diagnostics import BringupError
 from bringup.graphs.phi3 import Phi3Config as OurConfig
 from tests.models import family, parity
@@ -46,6 +49,28 @@ def checkpoint(request, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("target", ["torch", "cpu"])
 def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
     record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
+
+
+def test_a_sequence_that_outgrows_its_rope_is_computed_again(tmp_path: Path) -> None:
+    """Whatever calls take it past 24 tokens, and back: the logits are those of one prefill of all its tokens."""
+    folder = parity.save_checkpoint(CASES["longrope-past-it-at-once"], tmp_path / "model")
+    session = load(build(open_job(None, str(folder)), out=tmp_path / "bundle", target="torch", max_seq_len=64))
+    tokens = parity.random_tokens(40, 131)
+
+    def at_once(count: int) -> np.ndarray:
+        session.reset()
+        return session.prefill(tokens[:count])[-1]
+
+    wanted = {count: at_once(count) for count in (10, 24, 25, 26, 40)}
+    near = partial(np.testing.assert_allclose, atol=1e-5, rtol=1e-5)
+    session.reset()
+    near(session.prefill(tokens[:10])[-1], wanted[10])
+    near(session.prefill(tokens[10:24])[-1], wanted[24])
+    near(session.decode(tokens[24]), wanted[25])
+    near(session.decode(tokens[25]), wanted[26])
+    near(session.prefill(tokens[26:])[-1], wanted[40])
+    fresh = list(session.generate(tokens[:20], max_new_tokens=10))
+    assert list(session.generate(tokens[:20], max_new_tokens=10, resume=True)) == fresh
 
 
 def test_every_tensor_matters(checkpoint: Path) -> None:
