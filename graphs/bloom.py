@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config import MOST_LAYERS, Fields, HFConfig
+from bringup.graphs.config import HFConfig
+from bringup.graphs.fields import MOST_LAYERS, Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.cache import KVCache
 from bringup.graphs.layers.embedding import Embedding

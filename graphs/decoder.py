@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.config import MOST_ELEMENTS, Fields, HFConfig
+from bringup.graphs.config import HFConfig
+from bringup.graphs.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
@@ -125,6 +126,7 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
 
 def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
     """`sliding_window`, in tokens."""
+    fields.read.add("sliding_window")
     window = fields.maybe("sliding_window", int) if "sliding_window" in fields.raw else absent
     if window is not None and window < 1:
         said = f"`sliding_window` is {window}; a window holds at least 1 token"

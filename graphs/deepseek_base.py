@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Self
 
-from bringup.graphs.config import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.fields import Fields
 from bringup.graphs.fp8 import Fp8, read_fp8
 from bringup.graphs.layers.indexer import Indexer
 from bringup.graphs.layers.latent import LatentAttention

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.diagnostics import fail
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import HFConfig
 from bringup.graphs.decoder import Decoder
 from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm

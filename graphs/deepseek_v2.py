@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bringup.graphs.config import Fields
 from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.fields import Fields
 from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.routing import keep_best_groups, top_experts

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bringup.graphs.config import Fields
 from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
+from bringup.graphs.fields import Fields
 from bringup.graphs.routing import RoutingConfig
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bringup.graphs.config import Fields
 from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, sparse_layers
 from bringup.graphs.deepseek_v3 import read_v3
+from bringup.graphs.fields import Fields
 from bringup.graphs.layers.indexer import Indexer
 from bringup.shown import shown
 

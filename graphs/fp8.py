@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 from bringup.graphs.kept import Kept
 from bringup.shown import shown
 

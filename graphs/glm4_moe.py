@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from bringup.graphs.config import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
+from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mixture import SharedMixture
 from bringup.graphs.layers.mlp import GatedMLP

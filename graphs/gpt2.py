@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import HFConfig
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.cache import KVCache
 from bringup.graphs.layers.embedding import Embedding

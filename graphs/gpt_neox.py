@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import HFConfig
 from bringup.graphs.decoder import context_length
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.embedding import Embedding

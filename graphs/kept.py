@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Self
 
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 from bringup.shown import shown
 
 # transformers' `FineGrainedFP8Config` and its alias: where a name begins, or how it ends (`should_convert_module`).

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.diagnostics import fail
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import HFConfig
 from bringup.graphs.decoder import CausalLM, Decoder, DecoderConfig
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.llama import Llama, LlamaConfig
 from bringup.graphs.module import Module

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 from bringup.shown import short, shown
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

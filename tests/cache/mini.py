@@ -25,7 +25,8 @@ from typing import Any
 
 import helpers
 from bringup.adapters.published import as_declared
-from bringup.graphs.config import Fields, HFConfig
+from bringup.graphs.config import HFConfig
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear

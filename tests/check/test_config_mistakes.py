@@ -100,3 +100,32 @@ def test_a_product_names_all_its_keys() -> None:
     draft.config["num_key_value_heads"] = 4
     (finding,) = findings(draft)
     assert "`num_key_value_heads` and `head_dim` of the config" in finding.message
+
+
+MISSPELT = [
+    ("gpt2", "n_embd", "n_emb"), ("gpt2", "n_layer", "n_layers"), ("gpt2", "layer_norm_epsilon", "layernorm_epsilon"),
+    ("llama", "num_hidden_layers", "num_hidden_layer"), ("llama", "num_key_value_heads", "num_key_value_head"),
+    ("llama", "hidden_size", "hiden_size"), ("llama", "rms_norm_eps", "rms_nrom_eps"),
+    ("mixtral", "num_local_experts", "num_local_expert"), ("deepseek_v3", "kv_lora_rank", "kv_lora_rnak"),
+    ("deepseek_v3", "num_hidden_layers", "num_hiden_layers"), ("deepseek_v3", "n_routed_experts", "n_routed_expert"),
+    ("gpt_oss", "sliding_window", "sliding_windows"), ("bloom", "n_head", "n_heads"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "key", "instead"), MISSPELT)
+def test_a_misspelt_key_is_one_finding(family: str, key: str, instead: str) -> None:
+    draft = base(family)
+    draft.config[instead] = draft.config.pop(key)
+    (found,) = findings(draft)
+    assert (found.code, found.parameter) == ("BU120", instead)
+    assert f"did you mean `{key}`" in found.help
+
+
+def test_what_cannot_be_the_value_of_the_key_that_is_meant() -> None:
+    """Then the two are two findings, as they would be without the likeness."""
+    draft = base("llama")
+    del draft.config["hidden_size"]
+    draft.config["hidden_sizes"] = "thirty"
+    assert {(found.code, found.parameter) for found in findings(draft)} == {
+        ("BU120", "hidden_sizes"), ("BU121", "hidden_size"),
+    }  # fmt: skip

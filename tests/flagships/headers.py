@@ -92,8 +92,11 @@ def nbytes(tensors: Tensors) -> int:
     return sum(SIZES[dtype] * math.prod(shape) for dtype, shape in tensors.values())
 
 
-def write(folder: Path, flagship: Flagship, tensors: Tensors) -> Path:
-    """Sparse shards of about equal size, their index, and config.json, in the form in which libraries write JSON."""
+def write(folder: Path, flagship: Flagship, tensors: Tensors, config: dict[str, object] | None = None) -> Path:
+    """Sparse shards of about equal size, their index, and config.json, in the form in which libraries write JSON.
+
+    The config is the flagship's unless another is given.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = flagship.shard_names()
     most = math.ceil(nbytes(tensors) / len(names))
@@ -107,7 +110,7 @@ def write(folder: Path, flagship: Flagship, tensors: Tensors) -> Path:
         _write_shard(folder / file, shard)
     whole = {"metadata": {"total_size": done}, "weight_map": dict(sorted(index.items()))}
     (folder / "model.safetensors.index.json").write_text(json.dumps(whole, indent=2), "utf-8")
-    (folder / "config.json").write_text(json.dumps(flagship.config), "utf-8")
+    (folder / "config.json").write_text(json.dumps(flagship.config if config is None else config), "utf-8")
     return folder
 
 

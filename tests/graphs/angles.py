@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bringup.compile.steps import make_step
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.rope import rope_rows
 from bringup.graphs.module import Module

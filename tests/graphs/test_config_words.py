@@ -11,8 +11,8 @@ import transformers
 
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.config import Fields
 from bringup.graphs.decoder import read_common
+from bringup.graphs.fields import Fields
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.registry import by_name
 

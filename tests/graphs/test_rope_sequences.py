@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import LlamaConfig
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import BUCKETS, build
 from bringup.compile.session import Session, load
 from tests.models import parity
-from tests.models.family import WORST
+from tests.models.family import WORST, turnwise
 
 SWITCH = 270  # longer than the longest bucket: the first chunk of a long prompt ends below it
 VOCAB, CONTEXT = 61, 340
@@ -71,13 +70,7 @@ def split(tokens: list[int], counts: list[int]) -> list[list[int]]:
 
 
 def theirs(folder: Path, turns: list[list[int]]) -> np.ndarray:
-    model, past, rows = parity.load_reference(folder), None, list[torch.Tensor]()
-    for turn in turns:
-        with torch.no_grad():
-            made = model(torch.tensor([turn]), past_key_values=past, use_cache=True)
-        past = made.past_key_values
-        rows.append(made.logits[0])
-    return torch.cat(rows).numpy()
+    return turnwise(parity.load_reference(folder), turns)
 
 
 def ours(session: Session, turns: list[list[int]]) -> np.ndarray:

@@ -13,7 +13,7 @@ from bringup.adapters.readers.jsonfile import read_config
 from bringup.compile.check import check as check_plan
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.config import MOST_LAYERS
+from bringup.graphs.fields import MOST_LAYERS
 from bringup.graphs.registry import FAMILIES
 from tests.hostile.headers import framed
 from tests.hostile.watch import assert_one_error, check

@@ -41,13 +41,28 @@ def reference(folder: Path, prompt: int = PROMPT, steps: int = STEPS) -> tuple[l
 
 def stepwise(model: torch.nn.Module, tokens: list[int], prompt: int) -> np.ndarray:
     """Float32 [T, V]: all rows of the prompt, then of each token after it, by the model's own cache."""
+    return turnwise(model, [tokens[:prompt], *([token] for token in tokens[prompt:])])
+
+
+def turnwise(model: Any, turns: list[list[int]]) -> np.ndarray:
+    """Float32 [T, V]: the rows of tokens that come in turn by turn, by transformers' own cache.
+
+    As in the `generate` of its Phi-3, a sequence that outgrows LongRoPE's short factors is computed again.
+    """
+    words = model.config.get_text_config()
+    longrope = (getattr(words, "rope_parameters", None) or {}).get("rope_type") == "longrope"
+    short = words.rope_parameters["original_max_position_embeddings"] if longrope else None
     rows: list[torch.Tensor] = []
+    done: list[int] = []
     past = None
-    with torch.no_grad():
-        for chunk in (tokens[:prompt], *([token] for token in tokens[prompt:])):
-            made = model(torch.tensor([chunk]), past_key_values=past, use_cache=True)
-            past = made.past_key_values
-            rows.append(made.logits[0].float())
+    for turn in turns:
+        again = short is not None and len(done) <= short < len(done) + len(turn)
+        with torch.no_grad():
+            given = torch.tensor([done + turn if again else turn])
+            made = model(given, past_key_values=None if again else past, use_cache=True)
+        past = made.past_key_values
+        rows.append(made.logits[0, -len(turn) :].float())
+        done = done + turn
     return torch.cat(rows).numpy()
 
 
@@ -69,15 +84,17 @@ def assert_parity(
 
 def eager_logits(job: Job, tokens: list[int], prompt: int, **inputs: np.ndarray) -> np.ndarray:
     """Ours, by torch without compiling: what `stepwise` gives for transformers. `inputs` have a row for each token."""
-    eager = Eager(job, len(tokens))
-    starts = [0, *range(prompt, len(tokens))]
-    ends = [*starts[1:], len(tokens)]
-    steps = [
-        make_step(tokens[first:end], first, end - first, len(tokens))
-        | {name: rows[first:end] for name, rows in inputs.items()}
-        for first, end in zip(starts, ends, strict=True)
-    ]
-    return np.concatenate([eager(step).float().numpy() for step in steps])
+    eager, lengths = Eager(job, len(tokens)), job.graph.recompute_lengths()
+    rows: list[np.ndarray] = []
+    done = 0
+    for end in range(prompt, len(tokens) + 1):
+        first = 0 if any(done <= length < end for length in lengths) else done
+        step = make_step(tokens[first:end], first, end - first, len(tokens))
+        rows.append(
+            eager(step | {name: array[first:end] for name, array in inputs.items()}).float().numpy()[done - end :]
+        )
+        done = end
+    return np.concatenate(rows)
 
 
 def assert_no_key_is_overlooked(kind: type[HFConfig], config: PreTrainedConfig) -> None:

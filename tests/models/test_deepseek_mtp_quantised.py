@@ -14,7 +14,7 @@ from bringup.adapters.where import Where
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
-from bringup.graphs.config import Fields
+from bringup.graphs.fields import Fields
 from bringup.graphs.kept import MOST, Kept
 from tests.models import drafts, family
 from tests.models.test_deepseek_fp8 import BLOCK, SIZES, quantised, to_fp8
