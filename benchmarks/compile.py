@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from bandwidth import cores
 
 from bringup import open_job
+from bringup.compile.cache.identity import SETTLED
 from bringup.compile.weights_file import write_weights
 from bringup.graphs import gpt2
 
@@ -71,6 +72,7 @@ def _write(checkpoint: Path) -> None:
     write_weights(
         checkpoint / "model.safetensors", list(headers.values()), lambda name: job.checkpoint.read(headers[name])
     )
+    time.sleep(2 * SETTLED)  # a compile does not go by the state of a file that was just written
 
 
 def _bringup(scratch: Path, checkpoint: Path) -> Times:
