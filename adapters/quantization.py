@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 from bringup.spec import Shape
@@ -114,7 +115,11 @@ def parts_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def format_of(parts: Iterable[str], method: str = "") -> Format | None:
     """The format of a matrix that has these parts; `method` is what the config says."""
-    there = set(parts)
+    return _format_of(frozenset(parts), method)
+
+
+@cache
+def _format_of(there: frozenset[str], method: str) -> Format | None:
     fitting = [(max((len(m) for m in row.marks if m <= there), default=0), row) for row in FORMATS]
     return max(
         (row for size, row in fitting if size),

@@ -80,12 +80,24 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
     outside: set[str] = set()
     for name in everything:
         if name not in meant:
-            outside.update(_ancestors(name), (name,))
+            outside.add(name)
+            above = _parent(name)
+            while above is not None and above not in outside:  # what is above one that is there is there as well
+                outside.add(above)
+                above = _parent(above)
     found: dict[str, list[str]] = {}
     for name in names:
         root = next((above for above in _ancestors(name) if above not in outside), name)
         found.setdefault(root, []).append(name)
     return {root if len(below) > 1 else below[0]: below for root, below in found.items()}
+
+
+def _parent(name: str) -> str | None:
+    """The lowest of `_ancestors`."""
+    if name.count(".") > _DEPTH:
+        return ".".join(name.split(".", _DEPTH)[:_DEPTH])
+    above, dot, _ = name.rpartition(".")
+    return above if dot else None
 
 
 def _ancestors(name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from bringup.adapters.expr import Expr, Mv
 from bringup.adapters.plan import Entry, Plan
 from bringup.adapters.problems import Problem
 from bringup.compile.config_words import ConfigWords
-from bringup.compile.corrections import corrections, explained, known_sizes
+from bringup.compile.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.dtypes import odd_dtypes
 from bringup.compile.missing import missing_and_unread
 from bringup.compile.parts import scales_beside
@@ -76,12 +76,12 @@ def _checked(job: Job) -> Report:
     said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
     known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in said]
     report.findings = [*known, *quantised, *report.findings]
-    sized = {"BU102", "BU122"} & {finding.code for finding in report.findings}
+    sized = {"BU102", "BU122", *UNREAD} & {finding.code for finding in report.findings}
     for key, size, corrected in corrections(job, words) if sized else ():
         others = _checked(corrected).findings
         left = {(finding.code, finding.parameter) for finding in others}
-        gone = [f for f in report.findings if f.code in ("BU101", "BU102") and (f.code, f.parameter) not in left]
-        gone.sort(key=lambda finding: finding.config_key != key)
+        gone = [f for f in report.findings if f.code in FOLLOW and (f.code, f.parameter) not in left]
+        gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
             first = explained(gone[0], key, size, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]

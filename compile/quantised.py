@@ -80,12 +80,17 @@ def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem 
 
 def _foreign(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
     """One cause for each format that matrices are stored in and no rule reads."""
-    plan, method, unread = job.plan, str(words.get("quant_method", "")), set(job.plan.unread)
+    plan, method = job.plan, str(words.get("quant_method", ""))
+    touched = parts_of(plan.unread)  # matrices of which a part is unread
+    if not touched:
+        return
     absent = parts_of(_bare(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
-        row, names = format_of(parts, method), parts.values()
-        if row is None or unread.isdisjoint(names) or any(name in plan.wanted for name in names):
+        if plain not in touched or any(name in plan.wanted for name in parts.values()):
+            continue
+        row = format_of(parts, method)
+        if row is None:
             continue
         if not _renamed(plan, plain, parts, absent):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts

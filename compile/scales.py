@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from bringup.adapters.expr import Expr, Source
@@ -27,38 +27,55 @@ class Scales(NamedTuple):
     block: Shape
 
 
+class Dequantised(NamedTuple):
+    """What a rule dequantises: the matrix, all that its scales are made of, and the block that shares a scale."""
+
+    matrix: Source
+    scales: tuple[Source, ...]
+    block: Shape
+
+
 def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
     """One diagnostic for each block size that the checkpoint has in place of a rule's, and all other problems."""
     scales, others = list[Scales](), list[Problem]()
+    nodes: dict[int, list[Dequantised]] = {}  # by the identity of the rule
+    wrong = {name for problem in problems for name in problem.sources}
     for problem in problems:
-        found = _scales(plan, problem)
+        found = None
+        if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
+            if id(problem.rule) not in nodes:
+                nodes[id(problem.rule)] = [*_dequantised(problem.rule.made)]
+            found = _scales(plan, problem, problem.rule, nodes[id(problem.rule)], wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
-    return [_told(plan, group) for group in _alike(scales)], others
+    return [_finding(plan, group) for group in _alike(scales)], others
 
 
-def _scales(plan: Plan, problem: Problem) -> Scales | None:
-    """What the rule of a tensor of the wrong shape makes of it, where it is the scales of a matrix."""
-    if not isinstance(problem.rule, Rule) or len(problem.sources) != 1:
-        return None
-    bindings = match(problem.rule.pattern, problem.parameter) or {}
-    bare = problem.sources[0].removeprefix(plan.prefix)
-    for node in _dequantised(problem.rule.made):
-        payload, by = node.parts
-        source = next((leaf for leaf in _sources(by) if match(leaf.name, bare) is not None), None)
-        matrix = next(_sources(payload), None)
-        if source and matrix:
-            name = fill(matrix.name, {**bindings, **(match(source.name, bare) or {})})
-            info = plan.headers.get(name) or plan.headers.get(plan.prefix + name)
-            scales = plan.headers[problem.sources[0]]
-            if info:
-                return Scales(problem, info.shape, scales.shape, node.block)
+def _scales(
+    plan: Plan, problem: Problem, rule: Rule, nodes: Sequence[Dequantised], wrong: Container[str]
+) -> Scales | None:
+    """What the rule of a tensor of the wrong shape makes of it, where it is the scales of a matrix.
+
+    A matrix that is itself `wrong` has scales of another shape for that reason.
+    """
+    (name,) = problem.sources
+    bare = name.removeprefix(plan.prefix)
+    for node in nodes:
+        bindings = next((found for leaf in node.scales if (found := match(leaf.name, bare)) is not None), None)
+        if bindings is None:
+            continue
+        matrix = fill(node.matrix.name, {**(match(rule.pattern, problem.parameter) or {}), **bindings})
+        info = plan.headers.get(matrix) or plan.headers.get(plan.prefix + matrix)
+        if info and info.name not in wrong:
+            return Scales(problem, info.shape, plan.headers[name].shape, node.block)
     return None
 
 
-def _dequantised(expr: Expr) -> Iterator[ValueNode]:
+def _dequantised(expr: Expr) -> Iterator[Dequantised]:
     if isinstance(expr, ValueNode) and expr.block and len(expr.parts) == 2:
-        yield expr
+        payload, by = expr.parts
+        if matrix := next(_sources(payload), None):
+            yield Dequantised(matrix, tuple(_sources(by)), expr.block)
     for node in expr.inputs():
         yield from _dequantised(node)
 
@@ -76,7 +93,7 @@ def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
     for one in scales:
         groups.setdefault(one.block, []).append(one)
     for group in groups.values():
-        if block_size((one.matrix, one.found) for one in group):
+        if block_size({(one.matrix, one.found) for one in group}):
             yield group
             continue
         apart: dict[object, list[Scales]] = {}
@@ -85,11 +102,11 @@ def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
         yield from apart.values()
 
 
-def _told(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
+def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
     first, problems = group[0], [one.problem for one in group]
     parameter, sources = told_names(problems)
     names = listed(sources)
-    found, block = block_size((one.matrix, one.found) for one in group), list(first.block)
+    found, block = block_size({(one.matrix, one.found) for one in group}), list(first.block)
     if found:
         message = f"{names} are scales of blocks of {list(found)}, and `weight_block_size` is {block}"
         help = f"if all scales of the checkpoint are so, set `weight_block_size` to {list(found)} in config.json"

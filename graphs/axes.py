@@ -28,6 +28,9 @@ class Axis:
     parts: tuple[Axis, ...] = ()
     sum: bool = False
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.size))  # axes that differ in their parts alone are rare; a check hashes many
+
     def __str__(self) -> str:
         if not self.parts:
             return self.name or str(self.size)
