@@ -1,6 +1,6 @@
 """Writes docs/faults.md: what bringup, transformers and MAX say of the same spoilt checkpoints.
 
-    python benchmarks/faults.py [--max-python PATH/TO/ENV/bin/python] [--only KEY …]
+    python benchmarks/faults.py [--max-python PATH/TO/ENV/bin/python] [--saved FOLDER] [--only KEY …]
 
 The folders are small random models that transformers saves; the mutations of tests/check/mutations spoil them. MAX
 runs in an environment of its own (`pip install max==26.7.0 safetensors`); without one its column says "not run".
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from faults_page import Outcome, Row, page  # noqa: E402
+from faults_saved import Saved  # noqa: E402
 
 from tests.check.mutations.bases import BASES, base  # noqa: E402
 from tests.check.mutations.mutation import Mutation, Trial  # noqa: E402
@@ -31,17 +33,44 @@ from tests.check.mutations.table import MUTATIONS  # noqa: E402
 PAGE = ROOT / "docs/faults.md"
 MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py", "faults_max_graphs.py"))
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
-AT_ONCE = 10  # folders a process: twice, one with some 25 models on MAX stood still; why was not found
+AT_ONCE = 10  # folders a process: one with some 8 or 25 models on MAX stood still; why was not found
+PATIENCE = 240  # seconds for them
 QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default", "COLUMNS": "110"}
 
 
-def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]]) -> dict[str, Outcome]:
-    """What a peer says of each case's folder; logits are compared with those of the base of the same name."""
-    pairs = [f"{folder},{more}" for folder, more in cases.values()]
-    for at in range(0, len(pairs), AT_ONCE):
-        words = [python, str(script), *pairs[at : at + AT_ONCE]]
-        subprocess.run(words, cwd=ROOT, env=os.environ | QUIET, check=True)
-    return {key: _outcome(folder) for key, (folder, _) in cases.items()}
+def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]], place: Path) -> dict[str, Outcome]:
+    """What a peer says of each case's folder; logits are compared with those of the base of the same name.
+
+    A process that stands still is ended; the folders that it has not come to are given to another. Raises
+    TimeoutError when it stands still at one twice.
+    """
+    saved = Saved(place, f"{_version_of(python, script)}\0{script.read_text('utf-8')}")
+    texts = {key: more.read_text("utf-8") if isinstance(more, Path) else more for key, (_, more) in cases.items()}
+    found = {key: saved.find(folder, texts[key]) for key, (folder, _) in cases.items()}
+    waiting, once = [key for key in cases if found[key] is None], ""
+    while waiting:
+        some = waiting[:AT_ONCE]
+        for key in some:
+            (cases[key][0] / "exit_code").unlink(missing_ok=True)
+        words = [python, str(script), *(f"{folder},{more}" for folder, more in map(cases.__getitem__, some))]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(words, cwd=ROOT, env=os.environ | QUIET, check=True, timeout=PATIENCE)
+        ended = [key for key in some if (cases[key][0] / "exit_code").is_file()]
+        for key in ended:
+            found[key] = _outcome(cases[key][0])
+            saved.save(cases[key][0], texts[key], found[key])
+        waiting = [key for key in waiting if key not in ended]
+        if waiting and waiting[0] == once:
+            raise TimeoutError(f"{script.name} stands still at {once}")
+        once = waiting[0] if len(ended) < len(some) else ""
+        print(f"{script.name}: {len(waiting)} folders left", flush=True)
+    return found
+
+
+def _version_of(python: str, script: Path) -> str:
+    """The version of the tool that a script calls, `faults_TOOL.py`."""
+    words = f"from importlib.metadata import version; print(version({script.stem.removeprefix('faults_')!r}))"
+    return subprocess.check_output([python, "-c", words], text=True).strip()
 
 
 def _outcome(folder: Path) -> Outcome:
@@ -77,7 +106,7 @@ def graph_with(mutation: Mutation, folder: Path) -> Path:
     return path
 
 
-def outcomes(scratch: Path, mutations: Sequence[Mutation], max_python: str | None) -> list[Row]:
+def outcomes(scratch: Path, mutations: Sequence[Mutation], max_python: str | None, place: Path) -> list[Row]:
     """Writes every folder, and runs each peer once on all of them. MAX has graphs for GPT-2 and Llama only."""
     theirs: dict[str, tuple[Path, Path | str]] = {}
     ours: dict[str, tuple[Path, Path | str]] = {}
@@ -95,8 +124,8 @@ def outcomes(scratch: Path, mutations: Sequence[Mutation], max_python: str | Non
             ours[mutation.key] = folder, graph_with(mutation, folder)
     bases = {of: of for of in BASES} | {mutation.key: mutation.base for mutation in mutations}
     served = {key: case for key, case in ours.items() if bases[key] in ("gpt2", "llama")}
-    columns = [run(sys.executable, TRANSFORMERS, theirs)]
-    columns.append(run(max_python, MAX_SCRIPT, served) if max_python else {})
+    columns = [run(sys.executable, TRANSFORMERS, theirs, place)]
+    columns.append(run(max_python, MAX_SCRIPT, served, place) if max_python else {})
     for column in columns:
         for key, outcome in column.items():
             outcome.compare(column[bases[key]])
@@ -109,14 +138,14 @@ def main() -> None:
     parser.add_argument("--max-python", metavar="PATH", help="an interpreter that has max and safetensors")
     parser.add_argument("--only", nargs="*", metavar="KEY", help="print these rows, write nothing")
     parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--saved", type=Path, metavar="FOLDER", help="keep what peers say there, and go by it")
     asked = parser.parse_args()
     max_version = ""
     if asked.max_python:
-        script = "from importlib.metadata import version; print(version('max'))"
-        max_version = subprocess.check_output([asked.max_python, "-c", script], text=True).strip()
+        max_version = _version_of(asked.max_python, MAX_SCRIPT)
     mutations = [mutation for mutation in MUTATIONS if asked.only is None or mutation.key in asked.only]
     with tempfile.TemporaryDirectory() as name:
-        rows = outcomes(Path(name), mutations, asked.max_python)
+        rows = outcomes(Path(name), mutations, asked.max_python, asked.saved or Path(name, "saved"))
     print(*(row.line() for row in rows), sep="\n")
     if asked.only is None:
         asked.out.write_text(page(rows, max_version), "utf-8")
