@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Two files of tests beside one another; a file's tests stay together, for they share what they compile.
-BESIDE := -n $(or $(WORKERS),2) --dist loadfile --max-worker-restart 0
+BESIDE := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help demo test test-full lint bench picture clean
 

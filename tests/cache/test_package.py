@@ -194,6 +194,7 @@ def test_every_data_file_is_known_to_decide_nothing():
     assert [path for path in other if not any(path.match(pattern) for pattern in DATA)] == []
 
 
+@pytest.mark.slow
 def test_doubled_values_are_not_taken_from_the_cache(tmp_path):
     """A compile by a package whose engine was edited writes weights anew, and they are those of the edited engine."""
     package = installed(tmp_path / "installed")

@@ -42,9 +42,15 @@ def saved(folder: Path, dtype: str = "float32") -> Path:
 
 
 def compiled(
-    job: Job, out: Path, *, target: str = "cpu", context: int = 40, buckets: tuple[int, ...] = (16,)
+    job: Job,
+    out: Path,
+    *,
+    target: str = "cpu",
+    context: int = 40,
+    buckets: tuple[int, ...] = (16,),
+    cache: Store | None = None,
 ) -> Session:
-    cache = Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
+    cache = cache or Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
     made = build(job, out=out, target=target, max_seq_len=context, buckets=buckets, all_logits=True, cache=cache)
     return load(made)
 

@@ -46,7 +46,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "one-layer" else slow) for name in FAULTS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "prologue" else slow) for name in FAULTS])
 def test_the_operation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     checkpoint = saved(tmp_path / "model", "bfloat16" if name.startswith("bfloat16") else "float32")

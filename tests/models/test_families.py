@@ -23,7 +23,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "torch": (
         "gpt2-saved", "llama-mistral-window", "llama-smollm2-tied-bfloat16", "bloom-one-head-untied",
         "gpt_neox-no-biases", "phi3-longrope-part-turns-tied", "mixtral-every-expert", "gpt_oss-calm",
-        "deepseek_v3-groups-yarn", "deepseek_mtp-dense-straight-queries-tied", "llava-llama",
+        "deepseek_v3-groups-yarn", "llava-llama",
     ),
     "cpu": ("gpt2-saved", "internlm-biases", "bloom-one-head-untied", "mixtral-every-expert"),
 }  # fmt: skip

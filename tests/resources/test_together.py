@@ -55,6 +55,7 @@ def test_with_force_the_last_stays(nursery, checkpoints, tmp_path):
     assert tokens_of(out)
 
 
+@pytest.mark.slow
 def test_different_places_and_one_cache(nursery, checkpoints, tmp_path):
     shared = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     outs = [tmp_path / "o" / f"b{i}" for i in range(4)]
