@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable
@@ -37,8 +38,10 @@ CONFIG = MistralConfig(
 Change = Callable[[ExportedProgram, Node], None]
 
 
-def saved(folder: Path, dtype: str = "float32") -> Path:
-    return parity.save_checkpoint(CONFIG, folder, dtype)
+def saved(folder: Path, dtype: str = "float32", layers: int = 2) -> Path:
+    config = copy.deepcopy(CONFIG)
+    config.num_hidden_layers, config.layer_types = layers, CONFIG.layer_types[:layers]
+    return parity.save_checkpoint(config, folder, dtype)
 
 
 def compiled(

@@ -166,6 +166,10 @@ def test_phases(job, tmp_path):
     mlir = build(job, out=tmp_path / "model.mlir", emit="mlir", max_seq_len=32).read_text()
     assert '#flow.parameter.named<"model"::"transformer.h.1.attn.c_proj.weight">' in mlir
     assert "dense_resource" not in mlir
+
+
+@pytest.mark.slow
+def test_the_phase_of_the_other_compiler(job, tmp_path):
     assert build(job, out=tmp_path / "m.vmfb", emit="vmfb", max_seq_len=32, dump_dir=tmp_path / "dump").stat().st_size
     assert {path.suffix for path in (tmp_path / "dump" / "iree").iterdir()} == {".mlir"}
 

@@ -110,12 +110,13 @@ def assert_close(given: np.ndarray, expected: np.ndarray, dtype: torch.dtype) ->
         assert given.argmax() == expected.argmax()
 
 
-CASES: list[Any] = [(kind, model, torch.float32) for kind in ("torch", "iree") for model in ("gpt", "window")]
-CASES += [("torch", "llama", torch.float32), ("iree", "llama", torch.bfloat16)]
+CASES: list[Any] = [("torch", model, torch.float32) for model in MODELS]
+CASES += [("iree", "gpt", torch.float32), ("iree", "llama", torch.bfloat16)]
 CASES += [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
-        ("iree", "llama", torch.float32),  # "window" has its layers, and others
+        ("iree", "llama", torch.float32),
+        ("iree", "window", torch.float32),
         ("torch", "llama", torch.bfloat16),
         ("iree", "llama", torch.float16),
     )
@@ -140,7 +141,7 @@ def test_padded_chunks_then_decode(kind: str, model: str, dtype: torch.dtype) ->
         run.reset()
 
 
-@pytest.mark.parametrize("kind", ["torch", "iree"])
+@pytest.mark.parametrize("kind", ["torch", pytest.param("iree", marks=pytest.mark.slow)])
 def test_short_prompt_and_all_logits(kind: str) -> None:
     built, run = build("gpt", torch.float32, True), executor(kind, "gpt", torch.float32, True)
     tokens = np.arange(9)
@@ -159,6 +160,7 @@ def test_states_are_updated_in_place() -> None:
     assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states] == before
 
 
+@pytest.mark.slow
 def test_equal_layers_are_lowered_once() -> None:
     counts = []
     for layers in (2, 6):

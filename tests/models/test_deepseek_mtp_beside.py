@@ -44,6 +44,7 @@ def changed(folder: Path, out: Path, rename=lambda name: name, **words: object) 
     return drafts.write(out, {new: values for name, values in tensors.items() if (new := rename(name))}, config | words)
 
 
+@pytest.mark.slow
 def test_hidden_states_of_the_main_model_feed_the_draft(checkpoint: Path, bundle: Path, tmp_path: Path) -> None:
     """Row i of the draft: token i + 1, beside what the main model's head takes at token i."""
     main = load(build(open_job(checkpoint=str(checkpoint)), out=tmp_path / "main", aux_hidden=[LAYERS], **SETTINGS))

@@ -74,7 +74,7 @@ def test_the_command_says_the_same(mutation: Mutation, tmp_path: Path) -> None:
     assert result.exit_code == (0 if mutation.warns else 1), result.output
     found = json.loads(result.stdout)["findings"]
     assert [(finding["code"], finding["parameter"]) for finding in found] == [
-        (finding.code, finding.parameter) for finding in ask(case, "check").findings
+        (finding.code, finding.parameter) for finding in answer_to(mutation).findings
     ]
 
 
