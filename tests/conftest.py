@@ -12,9 +12,12 @@ LONGEST = (
     "models/test_families.py",
     "models/test_rounding.py",
     "models/test_nulls.py",
-    "compile/test_lowering.py",
-    "compile/test_bisect.py",
     "check/mutations/test_mutations.py",
+    "compile/test_lowering.py",
+    "cache/test_bundles.py",
+    "compile/test_bisect.py",
+    "compile/test_build.py",
+    "compile/test_verify_modules.py",
 )
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
 
