@@ -23,7 +23,7 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run gpt2.bundle --tokens 15496,11 --max-new-tokens 16 --json
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
-test: $(READY)  ## the tests, without the slow ones: ten minutes on two cores
+test: $(READY)  ## the tests, without the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BESIDE) -m "not slow"
 
 test-full: $(READY) lint  ## every test; those that count memory, kill processes or fill disks run alone
