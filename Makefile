@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Two files of tests beside one another; a file's tests stay together, for they share what they compile.
-BESIDE := -n $(or $(WORKERS),2) --dist loadfile --max-worker-restart 0
+BESIDE := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: help demo test test-full lint bench picture clean
 
@@ -24,7 +24,7 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
 test: $(READY)  ## the tests, without the slow ones
-	$(BIN)/python -m pytest $(BESIDE) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BESIDE) -m "not slow"
 
 test-full: $(READY) lint  ## every test; those that count memory, kill processes or fill disks run alone
 	$(BIN)/python -m pytest $(BESIDE) --ignore tests/resources

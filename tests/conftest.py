@@ -1,8 +1,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+ROOT = Path(__file__).parent
+# What takes longest, longest first: of several workers none is to wait at the end for one that has just begun.
+LONGEST = (
+    "models/test_families.py",
+    "models/test_rounding.py",
+    "models/test_nulls.py",
+    "check/mutations/test_mutations.py",
+    "compile/test_lowering.py",
+    "cache/test_bundles.py",
+    "compile/test_bisect.py",
+    "compile/test_build.py",
+    "compile/test_verify_modules.py",
+)
+BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
+
+
+class ByFile(LoadFileScheduling):
+    """Tests of a file stay together, for they share what they compile; of the file of all families, those of one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return file + test.partition("[")[2].partition("-")[0] if file.endswith(BY_FAMILY) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {ROOT / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

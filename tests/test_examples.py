@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.numpy import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -51,6 +52,7 @@ def test_a_model_in_one_file(tmp_path):
     assert np.abs(activations(job, tokens)["lm_head"] - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_quickstart():
     done = subprocess.run([sys.executable, EXAMPLES / "quickstart.py"], capture_output=True, text=True, check=True)
     first, tokens = done.stdout.splitlines()

@@ -532,7 +532,8 @@ def test_a_model_that_is_not_cached_while_offline(hub: Path, source: str) -> Non
 
 
 ASK = """
-import sys
+import sys, time
+time.sleep = lambda seconds: None  # huggingface_hub asks again and again, after ever longer waits
 from bringup.adapters.readers.open import open_checkpoint
 from bringup.diagnostics import BringupError
 try:

@@ -82,9 +82,9 @@ def test_cache_commands(mini):
             [sys.executable, "-m", "bringup", "cache", *words], env=env, capture_output=True, text=True, check=False
         )
 
-    mini.compile("-o", "g.bundle", "--force")
+    mini.mlir("before.mlir")
     mini.edit("mini.py", "+ OFFSET,)  # prologue", "+ 2 * OFFSET,)  # prologue")
-    mini.compile("-o", "g.bundle", "--force")
+    mini.mlir("after.mlir")
     mini.edit("mini.py", "+ 2 * OFFSET,)  # prologue", "+ OFFSET,)  # prologue")
     listed = cache("ls")
     assert "decode.layer0 of Mini" in listed.stdout

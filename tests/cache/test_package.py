@@ -149,22 +149,26 @@ def changed(tmp_path_factory) -> dict[str, set[str]]:
     return {names.get(name, name): set(keys) for name, keys in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 def test_every_file_of_the_engine_is_in_every_key(changed):
     engine = {name for name in sources() if not name.startswith(APART)} - family_files()
     assert len(engine) > 150
     assert {name: keys for name, keys in changed.items() if name in engine and keys != ALL} == {}
 
 
+@pytest.mark.slow
 def test_a_familys_files_are_in_the_keys_of_that_family_alone(changed):
     families = family_files()
     assert families <= set(sources())
     assert {name: changed[name] for name in families} == {name: OWN.get(name, set()) for name in families}
 
 
+@pytest.mark.slow
 def test_a_traced_body_is_in_the_key_of_its_own_stage_alone(changed):
     assert {name: changed[name] for name in BODIES} == {name: keys for name, (_, _, keys) in BODIES.items()}
 
 
+@pytest.mark.slow
 def test_what_shows_results_is_in_no_key(changed):
     apart = {name for name in sources() if name.startswith(APART)}
     assert apart
@@ -194,6 +198,7 @@ def test_every_data_file_is_known_to_decide_nothing():
     assert [path for path in other if not any(path.match(pattern) for pattern in DATA)] == []
 
 
+@pytest.mark.slow
 def test_doubled_values_are_not_taken_from_the_cache(tmp_path):
     """A compile by a package whose engine was edited writes weights anew, and they are those of the edited engine."""
     package = installed(tmp_path / "installed")

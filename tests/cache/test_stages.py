@@ -37,9 +37,8 @@ def found(told: str) -> int:
     return int(number[1]) if number else 0
 
 
-@pytest.mark.parametrize(
-    "edit", [pytest.param(name, marks=() if name == "a layer's forward" else pytest.mark.slow) for name in EDITS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_gives_what_an_empty_cache_gives(mini, edit):
     file, old, new, kept = EDITS[edit]
     before = mini.mlir("before.mlir")

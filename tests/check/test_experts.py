@@ -9,7 +9,7 @@ import pytest
 
 from bringup.compile.verify import verify
 from tests.check.conftest import small
-from tests.check.drafts import FUSED, MIXTRAL, Draft, write_draft
+from tests.check.drafts import FUSED, MIXTRAL, Draft, Family, write_draft
 from tests.check.faults import hole
 from tests.check.test_faults import checked
 
@@ -24,8 +24,10 @@ def mixtral(request: pytest.FixtureRequest) -> Draft:
     return small(request.param).copy()
 
 
-def test_logits_are_those_of_transformers(mixtral: Draft, tmp_path: Path) -> None:
-    parity = verify(mixtral.family.model or "mixtral", str(write_draft(mixtral, tmp_path / "mixtral")), target="torch")
+@pytest.mark.parametrize("family", [pytest.param(MIXTRAL, marks=pytest.mark.slow), FUSED], ids=lambda each: each.name)
+def test_logits_are_those_of_transformers(family: Family, tmp_path: Path) -> None:
+    sound = small(family).copy()
+    parity = verify(family.model or "mixtral", str(write_draft(sound, tmp_path / "mixtral")), target="torch")
     assert parity.ok, parity
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable
@@ -37,14 +38,22 @@ CONFIG = MistralConfig(
 Change = Callable[[ExportedProgram, Node], None]
 
 
-def saved(folder: Path, dtype: str = "float32") -> Path:
-    return parity.save_checkpoint(CONFIG, folder, dtype)
+def saved(folder: Path, dtype: str = "float32", layers: int = 2) -> Path:
+    config = copy.deepcopy(CONFIG)
+    config.num_hidden_layers, config.layer_types = layers, CONFIG.layer_types[:layers]
+    return parity.save_checkpoint(config, folder, dtype)
 
 
 def compiled(
-    job: Job, out: Path, *, target: str = "cpu", context: int = 40, buckets: tuple[int, ...] = (16,)
+    job: Job,
+    out: Path,
+    *,
+    target: str = "cpu",
+    context: int = 40,
+    buckets: tuple[int, ...] = (16,),
+    cache: Store | None = None,
 ) -> Session:
-    cache = Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
+    cache = cache or Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
     made = build(job, out=out, target=target, max_seq_len=context, buckets=buckets, all_logits=True, cache=cache)
     return load(made)
 

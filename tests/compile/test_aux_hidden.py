@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory) -> Path:
     return parity.save_checkpoint(config, tmp_path_factory.mktemp("aux") / "model")
 
 
-@pytest.mark.parametrize("target", ["torch", "cpu"])
+@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_they_are_those_of_transformers(checkpoint: Path, target: str, tmp_path: Path) -> None:
     tokens = parity.random_tokens(TOKENS, SIZES["vocab_size"])
     with torch.no_grad():

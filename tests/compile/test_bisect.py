@@ -27,6 +27,7 @@ class Fault:
     change: Change
     entry: str
     call: str
+    layers: int = 2
 
 
 FAULTS = {
@@ -34,7 +35,7 @@ FAULTS = {
     "left-for-the-next-step": Fault(
         "decode.layer", "aten.index_copy.default", "self.k", keeps_another_row, "decode", "model.layers.0"
     ),
-    "prologue": Fault("prologue", "aten.index.Tensor", "self.weight[", times(1.01), "prefill_16", "prologue"),
+    "prologue": Fault("prologue", "aten.index.Tensor", "self.weight[", times(1.01), "prefill_16", "prologue", layers=1),
     "epilogue": Fault("epilogue", "aten.linear.default", "linear(x", times(1.01), "prefill_16", "epilogue"),
     "decode": Fault("decode.layer", "aten.softmax.int", "attention(", times(1.01), "decode", "model.layers.0"),
     "one-bucket": Fault("prefill_32.layer0", "aten.sigmoid.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
@@ -46,10 +47,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "one-layer" else slow) for name in FAULTS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "prologue" else slow) for name in FAULTS])
 def test_the_operation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
-    checkpoint = saved(tmp_path / "model", "bfloat16" if name.startswith("bfloat16") else "float32")
+    dtype = "bfloat16" if name.startswith("bfloat16") else "float32"
+    checkpoint = saved(tmp_path / "model", dtype, fault.layers)
     plant(monkeypatch, fault.stage, fault.target, fault.source, fault.change)
     buckets = (16, 32) if name == "one-bucket" else (16,)
     session = compiled(job(checkpoint), tmp_path / "b", buckets=buckets)
@@ -102,6 +104,7 @@ def test_a_bundle_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "compiled again" in finding.message
 
 
+@slow
 def test_a_sound_program_has_no_departure(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path / "model")
     session = compiled(job(checkpoint), tmp_path / "b", target="torch")

@@ -32,6 +32,7 @@ def test_a_vocabulary_as_large_as_gemmas(file: Path) -> None:
     assert len(made.encode("abcabcab", whole=False)) < 5  # merged: not letter by letter
 
 
+@pytest.mark.slow
 def test_it_compiles(file: Path, tmp_path: Path) -> None:
     job = open_job("llama", "dummy", config=SMALL, tokenizer=str(file))
     bundle = build(job, out=tmp_path / "b", target="torch", buckets=(16,))

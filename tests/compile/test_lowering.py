@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def layout_of(module: torch.nn.Module, kinds: Sequence[int], all_logits: bool = 
 
 
 @cache
-def build(model: str, dtype: torch.dtype, all_logits: bool = False) -> Built:
+def build(model: str, dtype: torch.dtype, all_logits: bool) -> Built:
     make, kinds = MODELS[model]
     module = seeded(make, dtype)
     states = state_names(module)
@@ -66,7 +67,7 @@ def build(model: str, dtype: torch.dtype, all_logits: bool = False) -> Built:
 
 
 @cache
-def vmfb(model: str, dtype: torch.dtype, all_logits: bool = False) -> bytes:
+def vmfb(model: str, dtype: torch.dtype, all_logits: bool) -> bytes:
     return compile_mlir(to_mlir(build(model, dtype, all_logits).program))
 
 
@@ -109,18 +110,23 @@ def assert_close(given: np.ndarray, expected: np.ndarray, dtype: torch.dtype) ->
         assert given.argmax() == expected.argmax()
 
 
-CASES = [(kind, model, torch.float32) for kind in ("torch", "iree") for model in MODELS]
+CASES: list[Any] = [("torch", model, torch.float32) for model in MODELS]
+CASES += [("iree", "gpt", torch.float32), ("iree", "llama", torch.bfloat16)]
 CASES += [
-    ("torch", "llama", torch.bfloat16),
-    ("iree", "llama", torch.bfloat16),
-    ("iree", "llama", torch.float16),
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+        ("iree", "llama", torch.float32),
+        ("iree", "window", torch.float32),
+        ("torch", "llama", torch.bfloat16),
+        ("iree", "llama", torch.float16),
+    )
 ]
 
 
 @pytest.mark.parametrize(("kind", "model", "dtype"), CASES)
 def test_padded_chunks_then_decode(kind: str, model: str, dtype: torch.dtype) -> None:
     """A prompt of 64 + 50 tokens (two chunks, the second padded), then 30 decode steps."""
-    built, run = build(model, dtype), executor(kind, model, dtype)
+    built, run = build(model, dtype, False), executor(kind, model, dtype)
     tokens = np.random.default_rng(1).integers(0, 300, 144)
     expected = eager(built.module, tokens)
     for _ in range(2):
@@ -135,7 +141,7 @@ def test_padded_chunks_then_decode(kind: str, model: str, dtype: torch.dtype) ->
         run.reset()
 
 
-@pytest.mark.parametrize("kind", ["torch", "iree"])
+@pytest.mark.parametrize("kind", ["torch", pytest.param("iree", marks=pytest.mark.slow)])
 def test_short_prompt_and_all_logits(kind: str) -> None:
     built, run = build("gpt", torch.float32, True), executor(kind, "gpt", torch.float32, True)
     tokens = np.arange(9)
@@ -154,6 +160,7 @@ def test_states_are_updated_in_place() -> None:
     assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states] == before
 
 
+@pytest.mark.slow
 def test_equal_layers_are_lowered_once() -> None:
     counts = []
     for layers in (2, 6):
@@ -166,14 +173,14 @@ def test_equal_layers_are_lowered_once() -> None:
 
 
 def test_weights_are_named_not_inlined() -> None:
-    text = to_mlir(build("llama", torch.float32).program)
+    text = to_mlir(build("llama", torch.float32, False).program)
     assert '#flow.parameter.named<"model"::"blocks.1.down.weight">' in text
     assert '#flow.parameter.named<"model"::"cos">' in text
     assert "dense_resource" not in text
 
 
 def test_interface_survives_json_and_functions_survive_saving(tmp_path: Path) -> None:
-    built = build("llama", torch.float32)
+    built = build("llama", torch.float32, False)
     interface = Interface.from_json(built.program.interface.to_json())
     assert interface == built.program.interface
     for function in interface.functions:
@@ -185,11 +192,11 @@ def test_interface_survives_json_and_functions_survive_saving(tmp_path: Path) ->
 
 
 def test_wrong_weights_are_all_named() -> None:
-    built = build("gpt", torch.float32)
+    built = build("gpt", torch.float32, False)
     weights = {**built.weights, "h.0.fc.weight": built.weights["h.0.fc.weight"].T}
     del weights["ln_f.bias"]
     with pytest.raises(BringupError, match=r"(?s)`h\.0\.fc\.weight` as float32\[256, 64\].*`ln_f\.bias`.* lack"):
-        IreeExecutor(vmfb("gpt", torch.float32), built.program.interface, weights)
+        IreeExecutor(vmfb("gpt", torch.float32, False), built.program.interface, weights)
 
 
 def test_compiler_errors_are_one_line() -> None:

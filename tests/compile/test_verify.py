@@ -72,7 +72,11 @@ def compiled(out: Path, *given: Any, **options: Any) -> str:
     return str(build(open_job(*given, **options), out=out, target="torch", buckets=(64,)))
 
 
-@pytest.mark.parametrize("files", ["one", "no-generation-config", "no-config", "sharded", "named-otherwise"])
+MARKS = {"no-generation-config": pytest.mark.slow, "named-otherwise": pytest.mark.slow, "sharded": pytest.mark.slow}
+FILES = ["one", "no-generation-config", "no-config", "sharded", "named-otherwise"]
+
+
+@pytest.mark.parametrize("files", [pytest.param(name, marks=MARKS.get(name, ())) for name in FILES])
 def test_a_bundle_with_another_config_is_verified_with_that_one(saved, checkpoint, files, tmp_path):
     if files == "sharded":
         GPT2LMHeadModel.from_pretrained(checkpoint).save_pretrained(tmp_path / "shards", max_shard_size="4kB")

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from bringup.compile.activations import fitted
 from bringup.compile.parity import Parity
+from bringup.compile.session import Session
 from bringup.compile.verify import load_activations, parity_of, record, save_activations, verify
 from bringup.diagnostics import BringupError
 from tests.compile.planted import CONFIG, compiled, job, saved
@@ -49,10 +50,14 @@ def test_a_recorded_model_is_a_reference(checkpoint: Path, activations: dict[str
 
 
 @pytest.fixture(scope="module")
-def against(checkpoint: Path, tmp_path_factory) -> Callable[[Path], Parity]:
+def session(checkpoint: Path, tmp_path_factory) -> Session:
+    return compiled(job(checkpoint), tmp_path_factory.mktemp("against") / "b", target="torch")
+
+
+@pytest.fixture(scope="module")
+def against(checkpoint: Path, session: Session) -> Callable[[Path], Parity]:
     """Verification of one session against a file."""
     made = job(checkpoint)
-    session = compiled(made, tmp_path_factory.mktemp("against") / "b", target="torch")
 
     def run(file: Path) -> Parity:
         return parity_of(session, made, saved=fitted(load_activations(file), made, str(file)), source=str(file))
@@ -98,9 +103,8 @@ def test_a_module_that_inherits_is_told_from_one_that_departs(against, activatio
     assert down.alone <= found.tolerance
 
 
-def test_what_verify_saves(checkpoint: Path, tmp_path: Path) -> None:
+def test_what_verify_saves(checkpoint: Path, session: Session, tmp_path: Path) -> None:
     made = job(checkpoint)
-    session = compiled(made, tmp_path / "b", target="torch")
     assert parity_of(session, made, save=tmp_path / "all").ok
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["ours.safetensors", "reference.safetensors"]
     parity_of(session, made, save=tmp_path / "one.safetensors")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from bringup.compile.cache.store import Store
 from bringup.compile.evidence import GRAPH
 from bringup.compile.job import Job, open_job
 from bringup.compile.parity import Parity
@@ -38,8 +39,14 @@ def checkpoint(request, tmp_path_factory) -> Path:
     return saved(tmp_path_factory.mktemp("modules") / request.param, request.param)
 
 
-def verified(wrong: Job, out: Path) -> Parity:
-    return parity_of(compiled(wrong, out, target="torch"), wrong)
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Store:
+    """Of stages whose graph was not changed: another setting of a module is another key."""
+    return Store(tmp_path_factory.mktemp("modules-cache"))
+
+
+def verified(wrong: Job, out: Path, cache: Store | None = None) -> Parity:
+    return parity_of(compiled(wrong, out, target="torch", cache=cache), wrong)
 
 
 def only(found: Parity) -> tuple[str, str]:
@@ -49,10 +56,10 @@ def only(found: Parity) -> tuple[str, str]:
     return finding.code, finding.parameter
 
 
-def test_epsilon_of_one_norm(checkpoint: Path, tmp_path: Path) -> None:
+def test_epsilon_of_one_norm(checkpoint: Path, cache: Store, tmp_path: Path) -> None:
     wrong = job(checkpoint)
     wrong.graph.model.layers[1].input_layernorm.eps = 1.0
-    found = verified(wrong, tmp_path / "b")
+    found = verified(wrong, tmp_path / "b", cache)
     assert only(found) == ("BU701", "model.layers.1.input_layernorm")
     alone = {layer.name for layer in found.modules if (layer.alone or 0) > found.tolerance}
     assert alone == {"model.layers.1.input_layernorm", "model.layers.1"}  # all after them only inherit
@@ -61,32 +68,32 @@ def test_epsilon_of_one_norm(checkpoint: Path, tmp_path: Path) -> None:
     assert list(found.layers) == [layer.name for layer in found.modules]
 
 
-def test_a_setting_between_modules(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_setting_between_modules(checkpoint: Path, cache: Store, tmp_path: Path) -> None:
     """The first output that departs is o_proj's, which is right: the attention around it is not."""
     wrong = job(checkpoint)
     wrong.graph.model.layers[1].self_attn.scale *= 2
-    found = verified(wrong, tmp_path / "b")
+    found = verified(wrong, tmp_path / "b", cache)
     assert only(found) == ("BU701", "model.layers.1.self_attn")
     assert "its own forward" in found.findings[0].message
     first = next(name for name, error in found.layers.items() if error > found.tolerance)
     assert first == "model.layers.1.self_attn.o_proj"
 
 
-def test_two_rules_swapped(checkpoint: Path, tmp_path: Path) -> None:
+def test_two_rules_swapped(checkpoint: Path, cache: Store, tmp_path: Path) -> None:
     table = tmp_path / "table.py"
     table.write_text(SWAPPED)
     # queries and keys have one shape here: check finds nothing
     wrong = open_job(checkpoint=str(checkpoint), adapter=str(table))
-    found = verified(wrong, tmp_path / "b")
+    found = verified(wrong, tmp_path / "b", cache)
     assert only(found) == ("BU701", "model.layers.0.self_attn.q_proj")
     assert found.findings[0].sources == ("model.layers.0.self_attn.q_proj.weight",)
 
 
-def test_a_window_is_only_wrong_behind_it(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_window_is_only_wrong_behind_it(checkpoint: Path, cache: Store, tmp_path: Path) -> None:
     """A prompt within the window would agree, and says so."""
     wrong = job(checkpoint)
     wrong.graph.model.layers[1].self_attn.window = 14
-    session = compiled(wrong, tmp_path / "b", target="torch")
+    session = compiled(wrong, tmp_path / "b", target="torch", cache=cache)
     short = parity_of(session, wrong, 8, 2)
     assert short.ok
     assert [finding.code for finding in short.findings] == ["BU709"]
@@ -113,9 +120,9 @@ def test_only_the_decode_step(checkpoint: Path, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     "name", ["model.layers.1.mlp.up_proj.weight", pytest.param("model.rotary.cos", marks=pytest.mark.slow)]
 )
-def test_a_tensor_changed_in_a_bundle(checkpoint: Path, name: str, tmp_path: Path) -> None:
+def test_a_tensor_changed_in_a_bundle(checkpoint: Path, name: str, cache: Store, tmp_path: Path) -> None:
     """It is named as a weight; neither a module nor an operation is at fault."""
-    out = compiled(job(checkpoint), tmp_path / "b", target="torch").folder
+    out = compiled(job(checkpoint), tmp_path / "b", target="torch", cache=cache).folder
     file = out / "weights.safetensors"
     tensors = load_file(file)
     tensors[name] = tensors[name] * 1.5

@@ -21,7 +21,7 @@ ROPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize("kind", ["dynamic", pytest.param("longrope", marks=pytest.mark.slow)])
 def test_a_sequence_past_what_was_trained_is_no_fault(kind: str, tmp_path: Path) -> None:
     positions = TRAINED if kind == "dynamic" else 3 * TRAINED
     config = LlamaConfig(

@@ -61,8 +61,11 @@ def test_ranks_that_would_cut_a_block_are_refused(written):
     assert check(folder, "--tp", "2").code == 0
 
 
+LARGE = ["qwen3-235b-a22b", "deepseek-v3", "deepseek-v3.2", "glm-4.5"]  # tens of thousands of tensors
+
+
 @pytest.mark.parametrize(
-    "name", ["llama-3.1-405b", "qwen3-235b-a22b", "deepseek-v3", "deepseek-v3.2", "glm-4.5", "bloom-176b"]
+    "name", ["llama-3.1-405b", "bloom-176b", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
 )
 def test_eight_ranks_hold_each_an_equal_part(written, name):
     """At least an eighth of all, and less than an eighth more."""
@@ -77,7 +80,9 @@ def test_eight_ranks_hold_each_an_equal_part(written, name):
     ("name", "lost"),
     [
         ("mixtral-8x22b", "model.layers.55.block_sparse_moe.experts.3.w2.weight"),
-        ("deepseek-v3", "model.layers.60.mlp.experts.255.down_proj.weight_scale_inv"),
+        pytest.param(
+            "deepseek-v3", "model.layers.60.mlp.experts.255.down_proj.weight_scale_inv", marks=pytest.mark.slow
+        ),
         ("gpt-oss-120b", "model.layers.17.mlp.experts.gate_up_proj_scales"),
     ],
 )

@@ -34,7 +34,7 @@ def exact(rope: RopeConfig, first: int) -> np.ndarray:
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
-@pytest.mark.parametrize("target", ["torch", "cpu"])
+@pytest.mark.parametrize("target", [pytest.param("torch", marks=pytest.mark.slow), "cpu"])
 @pytest.mark.parametrize(
     "kind", ["dynamic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("default", "longrope"))]
 )

@@ -57,7 +57,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return parity.save_checkpoint(config, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.fixture(scope="module", params=WORST)
+@pytest.fixture(scope="module", params=["torch", pytest.param("cpu", marks=pytest.mark.slow)])
 def session(checkpoint: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
     out = tmp_path_factory.mktemp("bundle") / "b"
     job = open_job(checkpoint=str(checkpoint))

@@ -6,17 +6,6 @@ import pytest
 import torch
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a family, `make test` compiles the first configuration for `cpu`; `make test-full` all of them."""
-    for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            given = item.callspec.params
-            cases = list(getattr(item.module, "WRITTEN", getattr(item.module, "CASES", ())))
-            if given.get("target") == "cpu" and given.get("checkpoint") in cases[1:]:
-                item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(autouse=True)
 def one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
     """On a busy machine torch's threads wait longer for one another than the whole of a tiny model takes."""

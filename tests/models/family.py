@@ -32,11 +32,14 @@ MOVED = 1e-5  # logits that differ by more were changed, not only rounded
 
 
 @cache
-def reference(folder: Path, prompt: int = PROMPT, steps: int = STEPS) -> tuple[list[int], np.ndarray]:
-    """Tokens, and transformers' logits of a prompt at once and then of one token after the other."""
-    model = parity.load_reference(folder)
-    tokens = parity.random_tokens(prompt + steps, model.config.get_text_config().vocab_size)
-    return tokens, stepwise(model, tokens, prompt)
+def reference(folder: Path, dtype: str = "auto") -> tuple[list[int], np.ndarray]:
+    """Tokens, and transformers' logits of a prompt at once and then of one token after the other.
+
+    In the checkpoint's dtype or in another.
+    """
+    model = parity.load_reference(folder, dtype)
+    tokens = parity.random_tokens(PROMPT + STEPS, model.config.get_text_config().vocab_size)
+    return tokens, stepwise(model, tokens, PROMPT)
 
 
 def stepwise(model: torch.nn.Module, tokens: list[int], prompt: int) -> np.ndarray:
@@ -66,16 +69,27 @@ def turnwise(model: Any, turns: list[list[int]]) -> np.ndarray:
     return torch.cat(rows).numpy()
 
 
-def assert_parity(
-    folder: Path, target: str, out: Path, *, prompt: int = PROMPT, original: Path | None = None
-) -> parity.Distance:
-    """Prefill and decode, compiled for a target, against transformers', which reads `original` where that is given."""
-    tokens, wanted = reference(original or folder, prompt)
-    bundle = build(
-        open_job(checkpoint=str(folder)), out=out, target=target, max_seq_len=len(tokens), buckets=(prompt,),
-        all_logits=True,
-    )  # fmt: skip
-    found = parity.distance(parity.run(load(bundle), tokens, prompt), wanted)
+def assert_parity(written: Written, target: str, out: Path) -> parity.Distance:
+    """Prefill and decode, compiled for a target, against transformers'.
+
+    Inputs other than tokens come as numpy's own floats, which are twice as wide as the bundle's.
+    """
+    (tokens, wanted), job = written.theirs(), written.job()
+    bundle = build(job, out=out, target=target, max_seq_len=len(tokens), buckets=(PROMPT,), all_logits=True)
+    inputs = {name: rows.astype(np.float64) for name, rows in written.inputs.items()}
+    return assert_near(parity.run(load(bundle), tokens, PROMPT, **inputs), wanted, target)
+
+
+def assert_eager_parity(written: Written) -> parity.Distance:
+    """Prefill and decode, by torch without compiling, against transformers'."""
+    (tokens, wanted), job = written.theirs(), written.job()
+    check(job).raise_if_errors()
+    return assert_near(eager_logits(job, tokens, PROMPT, **written.inputs), wanted, "torch")
+
+
+def assert_near(ours: np.ndarray, wanted: np.ndarray, target: str) -> parity.Distance:
+    """Logits at float32, and the token that they choose."""
+    found = parity.distance(ours, wanted)
     print(found)
     assert found.worst <= WORST[target], str(found)
     assert found.wrong == 0
@@ -239,9 +253,10 @@ class Written:
 
     def theirs(self, dtype: str = "auto") -> tuple[list[int], np.ndarray]:
         """Tokens, and the logits of transformers' code in a dtype, its own or another: as `reference` has them."""
-        model = parity.load_reference(self.reference, dtype)
-        tokens = parity.random_tokens(PROMPT + STEPS, model.config.get_text_config().vocab_size)
-        return tokens, stepwise(model, tokens, PROMPT)
+        return reference(self.reference, dtype)
+
+    def job(self) -> Job:
+        return open_job(self.model, str(self.checkpoint))
 
 
 def written(module: ModuleType, name: str, folder: Path, dtype: str = "float32") -> Written:

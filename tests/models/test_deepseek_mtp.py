@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from transformers import DeepseekV3Config, PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
@@ -56,11 +55,6 @@ def write(name: str, folder: Path, dtype: str = "float32") -> drafts.Draft:
     return drafts.Draft(drafts.save(CASES[name], folder, dtype), folder / "whole", "deepseek_mtp")
 
 
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> drafts.Draft:
-    return write(request.param, tmp_path_factory.mktemp(request.param))
-
-
 def opened(folder: Path, **settings: Any) -> Job:
     return open_job("deepseek_mtp", str(folder), **settings)
 
@@ -80,18 +74,6 @@ def assert_parity(job: Job, wanted: np.ndarray, tokens: list[int], hidden: np.nd
     assert found.worst <= family.WORST[target], str(found)
     assert found.wrong == 0
     return str(found)
-
-
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: drafts.Draft, target: str, tmp_path: Path, record_property) -> None:
-    job, (tokens, wanted) = opened(checkpoint.checkpoint), checkpoint.theirs()
-    found = assert_parity(job, wanted, tokens, checkpoint.inputs["hidden"], target, tmp_path / "bundle")
-    record_property("parity", found)
-
-
-def test_no_key_is_overlooked() -> None:
-    for case in ("groups-yarn", "v32"):
-        family.assert_no_key_is_overlooked(OurConfig, CASES[case])
 
 
 def test_keys_that_are_absent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,18 @@ TOKENS = parity.random_tokens(PROMPT + STEPS + 1, SIZES["vocab_size"])
 HIDDEN = drafts.random_hidden(len(TOKENS), CONFIG.hidden_size)
 
 
+SETTINGS: dict[str, Any] = {"target": "torch", "max_seq_len": 80, "buckets": (32,)}
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     return drafts.save(CONFIG, tmp_path_factory.mktemp("beside"))
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path, tmp_path_factory) -> Path:
+    """The draft, compiled."""
+    return build(opened(checkpoint), out=tmp_path_factory.mktemp("bundle") / "draft", all_logits=True, **SETTINGS)
 
 
 def changed(folder: Path, out: Path, rename=lambda name: name, **words: object) -> Path:
@@ -34,11 +44,11 @@ def changed(folder: Path, out: Path, rename=lambda name: name, **words: object) 
     return drafts.write(out, {new: values for name, values in tensors.items() if (new := rename(name))}, config | words)
 
 
-def test_hidden_states_of_the_main_model_feed_the_draft(checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_hidden_states_of_the_main_model_feed_the_draft(checkpoint: Path, bundle: Path, tmp_path: Path) -> None:
     """Row i of the draft: token i + 1, beside what the main model's head takes at token i."""
-    settings = {"target": "torch", "max_seq_len": 80, "buckets": (32,)}
-    main = load(build(open_job(checkpoint=str(checkpoint)), out=tmp_path / "main", aux_hidden=[LAYERS], **settings))
-    draft = load(build(opened(checkpoint), out=tmp_path / "draft", all_logits=True, **settings))
+    main = load(build(open_job(checkpoint=str(checkpoint)), out=tmp_path / "main", aux_hidden=[LAYERS], **SETTINGS))
+    draft = load(bundle)
     main.prefill(TOKENS[:PROMPT])
     made = [draft.prefill(TOKENS[1 : PROMPT + 1], hidden=main.hidden[f"hidden.{LAYERS}"])]
     for token, following in zip(TOKENS[PROMPT:], TOKENS[PROMPT + 1 :], strict=False):
@@ -111,7 +121,8 @@ def test_names_with_mtp_block(checkpoint: Path, tmp_path: Path) -> None:
     assert (finding.code, finding.sources) == ("BU105", (f"{at}mtp_block.input_layernorm.weight",))
 
 
-def test_each_of_two_drafts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["not compiled", pytest.param("torch", marks=pytest.mark.slow)])
+def test_each_of_two_drafts(target: str, tmp_path: Path) -> None:
     folder = drafts.save(CONFIG, tmp_path, drafts=2)
     assert not check(open_job(checkpoint=str(folder))).findings
     _, config = drafts.read(folder)
@@ -120,7 +131,10 @@ def test_each_of_two_drafts(tmp_path: Path) -> None:
         other = {n for n, drop in job.plan.dropped.items() if "mtp_depth" in drop.why}
         assert other == {n for n in job.plan.headers if n.startswith(f"model.layers.{LAYERS + 2 - depth}.")}
     wanted = drafts.logits(folder, TOKENS, HIDDEN, depth=2)
-    assert_parity(job, wanted, TOKENS, HIDDEN, "torch", tmp_path / "b")
+    if target == "torch":
+        assert_parity(job, wanted, TOKENS, HIDDEN, target, tmp_path / "b")
+    else:
+        family.assert_near(family.eager_logits(job, TOKENS, PROMPT, hidden=HIDDEN), wanted, "torch")
 
 
 @pytest.mark.parametrize(
@@ -146,8 +160,7 @@ def test_a_draft_whose_tensors_are_not_there(checkpoint: Path, tmp_path: Path) -
     assert (finding.code, at[:-1] in finding.message) == ("BU101", True)
 
 
-def test_a_step_without_hidden_states(checkpoint: Path, tmp_path: Path) -> None:
-    bundle = build(opened(checkpoint), out=tmp_path / "b", target="torch", max_seq_len=40, buckets=(32,))
+def test_a_step_without_hidden_states(checkpoint: Path, bundle: Path) -> None:
     session = load(bundle)
     with pytest.raises(BringupError, match=r"BU029.*'hidden': \(2, 42\)"):
         session.prefill([1, 2])

@@ -1,15 +1,10 @@
-"""DeepSeek-V2 shapes: parity with transformers' forward, and every tensor and setting counts."""
+"""DeepSeek-V2 shapes: cases of test_families.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import DeepseekV2Config, PreTrainedConfig
-
-from bringup.graphs.deepseek_v2 import DeepseekV2Config as OurConfig
-from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
 YARN = {
@@ -36,26 +31,3 @@ CASES: dict[str, PreTrainedConfig] = {
         attention_bias=True, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> Path:
-    return parity.save_checkpoint(CASES[request.param], tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
-
-
-def test_every_tensor_matters(checkpoint: Path) -> None:
-    parity.assert_every_tensor_matters(checkpoint)
-
-
-def test_no_key_is_overlooked() -> None:
-    family.assert_no_key_is_overlooked(OurConfig, CASES["groups-yarn"])
-
-
-@pytest.mark.slow
-def test_keys_walk(checkpoint: Path) -> None:
-    print(family.assert_keys_walk(checkpoint))

@@ -1,16 +1,14 @@
-"""DeepSeek-V3 shapes: parity with transformers' forward, and every tensor and setting counts."""
+"""DeepSeek-V3 shapes: cases of test_families.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, PreTrainedConfig
 
-from bringup.graphs.deepseek_v3 import DeepseekV3Config as OurConfig
 from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "max_position_embeddings": 1024}
@@ -53,24 +51,5 @@ def save_biased(config: PreTrainedConfig, folder: Path, dtype: str = "float32") 
     return folder
 
 
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> Path:
-    return save_biased(CASES[request.param], tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
-
-
-def test_every_tensor_matters(tmp_path: Path) -> None:
-    parity.assert_every_tensor_matters(save_biased(CASES["groups-yarn"], tmp_path))
-
-
-def test_no_key_is_overlooked() -> None:
-    family.assert_no_key_is_overlooked(OurConfig, CASES["groups-yarn"])
-
-
-@pytest.mark.slow
-def test_keys_walk(checkpoint: Path) -> None:
-    print(family.assert_keys_walk(checkpoint))
+def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
+    return family.Written(save_biased(CASES[name], folder, dtype), folder)

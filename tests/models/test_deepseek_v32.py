@@ -1,16 +1,14 @@
-"""DeepSeek-V3.2 shapes: parity with transformers' forward, and every tensor and setting counts."""
+"""DeepSeek-V3.2 shapes: cases of test_families.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
-from bringup.graphs.deepseek_v32 import DeepseekV32Config as OurConfig
-from tests.models import family, parity
+from tests.models import family
 from tests.models.test_deepseek_v3 import YARN, save_biased
 
 # Enough heads that keys whose scores are 0, all of them negative products, do not meet at the boundary: which of those
@@ -41,24 +39,5 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> Path:
-    return save_biased(CASES[request.param], tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
-
-
-def test_every_tensor_matters(tmp_path: Path) -> None:
-    parity.assert_every_tensor_matters(save_biased(CASES["few-keys-yarn"], tmp_path))
-
-
-def test_no_key_is_overlooked() -> None:
-    family.assert_no_key_is_overlooked(OurConfig, CASES["few-keys-yarn"])
-
-
-@pytest.mark.slow
-def test_keys_walk(checkpoint: Path) -> None:
-    print(family.assert_keys_walk(checkpoint))
+def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
+    return family.Written(save_biased(CASES[name], folder, dtype), folder)

@@ -69,26 +69,6 @@ def write(case: str, folder: Path, dtype: str = "float32") -> family.Written:
     return family.Written(publish(original, folder / "published"), original)
 
 
-@pytest.fixture(scope="module", params=CASES)
-def written(request, tmp_path_factory) -> family.Written:
-    return write(request.param, tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_parity(written: family.Written, target: str, tmp_path: Path, record_property) -> None:
-    found = family.assert_parity(written.checkpoint, target, tmp_path / "bundle", original=written.reference)
-    record_property("parity", str(found))
-
-
-def test_every_tensor_matters(written: family.Written) -> None:
-    parity.assert_every_tensor_matters(written.reference)
-
-
-@pytest.mark.slow
-def test_keys_walk(written: family.Written) -> None:
-    print(family.assert_keys_walk(written.reference, publish=publish))
-
-
 # The config.json of LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct, but for the names of its code.
 PUBLISHED: dict[str, Any] = {
     "activation_function": "silu", "architectures": ["ExaoneForCausalLM"], "attention_dropout": 0.0,

@@ -70,12 +70,6 @@ def changed(checkpoint: Path, folder: Path, tensors: dict[str, np.ndarray]) -> P
     return folder
 
 
-@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    assert check(open_job(checkpoint=str(checkpoint)).plan).ok
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
-
-
 def test_every_code_and_scale_is_decoded_as_transformers_does(checkpoint: Path, tmp_path: Path) -> None:
     tensors, random = load_file(checkpoint / "model.safetensors"), np.random.default_rng(0)
     for name, array in tensors.items():

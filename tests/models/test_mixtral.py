@@ -1,15 +1,10 @@
-"""Mixtral shapes: parity with transformers' forward, and every tensor and setting counts."""
+"""Mixtral shapes: cases of test_families.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import MixtralConfig, PreTrainedConfig
-
-from bringup.graphs.mixtral import MixtralConfig as OurConfig
-from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
@@ -27,22 +22,3 @@ CASES: dict[str, PreTrainedConfig] = {
         num_local_experts=4, num_experts_per_tok=4, rope_parameters=LINEAR,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> Path:
-    return parity.save_checkpoint(CASES[request.param], tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
-
-
-@pytest.mark.slow
-def test_keys_walk(checkpoint: Path) -> None:
-    family.assert_keys_walk(checkpoint)
-
-
-def test_no_key_is_overlooked() -> None:
-    family.assert_no_key_is_overlooked(OurConfig, CASES["window-tied"])

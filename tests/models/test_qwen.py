@@ -78,21 +78,6 @@ def write(case: str, folder: Path, dtype: str = "float32") -> family.Written:
     return family.Written(publish(original, folder / "published"), original)
 
 
-@pytest.fixture(scope="module", params=CASES)
-def written(request, tmp_path_factory) -> family.Written:
-    return write(request.param, tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize("target", ["torch", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_parity(written: family.Written, target: str, tmp_path: Path, record_property) -> None:
-    found = family.assert_parity(written.checkpoint, target, tmp_path / "bundle", original=written.reference)
-    record_property("parity", str(found))
-
-
-def test_every_tensor_matters(written: family.Written) -> None:
-    parity.assert_every_tensor_matters(written.reference)
-
-
 # The config.json of Qwen/Qwen-7B, but for the names of its code.
 PUBLISHED: dict[str, Any] = {
     "architectures": ["QWenLMHeadModel"], "attn_dropout_prob": 0.0, "bf16": False, "emb_dropout_prob": 0.0,
@@ -170,8 +155,3 @@ def test_configs_that_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(BringupError, match=r"BU12[0-2]") as caught:
         OurConfig.from_hf(PUBLISHED | changes)
     assert [finding.parameter for finding in caught.value.findings] == [key]
-
-
-@pytest.mark.slow
-def test_keys_walk(written: family.Written) -> None:
-    print(family.assert_keys_walk(written.reference, publish=publish))

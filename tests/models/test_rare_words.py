@@ -1,4 +1,4 @@
-"""Values of config words that few checkpoints have and transformers computes: parity for each, on both targets."""
+"""Values of config words that few checkpoints have and transformers computes: cases of test_families.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import (
     BloomConfig,
     DeepseekV2Config,
@@ -74,16 +73,9 @@ SAID: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory) -> Path:
-    folder = parity.save_checkpoint(CASES[request.param], tmp_path_factory.mktemp(request.param))
+def write(name: str, folder: Path, dtype: str = "float32") -> family.Written:
+    parity.save_checkpoint(CASES[name], folder, dtype)
     file = folder / "config.json"
-    words = json.loads(file.read_text("utf-8")) | SAID.get(request.param, {})
+    words = json.loads(file.read_text("utf-8")) | SAID.get(name, {})
     file.write_text(json.dumps(words), "utf-8")
-    return folder
-
-
-@pytest.mark.filterwarnings("ignore:BU151")
-@pytest.mark.parametrize("target", ["torch", "cpu"])
-def test_parity(checkpoint: Path, target: str, tmp_path: Path, record_property) -> None:
-    record_property("parity", str(family.assert_parity(checkpoint, target, tmp_path / "bundle")))
+    return family.Written(folder, folder)

@@ -31,7 +31,8 @@ from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
 DRAFT = "deepseek_mtp"  # it takes hidden states: `verify` has none, its logits are compared here
-FAST = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}
+BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `cpu` as well
+FAST = "llama"  # in `make test`
 
 
 def module_of(name: str) -> ModuleType:
@@ -39,11 +40,11 @@ def module_of(name: str) -> ModuleType:
 
 
 def cases() -> Iterator[Any]:
-    """A configuration of each family by torch, the fast ones by both targets."""
+    """A configuration of each family by torch, some by both targets."""
     for name in (each.name for each in FAMILIES):
-        case = FAST.get(name) or next(iter(module_of(name).CASES))
-        yield pytest.param(name, case, "torch", marks=() if name in FAST else pytest.mark.slow)
-    for name, case in FAST.items():
+        case = BOTH.get(name) or next(iter(module_of(name).CASES))
+        yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
+    for name, case in BOTH.items():
         yield pytest.param(name, case, "cpu", marks=pytest.mark.slow)
 
 
@@ -147,7 +148,7 @@ MISTAKES: dict[str, tuple[Any, Callable[[Tensors], None] | dict[str, Any], str]]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in ("gate-and-up", "epsilon") else pytest.mark.slow) for name in MISTAKES],
+    [pytest.param(name, marks=() if name == "gate-and-up" else pytest.mark.slow) for name in MISTAKES],
 )
 def test_a_mistake_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property) -> None:
     config, change, module = MISTAKES[name]

@@ -94,6 +94,7 @@ def disturb(trial: Trial, plan: list[tuple[str, bool]], seed: int) -> None:
     assert trial.counts["finished"] < len(plan) / 2, "most compiles should be under way when they are killed"
 
 
+@pytest.mark.slow
 def test_six_kills(nursery, checkpoints, tmp_path):
     disturb(Trial(nursery, checkpoints, tmp_path / "o"), [("torch", False)] * 6, seed=6)
 

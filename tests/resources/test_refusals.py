@@ -59,7 +59,9 @@ def test_a_read_only_file_system(nursery, checkpoints, tmp_path):
     assert tokens_of(out) == before
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, *(pytest.param(sent, marks=pytest.mark.slow) for sent in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_while_waiting(nursery, checkpoints, tmp_path, sent):
     """A signal, and more of them while it cleans up: one line, 128 and the signal's number, nothing left."""
     out = tmp_path / "o" / "b"

@@ -55,6 +55,7 @@ def test_with_force_the_last_stays(nursery, checkpoints, tmp_path):
     assert tokens_of(out)
 
 
+@pytest.mark.slow
 def test_different_places_and_one_cache(nursery, checkpoints, tmp_path):
     shared = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     outs = [tmp_path / "o" / f"b{i}" for i in range(4)]
@@ -128,6 +129,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
         pytest.fail("it was locked")
 
 
+@pytest.mark.slow
 def test_a_load_never_mixes_two_compiles(nursery, checkpoints, tmp_path, monkeypatch):
     """Another bundle is put there after the manifest was read, and after the weights were: all is read again."""
     out, other = tmp_path / "b", tmp_path / "other"
