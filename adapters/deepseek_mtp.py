@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bringup.adapters.deepseek_table import add_layers, place
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.deepseek import add_layers, place
 from bringup.adapters.deepseek_v32 import add_indexer
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter, either
+from bringup.adapters.planning.adapter import Adapter, either
 from bringup.graphs.deepseek_mtp import DeepseekMtpConfig
 from bringup.graphs.deepseek_v32 import DeepseekV32Config
 

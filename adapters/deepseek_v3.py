@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bringup.adapters.deepseek_table import table
-from bringup.adapters.rules import Adapter
+from bringup.adapters.deepseek import table
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.deepseek_v3 import DeepseekV3Config
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bringup.adapters.deepseek_table import matrix, place, table
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.deepseek import matrix, place, table
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.deepseek_v32 import DeepseekV32Config
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bringup.adapters.expr import S, stack
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.graphs.glm4_moe import Glm4MoeConfig
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bringup.adapters.expr import Expr, S
-from bringup.adapters.rules import Adapter, tied
-from bringup.adapters.values import dequant
+from bringup.adapters.algebra.expr import Expr, S
+from bringup.adapters.algebra.values import dequant
+from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.graphs.gpt_oss import MXFP4_BLOCK, GptOssConfig
 
 BLOCK = (1, 1, MXFP4_BLOCK)

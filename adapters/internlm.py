@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup.adapters.llama import adapter as llama
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.internlm import InternLMConfig
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bringup.adapters import llama, qwen2
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.llava import LlavaConfig
 
 TABLES: dict[str, Callable[[Any], Adapter]] = {"llama": llama.adapter, "qwen2": qwen2.adapter}

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from bandwidth import cores
 
 from bringup import open_job
-from bringup.compile.cache.identity import SETTLED
-from bringup.compile.weights_file import write_weights
+from bringup.compile.bundle.weights_file import write_weights
+from bringup.compile.cache.file_identity import SETTLED
 from bringup.graphs import gpt2
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from report import report
 from workers import CONTENDERS, LONG
 
 from bringup import open_job
-from bringup.compile.weights_file import write_weights
+from bringup.compile.bundle.weights_file import write_weights
 
 SETTLE = 0.1  # seconds in which the threads of the last turn go to sleep
 

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT)]
 
 from bringup.compile.job import open_job  # noqa: E402
 from bringup.compile.pipeline import build  # noqa: E402
-from bringup.compile.session import load  # noqa: E402
+from bringup.compile.runtime.session import load  # noqa: E402
 from bringup.diagnostics import BringupError  # noqa: E402
 from bringup.graphs.registry import FAMILIES, FIDELITY  # noqa: E402
 from tests.models import family as shown  # noqa: E402

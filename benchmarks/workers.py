@@ -116,7 +116,7 @@ CONTENDERS = {"bringup": Bringup, "transformers": Transformers, "torch.compile":
 def _import(name: str) -> None:
     """The packages, apart from loading the model; transformers imports a model's code only when asked for it."""
     if name == "bringup":
-        import_module("bringup.compile.session")
+        import_module("bringup.compile.runtime.session")
         return
     import torch
     import transformers

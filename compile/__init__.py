@@ -1,0 +1,36 @@
+"""The public surface for compiling and running. `check` and `verify` are names of `bringup` itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bringup.compile.cache.store import Store as Store
+    from bringup.compile.estimate.sizes import Sizes as Sizes
+    from bringup.compile.estimate.sizes import dry_run as dry_run
+    from bringup.compile.job import Job as Job
+    from bringup.compile.job import open_job as open_job
+    from bringup.compile.parity.activations import load_activations as load_activations
+    from bringup.compile.parity.activations import save_activations as save_activations
+    from bringup.compile.parity.parity import Parity as Parity
+    from bringup.compile.parity.reference import record as record
+    from bringup.compile.pipeline import build as build
+    from bringup.compile.report.explain import explain as explain
+    from bringup.compile.runtime.session import Session as Session
+    from bringup.compile.runtime.session import load as load
+else:
+    from bringup.facade import lazy_import, public_names
+
+    _HOMES = {
+        "cache.store": "Store",
+        "estimate.sizes": "Sizes dry_run",
+        "job": "Job open_job",
+        "parity.activations": "load_activations save_activations",
+        "parity.parity": "Parity",
+        "parity.reference": "record",
+        "pipeline": "build",
+        "report.explain": "explain",
+        "runtime.session": "Session load",
+    }
+    __all__ = public_names(_HOMES)
+    __getattr__ = lazy_import(__name__, _HOMES)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bringup import userfiles
-from bringup.adapters.dialect import Dialect
-from bringup.adapters.rules import Adapter
+from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import fail
 from bringup.graphs.registry import Family
 

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bringup.adapters.checkpoint import Checkpoint
-from bringup.adapters.dialect import Dialect, dialect_of, family_of, no_dialect
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.published import as_declared, published
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.readers.jsonfile import read_config
-from bringup.adapters.readers.open import not_there, open_checkpoint
-from bringup.adapters.rules import Adapter
+from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.dialects.dialect import Dialect, dialect_of, family_of, no_dialect
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.expected_headers import as_declared, published
+from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.adapters.sources.open_checkpoint import not_there, open_checkpoint
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
-from bringup.graphs.axes import AxesError
-from bringup.graphs.config import architectures
-from bringup.graphs.graph import Graph
+from bringup.graphs.config.hf_config import architectures
+from bringup.graphs.core.axes import AxesError
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
@@ -97,7 +97,7 @@ def open_job(
     made = adapter_of(family, dialect, adapter, settings)
     graph = family.load("graph")(settings, _dtype(dtype, opened, made))
     if opened is None:
-        from bringup.adapters.readers.dummy import dummy_checkpoint  # which hashes
+        from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), made), raw)
     if tokenizer is not None:

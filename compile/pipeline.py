@@ -10,32 +10,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup.arguments import path, whole, whole_numbers
-from bringup.compile import bundle as bundles
-from bringup.compile.cache.recipe import Recipe
+from bringup.arguments import path
+from bringup.compile.bundle import folder as bundles
+from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.contents import manifest_of, tokenizer_of, write_tokenizer
+from bringup.compile.bundle.place_weights import place_weights
 from bringup.compile.cache.store import Store, default_store
-from bringup.compile.cache.weights import place_weights
-from bringup.compile.check import check_job as check
-from bringup.compile.contents import manifest_of, tokenizer_of, write_tokenizer
+from bringup.compile.check.checker import check_job as check
+from bringup.compile.check.ties import tie_warnings
+from bringup.compile.emit import dump, emit_phase
+from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
-from bringup.compile.lowering import form_of, lowered
-from bringup.compile.memory import check_limit
-from bringup.compile.phases import dump, emit_phase
-from bringup.compile.stages import Layout
-from bringup.compile.target import resolve
-from bringup.compile.ties import tie_warnings
-from bringup.compile.traced import coded
-from bringup.diagnostics import fail
-from bringup.graphs.graph import Graph
+from bringup.compile.program.export_options import BUCKETS, context_of, layout_of
+from bringup.compile.program.trace_cached import coded
+from bringup.compile.targets.lowering import form_of, lowered
+from bringup.compile.targets.target import resolve
+from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress, Silent
 
 if TYPE_CHECKING:
     import numpy as np
-
-DEFAULT_CONTEXT = 2048
-# Prefill lengths, put together by steps.chunks_of. A length costs a compile some 1.5 s, and past 64 tokens gains
-# nothing on a CPU: GPT-2 small takes 1.27 ms a token in runs of 32, 1.0 of 64, 0.95 of 256, 1.05 of 512.
-BUCKETS = (32, 256)
 
 
 def build(
@@ -118,36 +112,3 @@ def build(
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()
     return out
-
-
-def layout_of(
-    graph: Graph,
-    context: int,
-    buckets: Sequence[int] = BUCKETS,
-    *,
-    all_logits: bool = False,
-    aux_hidden: Sequence[int] = (),
-) -> Layout:
-    """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
-
-    Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none,
-    BU028 for hidden states that it does not have.
-    """
-    buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
-    if not buckets or min(buckets) < 2:
-        raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
-    whole = min((size for size in buckets if size >= context), default=max(buckets))
-    useful = [size for size in sorted(buckets) if size <= whole]
-    layers = len(graph.layers)
-    if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
-        raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
-    return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits, aux_hidden=sorted(set(aux_hidden)))
-
-
-def context_of(job: Job, asked: int | None) -> int:
-    """How many tokens a program is made for. Raises BU007 when the model has fewer positions than asked."""
-    largest = job.graph.config.max_positions
-    asked = None if asked is None else whole("max_seq_len", asked)
-    if asked is not None and not 1 <= asked <= largest:
-        raise fail("BU007", f"--max-seq-len {asked} is not between 1 and the model's {largest}")
-    return asked or min(largest, DEFAULT_CONTEXT)

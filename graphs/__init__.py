@@ -1,0 +1,98 @@
+"""The public surface for graphs: modules, layers, operations, config reading and families."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bringup.graphs.config.fields import Fields as Fields
+    from bringup.graphs.config.hf_config import HFConfig as HFConfig
+    from bringup.graphs.config.moe import RoutingConfig as RoutingConfig
+    from bringup.graphs.config.rope import RopeConfig as RopeConfig
+    from bringup.graphs.core.axes import Axis as Axis
+    from bringup.graphs.core.graph import Graph as Graph
+    from bringup.graphs.core.graph import Step as Step
+    from bringup.graphs.core.module import Const as Const
+    from bringup.graphs.core.module import Module as Module
+    from bringup.graphs.core.module import Param as Param
+    from bringup.graphs.core.module import State as State
+    from bringup.graphs.core.signature import Declared as Declared
+    from bringup.graphs.core.signature import Signature as Signature
+    from bringup.graphs.core.to_torch import to_torch as to_torch
+    from bringup.graphs.decoder import CausalLM as CausalLM
+    from bringup.graphs.decoder import Decoder as Decoder
+    from bringup.graphs.decoder import DecoderConfig as DecoderConfig
+    from bringup.graphs.decoder import PreNormLayer as PreNormLayer
+    from bringup.graphs.decoder import context_length as context_length
+    from bringup.graphs.decoder import read_common as read_common
+    from bringup.graphs.decoder import sliding_window as sliding_window
+    from bringup.graphs.decoder import window_of_layers as window_of_layers
+    from bringup.graphs.layers.attention import GroupedAttention as GroupedAttention
+    from bringup.graphs.layers.embedding import Embedding as Embedding
+    from bringup.graphs.layers.kv_cache import KVCache as KVCache
+    from bringup.graphs.layers.linear import Linear as Linear
+    from bringup.graphs.layers.mla import LatentAttention as LatentAttention
+    from bringup.graphs.layers.mlp import MLP as MLP
+    from bringup.graphs.layers.mlp import GatedMLP as GatedMLP
+    from bringup.graphs.layers.moe_experts import Experts as Experts
+    from bringup.graphs.layers.moe_shared import SharedMixture as SharedMixture
+    from bringup.graphs.layers.moe_shared import SigmoidRouter as SigmoidRouter
+    from bringup.graphs.layers.moe_softmax import SparseMLP as SparseMLP
+    from bringup.graphs.layers.norm import LayerNorm as LayerNorm
+    from bringup.graphs.layers.norm import RMSNorm as RMSNorm
+    from bringup.graphs.layers.rotary import rope_rows as rope_rows
+    from bringup.graphs.layers.sparse_indexer import Indexer as Indexer
+    from bringup.graphs.ops.activation import ACTIVATIONS as ACTIVATIONS
+    from bringup.graphs.ops.attention import attention as attention
+    from bringup.graphs.ops.kv_cache import write_cache as write_cache
+    from bringup.graphs.ops.linear import linear as linear
+    from bringup.graphs.ops.moe_routing import keep_best_groups as keep_best_groups
+    from bringup.graphs.ops.moe_routing import top_experts as top_experts
+    from bringup.graphs.ops.norm import layer_norm as layer_norm
+    from bringup.graphs.ops.norm import rms_norm as rms_norm
+    from bringup.graphs.ops.op import op as op
+    from bringup.graphs.ops.rotary import rope as rope
+    from bringup.graphs.registry import Family as Family
+    from bringup.graphs.registry import by_architecture as by_architecture
+    from bringup.graphs.registry import by_name as by_name
+    from bringup.graphs.registry import families as families
+else:
+    from bringup.facade import lazy_import, public_names
+
+    _HOMES = {
+        "config.fields": "Fields",
+        "config.hf_config": "HFConfig",
+        "config.moe": "RoutingConfig",
+        "config.rope": "RopeConfig",
+        "core.axes": "Axis",
+        "core.graph": "Graph Step",
+        "core.module": "Const Module Param State",
+        "core.signature": "Declared Signature",
+        "core.to_torch": "to_torch",
+        "decoder": (
+            "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common sliding_window window_of_layers"
+        ),
+        "layers.attention": "GroupedAttention",
+        "layers.embedding": "Embedding",
+        "layers.kv_cache": "KVCache",
+        "layers.linear": "Linear",
+        "layers.mla": "LatentAttention",
+        "layers.mlp": "GatedMLP MLP",
+        "layers.moe_experts": "Experts",
+        "layers.moe_shared": "SharedMixture SigmoidRouter",
+        "layers.moe_softmax": "SparseMLP",
+        "layers.norm": "LayerNorm RMSNorm",
+        "layers.rotary": "rope_rows",
+        "layers.sparse_indexer": "Indexer",
+        "ops.activation": "ACTIVATIONS",
+        "ops.attention": "attention",
+        "ops.kv_cache": "write_cache",
+        "ops.linear": "linear",
+        "ops.moe_routing": "keep_best_groups top_experts",
+        "ops.norm": "layer_norm rms_norm",
+        "ops.op": "op",
+        "ops.rotary": "rope",
+        "registry": "Family by_architecture by_name families",
+    }
+    __all__ = public_names(_HOMES)
+    __getattr__ = lazy_import(__name__, _HOMES)

@@ -9,15 +9,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config import HFConfig
-from bringup.graphs.fields import MOST_LAYERS, Fields
-from bringup.graphs.graph import Graph, Step
-from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.config.fields import MOST_LAYERS, Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Const, Module
 from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import MLP
 from bringup.graphs.layers.norm import LayerNorm
-from bringup.graphs.module import Const, Module
 from bringup.graphs.ops.attention import attention
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.config import HFConfig
-from bringup.graphs.fields import MOST_ELEMENTS, Fields
-from bringup.graphs.graph import Graph, Step
+from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.rope import RopeConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
-from bringup.graphs.layers.rope import rope_rows
-from bringup.graphs.module import Module
+from bringup.graphs.layers.rotary import rope_rows
 from bringup.graphs.ops.activation import ACTIVATIONS
-from bringup.graphs.rope import RopeConfig
 from bringup.shown import shown
 
 if TYPE_CHECKING:

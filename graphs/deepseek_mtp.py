@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from bringup.diagnostics import fail
-from bringup.graphs.config import HFConfig
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import Decoder
-from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig
+from bringup.graphs.deepseek import Deepseek, DeepseekConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3, DeepseekV3Config
 from bringup.graphs.deepseek_v32 import DeepseekV32, DeepseekV32Config
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
-from bringup.graphs.module import Module
 from bringup.shown import short
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
-from bringup.graphs.fields import Fields
-from bringup.graphs.module import Module, Param
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.core.module import Module, Param
+from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 from bringup.graphs.ops.linear import linear
-from bringup.graphs.ops.routing import keep_best_groups, top_experts
-from bringup.graphs.routing import RoutingConfig
+from bringup.graphs.ops.moe_routing import keep_best_groups, top_experts
 
 if TYPE_CHECKING:
     from torch import Tensor

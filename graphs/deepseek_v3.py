@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bringup.graphs.deepseek_base import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
-from bringup.graphs.fields import Fields
-from bringup.graphs.routing import RoutingConfig
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.deepseek import NULLS, Deepseek, DeepseekConfig, read_deepseek, sparse_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import PreNormLayer
-from bringup.graphs.deepseek_base import Deepseek, DeepseekConfig, sparse_layers
+from bringup.graphs.deepseek import Deepseek, DeepseekConfig, sparse_layers
 from bringup.graphs.deepseek_v3 import read_v3
-from bringup.graphs.fields import Fields
-from bringup.graphs.layers.indexer import Indexer
+from bringup.graphs.layers.sparse_indexer import Indexer
 from bringup.shown import shown
 
 

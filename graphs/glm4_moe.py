@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
-from bringup.graphs.layers.mixture import SharedMixture
 from bringup.graphs.layers.mlp import GatedMLP
-from bringup.graphs.routing import RoutingConfig
+from bringup.graphs.layers.moe_shared import SharedMixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bringup.graphs.config import HFConfig
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph, Step
-from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
 from bringup.graphs.layers.embedding import Embedding
+from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
-from bringup.graphs.module import Module
 from bringup.graphs.ops.activation import ACTIVATIONS
 from bringup.graphs.ops.attention import attention
 

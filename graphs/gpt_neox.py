@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from bringup.graphs.config import HFConfig
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.rope import RopeConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import context_length
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph, Step
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.mlp import MLP
 from bringup.graphs.layers.norm import LayerNorm
-from bringup.graphs.layers.rope import rope_rows
-from bringup.graphs.module import Module
+from bringup.graphs.layers.rotary import rope_rows
 from bringup.graphs.ops.activation import ACTIVATIONS
-from bringup.graphs.rope import RopeConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
-from bringup.graphs.layers.experts import Experts
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Module
-from bringup.graphs.ops.routing import top_experts
+from bringup.graphs.layers.moe_experts import Experts
+from bringup.graphs.ops.moe_routing import top_experts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from bringup.diagnostics import BringupError, fail
-from bringup.graphs.config import architectures
+from bringup.graphs.config.hf_config import architectures
 from bringup.graphs.registry import FAMILIES, Family
 from bringup.shown import short
 

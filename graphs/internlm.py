@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import read_common
-from bringup.graphs.fields import Fields
 from bringup.graphs.llama import Llama, LlamaConfig
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import (
     CausalLM,
     DecoderConfig,
@@ -13,7 +14,6 @@ from bringup.graphs.decoder import (
     sliding_window,
     window_of_layers,
 )
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 

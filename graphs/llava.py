@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.diagnostics import fail
-from bringup.graphs.config import HFConfig
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, Decoder, DecoderConfig
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph, Step
 from bringup.graphs.llama import Llama, LlamaConfig
-from bringup.graphs.module import Module
 from bringup.graphs.qwen2 import Qwen2, Qwen2Config
 from bringup.shown import short
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
-from bringup.graphs.layers.sparse import SparseMLP
+from bringup.graphs.layers.moe_softmax import SparseMLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

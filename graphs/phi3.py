@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import read_common, sliding_window
-from bringup.graphs.fields import Fields
 from bringup.graphs.llama import Llama, LlamaConfig
 
 # Words in Phi-4-mini's config.json that transformers reads none of, with the values that its code is right for.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
-from bringup.graphs.fields import Fields
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 

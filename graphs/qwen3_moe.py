@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from bringup.graphs.config.fields import MOST_EXPERTS, Fields
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window
-from bringup.graphs.fields import MOST_EXPERTS, Fields
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
-from bringup.graphs.layers.sparse import SparseMLP
+from bringup.graphs.layers.moe_softmax import SparseMLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

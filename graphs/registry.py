@@ -17,7 +17,7 @@ from bringup.shown import short
 class Family:
     """A graph class, its config class and the function `config -> Adapter`; each itself or as `module:name`.
 
-    `dialect` is its `Dialect` (bringup.adapters.dialect), for GGUF files.
+    `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files.
     """
 
     name: str

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import bringup
-from bringup.compile.verify import activations
+from bringup.compile.verify.command import activations
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 HEADS, SIZE, LAYERS = 3, 4, 2

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import bringup
+import bringup.adapters
+import bringup.compile
+import bringup.graphs
+from bringup.graphs.registry import FAMILIES
+from tests import import_graph
 
 ROOT = Path(__file__).parent.parent
 MAPPED = ("graphs", "adapters", "compile")
@@ -44,7 +52,34 @@ def test_imports_point_one_way():
 def test_files_are_small():
     lengths = {file: len(file.read_text("utf-8").splitlines()) for file in set(SOURCES)}
     assert {str(file) for file, length in lengths.items() if length > 300} == set()
-    assert statistics.median(lengths.values()) < 90
+
+
+def test_the_import_graph_has_no_cycle():
+    script = [sys.executable, str(ROOT / "tests" / "import_graph.py")]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "compile/targets: From a program to code that runs" in done.stdout
+
+
+def test_a_cycle_is_found(monkeypatch):
+    monkeypatch.setattr(import_graph, "graph", lambda: {"a": {"b"}, "b": {"a"}})
+    with pytest.raises(SystemExit, match="cycle"):
+        import_graph.main()
+
+
+def test_every_folder_says_what_it_holds():
+    folders = {str(file.parent.relative_to(ROOT)) for file in import_graph.sources().values()}
+    assert folders >= {"graphs/core", "adapters/algebra", "compile/check", "bringup/system"}
+    assert {folder for folder in folders if not import_graph.purpose(folder)} == set()
+
+
+def test_folders_are_small():
+    """Models apart: one file a family in graphs/, adapters/ and adapters/dialects/."""
+    models = {family.name for family in FAMILIES}
+    held: dict[Path, set[str]] = {}
+    for file in import_graph.sources().values():
+        held.setdefault(file.parent.relative_to(ROOT), set()).add(file.stem)
+    assert {str(folder): len(stems - models) for folder, stems in held.items() if len(stems - models) > 20} == {}
 
 
 def loaded(code: str) -> set[str]:
@@ -59,12 +94,40 @@ def test_imports_are_light(module):
     assert not loaded(f"import {module}") & {"torch", "numpy", "rich", "iree", "transformers", "gguf", "tokenizers"}
 
 
-def test_examples_import_only_public_names():
-    for file in (ROOT / "examples").rglob("*.py"):
-        for line in file.read_text("utf-8").splitlines():
-            if line.startswith(("import bringup", "from bringup")):
-                top = line.split()[1]
-                assert top in {"bringup"} or top.startswith(tuple(f"bringup.{name}" for name in MAPPED)), line
+FACADES = {module.__name__: module for module in (bringup, bringup.graphs, bringup.adapters, bringup.compile)}
+READ_BY_USERS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bringup/codes").glob("*.md")]
+READ_BY_USERS += (ROOT / "examples").rglob("*.py")
+PLANTED = ("BU704.md",)  # its example plants a mistake in bringup itself
+
+
+@pytest.mark.parametrize("name", sorted(FACADES))
+def test_a_facade_has_every_name_that_it_lists(name):
+    """And type checkers read the same names."""
+    module = FACADES[name]
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    typed = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "bringup." in f"{node.module}."]
+    names = {alias.name for node in typed for alias in node.names if alias.asname == alias.name}
+    assert names == set(module.__all__) - {"__version__"}
+    assert {each for each in module.__all__ if getattr(module, each, None) is None} == set()
+    with pytest.raises(AttributeError, match="nothing"):
+        module.nothing  # noqa: B018
+
+
+def test_users_are_shown_only_public_names():
+    """`from bringup.adapters import S`, not where S is written; a model has a module of its own."""
+    models = {f"bringup.{part}.{family.name}" for part in ("graphs", "adapters") for family in FAMILIES}
+    lines = re.compile(r"^(?:from (bringup[\w.]*) import (\([^)]*\)|[^\n#]*)|import (bringup[\w.]*))", re.MULTILINE)
+    found = 0
+    for file in READ_BY_USERS:
+        for source, names, whole in lines.findall(file.read_text("utf-8")):
+            found += 1
+            if file.name in PLANTED:
+                continue
+            where = f"{file.relative_to(ROOT)}: {source or whole}"
+            assert (source or whole) in FACADES.keys() | models, where
+            for each in re.findall(r"\w+", names) if source in FACADES else ():
+                assert each in FACADES[source].__all__ or f"{source}.{each}" in models, f"{where} has no {each}"
+    assert found > 30
 
 
 def test_a_folder_named_bringup_is_not_taken_for_the_package(tmp_path):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.adapters.dialect import DECODER, Dialect
-from bringup.adapters.expr import S, stack
-from bringup.adapters.rules import Adapter, either, tied
+from bringup.adapters.algebra.expr import S, stack
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.planning.adapter import Adapter, either, tied
 
 if TYPE_CHECKING:
     from bringup.graphs.mixtral import MixtralConfig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.adapters.dialect import Dialect
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.planning.adapter import Adapter, tied
 
 if TYPE_CHECKING:
     from bringup.graphs.qwen2 import Qwen2Config

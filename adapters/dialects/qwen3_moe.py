@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bringup.adapters.dialect import DECODER, Dialect
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.planning.adapter import Adapter, tied
 
 if TYPE_CHECKING:
-    from bringup.adapters.readers.gguf_config import Hyperparameters
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
     from bringup.graphs.qwen3_moe import Qwen3MoeConfig
 
 

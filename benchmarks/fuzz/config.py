@@ -12,9 +12,9 @@ from driver import Target, main
 from mutate import mutated, mutated_json, written
 from scratch import scratch_folder
 
-from bringup.adapters.readers.jsonfile import read_config
+from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.config import architectures
+from bringup.graphs.config.hf_config import architectures
 from bringup.graphs.registry import by_architecture
 
 FILE = scratch_folder() / "config.json"
@@ -44,7 +44,7 @@ def parse(data: bytes) -> object:
 
 TARGET = Target(
     name="config",
-    about="config.json through `adapters/readers/jsonfile.py`, the choice of a family, and `HFConfig.read`.",
+    about="config.json through `adapters/checkpoints/bounded_json.py`, the choice of a family, and `HFConfig.read`.",
     seeds=CONFIGS,
     parse=parse,
     mutate=mutate,

@@ -12,7 +12,7 @@ from mutate import mutated, mutated_json, written
 from safetensors_header import seed
 from scratch import scratch_folder
 
-from bringup.adapters.readers.folder import read_folder
+from bringup.adapters.checkpoints.folder import read_folder
 
 FOLDER = scratch_folder()
 INDEX, X, Y = (FOLDER / name for name in ("model.safetensors.index.json", "x.safetensors", "y.safetensors"))
@@ -63,7 +63,7 @@ def parse(data: bytes) -> object:
 
 TARGET = Target(
     name="folder",
-    about="`adapters/readers/folder.py`: a folder of an index and two shards.",
+    about="`adapters/checkpoints/folder.py`: a folder of an index and two shards.",
     seeds=SEEDS,
     parse=parse,
     mutate=mutate,

@@ -13,8 +13,8 @@ from driver import ACCEPTED, Target, main
 from mutate import INTERESTING, mutated
 from scratch import scratch_folder
 
-from bringup.adapters.readers.gguf_tensors import UNREAD
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.checkpoints.gguf_tensors import UNREAD
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 
 FILE = scratch_folder() / "model.gguf"
@@ -98,7 +98,7 @@ def oracle(data: bytes) -> str:
 
 TARGET = Target(
     name="gguf-header",
-    about="`adapters/readers/gguf*.py` up to the config, beside gguf-py's `GGUFReader`, which is shown what we accept.",
+    about="`adapters/checkpoints/gguf*.py` up to the config; gguf-py's `GGUFReader` is shown what we accept.",
     seeds=SEEDS,
     parse=parse,
     mutate=mutate,

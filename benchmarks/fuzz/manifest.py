@@ -12,8 +12,8 @@ from driver import Target, main
 from mutate import mutated, mutated_json, written
 from scratch import scratch_folder
 
-from bringup.compile.bundle import SCHEMA, read_manifest
-from bringup.compile.program import Interface
+from bringup.compile.bundle.folder import SCHEMA, read_manifest
+from bringup.compile.program.program import Interface
 from bringup.graphs.gpt2 import SIZES
 
 BUNDLE = scratch_folder()
@@ -65,7 +65,7 @@ def parse(data: bytes) -> object:
 
 TARGET = Target(
     name="manifest",
-    about="`compile/manifest.py`, and `Interface.from_json` on what it lets through.",
+    about="`compile/bundle/manifest.py`, and `Interface.from_json` on what it lets through.",
     seeds=SEEDS,
     parse=parse,
     mutate=mutate,

@@ -13,7 +13,7 @@ from mutate import mutated, mutated_json, written
 from safetensors import SafetensorError, safe_open
 from scratch import scratch_folder
 
-from bringup.adapters.readers.safetensors import read_header
+from bringup.adapters.checkpoints.safetensors import read_header
 
 FILE = scratch_folder() / "model.safetensors"
 TOKENS = [f'"{word}"'.encode() for word in ("F32", "BF16", "F4", "I8", "__metadata__", "shape", "dtype", "a", "")]
@@ -74,7 +74,7 @@ def oracle(data: bytes) -> str:
 
 TARGET = Target(
     name="safetensors-header",
-    about="`adapters/readers/safetensors.py`, beside the `safetensors` library as oracle.",
+    about="`adapters/checkpoints/safetensors.py`, beside the `safetensors` library as oracle.",
     seeds=SEEDS,
     parse=parse,
     mutate=mutate,

@@ -18,7 +18,7 @@ from gguf_header import LLAMA, file_of, pair
 from mutate import mutated, mutated_json, written
 from scratch import scratch_folder
 
-from bringup.compile.run.tokenizer import load_tokenizer
+from bringup.compile.text.tokenizer import load_tokenizer
 
 FOLDER = scratch_folder()
 TEXT = "ab  aab <s>\u00e9\u2603 12 \U0001f600\n"
@@ -110,7 +110,7 @@ def parse(data: bytes) -> object:
 
 TARGET = Target(
     name="tokenizer-file",
-    about="`compile/run/tokenizer.py`: a tokenizer.json or GGUF file is loaded, a text encoded and streamed back.",
+    about="`compile/text/tokenizer.py`: a tokenizer.json or GGUF file is loaded, a text encoded and streamed back.",
     seeds=[*JSON, *GGUF],
     parse=parse,
     mutate=mutate,

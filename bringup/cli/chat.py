@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
-    from bringup.compile.run.chat import Chat, Message
-    from bringup.compile.run.tokenizer import Tokenizer
+    from bringup.compile.text.chat import Chat, Message
+    from bringup.compile.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from typing import Unpack
 
 import click
 
-from bringup import garbage
-from bringup.cli.options import Named, job_options, open_named
-from bringup.cli.outputs import TEXTS, Output, deliver, output_options, outputs_of
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.outputs import TEXTS, Output, deliver, output_options, outputs_of
 from bringup.diagnostics import Report
+from bringup.system import gc_pause
 
 
 @click.command("check")
@@ -23,7 +23,7 @@ from bringup.diagnostics import Report
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
 @output_options
-@garbage.left_alone()
+@gc_pause.left_alone()
 def command(
     tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
     output_file: Path | None, **named: Unpack[Named],
@@ -47,7 +47,7 @@ def command(
             if repair(report, told, write=not diff):
                 report = _checked(named, tp, values=values)
     except Exception as error:
-        from bringup.cli.failures import findings_of
+        from bringup.cli.errors.failures import findings_of
 
         report = Report(named["model"] or "", findings_of(error))
     deliver(report, outputs)
@@ -55,18 +55,18 @@ def command(
 
 
 def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
-    from bringup.compile.check import check_job
+    from bringup.compile.check.checker import check_job
 
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
     report = check_job(job)
     if not report.ok:
-        from bringup.compile.fix.fixes import add_fixes
+        from bringup.compile.fix.search import add_fixes
 
         add_fixes(job, report)
     if values and report.ok:
-        from bringup.compile.values import value_findings
+        from bringup.compile.check.values import value_findings
 
         report.findings += value_findings(job)
     elif values:

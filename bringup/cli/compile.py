@@ -10,9 +10,9 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
-from bringup.cli.options import Named, job_options, open_named
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.words import TARGET, OneOf
 from bringup.cli.reporting import report_option, reporting
-from bringup.cli.words import TARGET, OneOf
 from bringup.render.words import table
 
 PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
@@ -46,7 +46,7 @@ def command(
 
             print(job.graph.signature().to_json() if emit == "graph" else plan_text(job.plan), end="")
         elif dry_run:
-            from bringup.compile.sizes import dry_run as sizes
+            from bringup.compile.estimate.sizes import dry_run as sizes
 
             print(table(sizes(job, target, max_seq_len).rows))
         else:

@@ -13,7 +13,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from bringup.cli.words import OneOf
+from bringup.cli.parameters.words import OneOf
 
 VARIABLE = "_BRINGUP_COMPLETE"  # click looks for it
 _BASH = """\

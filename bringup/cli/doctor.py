@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from bringup.cli.health import MAIN_JOB, Fact
+from bringup.cli.environment.health import MAIN_JOB, Fact
 from bringup.render.words import plural, table
 
 BROKEN = 3  # the machine is wrong
@@ -34,7 +34,7 @@ def command(as_json: bool) -> int:
 
 
 def _sections() -> Iterator[tuple[str, Iterator[Fact]]]:
-    from bringup.cli import health, machine
+    from bringup.cli.environment import health, machine
 
     yield "bringup", health.itself()
     yield "packages", health.packages()

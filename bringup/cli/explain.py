@@ -7,8 +7,8 @@ from typing import Unpack
 
 import click
 
-from bringup.cli.options import Named, job_options, open_named
-from bringup.cli.words import CODE
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.words import CODE
 from bringup.codes import page, titles
 from bringup.diagnostics import did_you_mean, fail
 from bringup.render.visible import visible
@@ -32,7 +32,7 @@ def command(subject: str, **named: Unpack[Named]) -> None:
         hint = f"did you mean `{code}`?" if code in codes else did_you_mean(subject, near)
         other = f"for a parameter or a tensor, name the model too: bringup explain {subject} MODEL"
         raise fail("BU010", f"there is no code `{subject}`", help=hint or other)
-    from bringup.compile.explain import explain
+    from bringup.compile.report.explain import explain
 
     parts = explain(open_named(named), subject)
     told = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]

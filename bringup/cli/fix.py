@@ -8,11 +8,11 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TextIO
 
-from bringup.compile.disk import write_file
 from bringup.compile.fix.pyfile import EditConflict, PyFile
 from bringup.diagnostics import Fix, Report
 from bringup.installed import is_installed
 from bringup.render.words import plural
+from bringup.system.atomic import write_file
 
 
 def repair(report: Report, told: TextIO, *, write: bool) -> bool:

@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import click
 
-from bringup import garbage, stops, streams
-from bringup.cli import reserve
+from bringup import streams
+from bringup.cli.errors import reserve
+from bringup.system import gc_pause, signals
 
 COMMANDS = {
     "compile": "Make a bundle of a model and its weights.",
@@ -43,7 +44,7 @@ class Bringup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with garbage.left_alone():
+        with gc_pause.left_alone():
             return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
@@ -63,16 +64,16 @@ class Bringup(click.Group):
             sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
             return code
         except (click.Abort, KeyboardInterrupt) as error:
-            return stops.told(error)
+            return signals.told(error)
         except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
-            from bringup.cli.culprit import of_user_code
-            from bringup.cli.failures import told
+            from bringup.cli.errors.culprit import of_user_code
+            from bringup.cli.errors.failures import told
 
             if (known := of_user_code(left)) is None:
                 raise
             return told(known, words, verbose=self.verbose)
         except Exception as error:
-            from bringup.cli.failures import told
+            from bringup.cli.errors.failures import told
 
             return told(error, words, verbose=self.verbose)
 
@@ -102,7 +103,7 @@ def _verbose(ctx: click.Context, option: click.Parameter, value: bool) -> None:
 
 def _version(ctx: click.Context, option: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from bringup.cli.packages import versions
+        from bringup.cli.environment.packages import versions
 
         print(versions())
         ctx.exit()
@@ -127,7 +128,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    stops.catch()
+    signals.catch()
     reserve.hold()
     try:
         cli.main()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from bringup.cli.failures import warn
+from bringup.cli.errors.failures import warn
 from bringup.diagnostics import BringupError
 from bringup.graphs.registry import FIDELITY, PRESETS, Family, families
 from bringup.render.words import table

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from bringup.adapters.blocks import Cut, first_cut
-from bringup.adapters.plan import Plan
-from bringup.adapters.slicing import SHARED, divisible, slice_plan
-from bringup.adapters.stored_size import stored_nbytes
+from bringup.adapters.apply.shard import SHARED, divisible, slice_plan
+from bringup.adapters.apply.shard_alignment import Cut, first_cut
+from bringup.adapters.apply.stored_size import stored_nbytes
+from bringup.adapters.planning.plan import Plan
 from bringup.diagnostics import BringupError, Diagnostic
 
 AXES = ("h", "g", "f", "vocab")

@@ -18,8 +18,8 @@ from bringup.progress import Progress
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
-    from bringup.compile.parity import Parity
-    from bringup.compile.record import Recorder
+    from bringup.compile.parity.parity import Parity
+    from bringup.compile.report.record import Recorder
 
 Command = Callable[..., Any]
 
@@ -55,7 +55,7 @@ def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int 
     if not path.resolve().parent.is_dir():  # before the work, not after
         said = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
         raise fail("BU021", said, help="give the path of a file")
-    from bringup.compile.record import Recorder
+    from bringup.compile.report.record import Recorder
 
     recorder = Recorder(StageLines())
     told = Reporting(recorder)
@@ -72,7 +72,7 @@ def _write(
     path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, told: Reporting,
     error: BringupError | None = None,
 ) -> None:  # fmt: skip
-    from bringup.compile.record import record_of
+    from bringup.compile.report.record import record_of
     from bringup.render.html.page import page
     from bringup.render.write import write_whole
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from bringup.cli.chat import asked, opened
+from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
-from bringup.cli.words import BUNDLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bringup.compile.run.tokenizer import Tokenizer
-    from bringup.compile.session import Session
+    from bringup.compile.runtime.session import Session
+    from bringup.compile.text.tokenizer import Tokenizer
     from bringup.render.progress import StageLines
 
 SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")
@@ -55,7 +55,7 @@ def command(
         raise click.UsageError("give either --prompt TEXT or --tokens 1,2,3")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
-    from bringup.compile.session import load
+    from bringup.compile.runtime.session import load
     from bringup.render.progress import StageLines
 
     lines = StageLines()

@@ -10,8 +10,8 @@ import click
 from bringup.diagnostics import BringupError
 
 if TYPE_CHECKING:
-    from bringup.compile.run.tokenizer import Tokenizer
-    from bringup.compile.session import Session
+    from bringup.compile.runtime.session import Session
+    from bringup.compile.text.tokenizer import Tokenizer
 
 
 class _Tokens(click.ParamType[list[int]]):

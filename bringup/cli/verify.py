@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.options import Named, job_options, open_named, revised
+from bringup.cli.parameters.options import Named, job_options, open_named, revised
+from bringup.cli.parameters.words import TARGET, OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.cli.tokens import TOKENS
-from bringup.cli.words import TARGET, OneOf
 from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint
 
@@ -53,8 +53,8 @@ def command(
     MODEL is a name, a Python file, or left out when the checkpoint names its architecture. The reference is
     transformers on the same checkpoint and config, or activations that were saved.
     """
-    from bringup.compile.bundle import MANIFEST, bundle_of
-    from bringup.compile.verify import verify
+    from bringup.compile.bundle.folder import MANIFEST, bundle_of
+    from bringup.compile.verify.command import verify
 
     if tokens is not None and prompt_length is not None:
         raise click.UsageError("give either --tokens 1,2,3 or --prompt-length N")
@@ -113,8 +113,8 @@ def _refuse_options(bundle: Path, named: Named, target: str | None, max_seq_len:
 
 
 def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, int]:
-    from bringup.compile.bundle import read_manifest
-    from bringup.compile.verify import job_of_bundle
+    from bringup.compile.bundle.folder import read_manifest
+    from bringup.compile.verify.command import job_of_bundle
 
     manifest = read_manifest(bundle)
     return job_of_bundle(manifest, checkpoint), manifest["target"], manifest["max_seq_len"]

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from bringup.render.terminal import is_live
 from bringup.render.words import plural
-from bringup.stops import Stopped
+from bringup.system.signals import Stopped
 
 POLL = 0.3  # seconds
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"

@@ -1,0 +1,1 @@
+"""Text for people: findings, plans, stage lines."""

@@ -13,7 +13,7 @@ from bringup.render.words import table
 from bringup.spec import Site
 
 if TYPE_CHECKING:
-    from bringup.compile.parity import Layer, Op, Parity
+    from bringup.compile.parity.parity import Layer, Op, Parity
 
 _FEW = 3  # layers in a row that agree and are shown one by one
 Row = tuple[str, ...]
@@ -26,7 +26,7 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         near = not any(_off(module, parity.tolerance) for module in parity.modules)
         parts.append(_nearest(parity.modules) if near else modules_text(parity.modules, parity.tolerance, paint))
     if parity.calls:
-        from bringup.compile.parity import STAGE_TOLERANCE
+        from bringup.compile.parity.parity import STAGE_TOLERANCE
 
         worst = max(parity.calls.values())
         near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the whole departs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bringup.adapters.plan import Entry, Plan
-from bringup.compile.copies import how
-from bringup.graphs.axes import show
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.compile.report.describe import how
+from bringup.graphs.core.axes import show
 from bringup.grouping import digits, grouped
 from bringup.render.visible import visible
 from bringup.render.words import table

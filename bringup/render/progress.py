@@ -56,7 +56,7 @@ class StageLines:
         """A warning, above what is under way."""
         self.stream.write(self._clear() + findings_text([finding], self.paint))
         if on_github():
-            from bringup.render.github import workflow_commands
+            from bringup.render.annotations import workflow_commands
 
             self.stream.write(workflow_commands([finding]))
         self.stream.flush()

@@ -1,0 +1,1 @@
+"""Finds the weight, the module or the operation where a verification fails."""

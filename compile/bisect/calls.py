@@ -21,8 +21,8 @@ from bringup.compile.bisect.derive import (
 )
 from bringup.compile.bisect.executors import Lower
 from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
-from bringup.compile.parity import relative
-from bringup.compile.program import Call, Entry, Function, Program, TensorSpec, bound
+from bringup.compile.parity.parity import relative
+from bringup.compile.program.program import Call, Entry, Function, Program, TensorSpec, bound
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

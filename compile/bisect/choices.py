@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup.compile.rounding import ROW, rms
+from bringup.compile.parity.rounding import ROW, rms
 
 
 @dataclass(frozen=True, slots=True)

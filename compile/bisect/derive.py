@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bringup.compile.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
-from bringup.graphs.graph import Step
+from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
+from bringup.graphs.core.graph import Step
 
 if TYPE_CHECKING:
     from torch import Tensor

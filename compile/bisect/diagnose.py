@@ -13,11 +13,11 @@ from bringup.compile.bisect.executors import lowered
 from bringup.compile.bisect.modules import misfed
 from bringup.compile.bisect.ops import Found, Operations
 from bringup.compile.bisect.replay import readable, run_calls
-from bringup.compile.feeds import Feed
-from bringup.compile.parity import STAGE_TOLERANCE, Layer, relative
-from bringup.compile.program import Executor, Program
-from bringup.compile.rounding import near
-from bringup.compile.run.torch import TorchExecutor
+from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.parity import STAGE_TOLERANCE, Layer, relative
+from bringup.compile.parity.rounding import near
+from bringup.compile.program.program import Executor, Program
+from bringup.compile.targets.torch_executor import TorchExecutor
 from bringup.diagnostics import Diagnostic
 from bringup.spec import Site
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bringup.adapters.materialise import materialise
+from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import Job
-from bringup.compile.reference import INPUT
-from bringup.compile.run.torch import to_tensor
-from bringup.compile.steps import slots_for
-from bringup.graphs.graph import Step
-from bringup.graphs.torch_module import to_torch
+from bringup.compile.parity.reference import INPUT
+from bringup.compile.program.step_inputs import slots_for
+from bringup.compile.targets.torch_executor import to_tensor
+from bringup.graphs.core.graph import Step
+from bringup.graphs.core.to_torch import to_torch
 
 
 class Eager:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bringup.compile.bisect.eager import Seen
-from bringup.compile.parity import Layer, relative
-from bringup.compile.reference import INPUT
-from bringup.compile.rounding import ROW, UNIT, rms
+from bringup.compile.parity.parity import Layer, relative
+from bringup.compile.parity.reference import INPUT
+from bringup.compile.parity.rounding import ROW, UNIT, rms
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -27,8 +27,8 @@ from bringup.compile.bisect.derive import (
 )
 from bringup.compile.bisect.executors import Lower
 from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
-from bringup.compile.parity import OP_TOLERANCE, Op, relative
-from bringup.compile.program import Call, Entry, Executor, Program, TensorSpec
+from bringup.compile.parity.parity import OP_TOLERANCE, Op, relative
+from bringup.compile.program.program import Call, Entry, Executor, Program, TensorSpec
 from bringup.spec import Site
 
 if TYPE_CHECKING:

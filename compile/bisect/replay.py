@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from bringup.compile.program import Call, Entry, Program, bound
-from bringup.compile.run.torch import to_numpy, to_tensor
-from bringup.graphs.graph import Step
+from bringup.compile.program.program import Call, Entry, Program, bound
+from bringup.compile.targets.torch_executor import to_numpy, to_tensor
+from bringup.graphs.core.graph import Step
 from bringup.graphs.ops.attention import BLOCK
 
 

@@ -1,0 +1,1 @@
+"""The compile cache: a store of results under the digest of their inputs."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bringup.adapters.readers.cache import cache_folder
+from bringup.adapters.sources.cache_dirs import cache_folder
 
 Inputs = Mapping[str, str]
 

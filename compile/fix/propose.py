@@ -6,17 +6,17 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bringup.adapters.expr import Source
-from bringup.adapters.names import Names
-from bringup.adapters.pattern import fill, match
-from bringup.adapters.problems import Problem
-from bringup.adapters.quantization import part_of
-from bringup.adapters.rules import Rule, Tied
+from bringup.adapters.algebra.expr import Source
+from bringup.adapters.algebra.pattern import fill, match
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Rule, Tied
+from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.quantization import part_of
 from bringup.compile.fix.pyfile import PyFile
 from bringup.compile.fix.respell import edits, respelt
 from bringup.compile.job import Job
 from bringup.diagnostics import Diagnostic, Fix
-from bringup.graphs.axes import parse
+from bringup.graphs.core.axes import parse
 from bringup.nearest import slips
 
 MOST_NAMES = 12  # that one source could have meant: of more none is certain

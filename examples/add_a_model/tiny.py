@@ -5,10 +5,9 @@
 The graph is bringup's as it stands; only the table is new.
 """
 
-from bringup.adapters.expr import Expr, S
-from bringup.adapters.rules import Adapter
+from bringup.adapters import Adapter, Expr, S
+from bringup.graphs import Family
 from bringup.graphs.llama import Llama, LlamaConfig
-from bringup.graphs.registry import Family
 
 
 def part(index: int, heads: str) -> Expr:

@@ -1,0 +1,1 @@
+"""Modules with parameters: attention, experts, norms, embeddings, linear layers."""

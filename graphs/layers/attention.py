@@ -3,17 +3,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bringup.graphs.layers.cache import KVCache
+from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
-from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.attention import attention
-from bringup.graphs.ops.rope import rope
+from bringup.graphs.ops.rotary import rope
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.graph import Step
+    from bringup.graphs.core.graph import Step
 
 
 class GroupedAttention(Module):

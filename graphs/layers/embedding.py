@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.graphs.module import Module, Param
+from bringup.graphs.core.module import Module, Param
 
 if TYPE_CHECKING:
     from torch import Tensor

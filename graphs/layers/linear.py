@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.graphs.axes import parse, show
-from bringup.graphs.module import Module, Param
+from bringup.graphs.core.axes import parse, show
+from bringup.graphs.core.module import Module, Param
 from bringup.graphs.ops.linear import linear
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bringup.graphs.core.module import Module
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Module
 from bringup.graphs.ops.activation import ACTIVATIONS
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Pure functions with typed signatures: what layers compute."""

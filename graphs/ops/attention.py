@@ -7,7 +7,7 @@ from bringup.graphs.ops.op import op
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.graph import Step
+    from bringup.graphs.core.graph import Step
 
 BLOCK = 64  # cache rows that an entry of block_table stands for
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from bringup.adapters.checkpoint import Checkpoint
-from bringup.adapters.expr import S, cat, packed, stack
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.rules import Adapter
-from bringup.graphs.module import Param
-from bringup.graphs.signature import Declared, Signature
+from bringup.adapters.algebra.expr import S, cat, packed, stack
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter
+from bringup.graphs.core.module import Param
+from bringup.graphs.core.signature import Declared, Signature
 
 
 @dataclass

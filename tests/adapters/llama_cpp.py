@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from bringup.compile.check import check_job
+from bringup.compile.check.checker import check_job
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
-from bringup.compile.session import load
+from bringup.compile.runtime.session import load
 from tests.models import family, parity
 
 Config = Mapping[str, Any]

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bringup.adapters.expr import Expr, S, cat, packed, stack
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.reverse import reverse
-from bringup.adapters.rules import Adapter
-from bringup.adapters.slicing import clip
-from bringup.adapters.values import cast, dequant, fn, quant, scale
+from bringup.adapters.algebra.expr import Expr, S, cat, packed, stack
+from bringup.adapters.algebra.values import cast, dequant, fn, quant, scale
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
+from bringup.adapters.apply.shard import clip
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import make_plan
 from bringup.diagnostics import BringupError
-from bringup.graphs.axes import AxesError
-from bringup.graphs.module import Param
+from bringup.graphs.core.axes import AxesError
+from bringup.graphs.core.module import Param
 from tests.adapters.layouts import declare
 
 NAMES = string.ascii_lowercase
@@ -150,7 +150,7 @@ def test_clip_equals_index(data):
     stop = data.draw(st.integers(start + 1, array.shape[k]))
     entry = plan.entries["x"]
     region = clip(entry.region, {NAMES[k]: (start, stop)})
-    from bringup.adapters.materialise import fill_region
+    from bringup.adapters.apply.materialise import fill_region
 
     made = fill_region(region, entry.sources, checkpoint.read, "float32")
     assert np.array_equal(made, array.take(range(start, stop), k))

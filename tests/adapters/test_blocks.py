@@ -7,17 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bringup.adapters.blocks import first_cut
-from bringup.adapters.expr import Expr, S
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.rules import Adapter
-from bringup.adapters.slicing import slice_plan
-from bringup.adapters.values import dequant
+from bringup.adapters.algebra.expr import Expr, S
+from bringup.adapters.algebra.values import dequant
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.shard import slice_plan
+from bringup.adapters.apply.shard_alignment import first_cut
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.cli.ranks import divide
-from bringup.graphs.axes import sized
-from bringup.graphs.signature import Declared, Signature
+from bringup.graphs.core.axes import sized
+from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import Site
 
 HERE = Site("tests", 1)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from transformers import GPT2Config, LlamaConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
-from bringup.adapters.materialise import materialise
-from bringup.adapters.published import published
-from bringup.adapters.readers.open import open_checkpoint
-from bringup.compile.check import check_job
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.planning.expected_headers import published
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
+from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
 from bringup.graphs.registry import FAMILIES
 from tests.adapters import llama_cpp

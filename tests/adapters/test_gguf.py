@@ -10,9 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.gguf import metadata
-from bringup.adapters.readers.gguf_tensors import TYPES, UNREAD
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.checkpoints.gguf import metadata
+from bringup.adapters.checkpoints.gguf_tensors import TYPES, UNREAD
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.spec import DTYPES
 from tests.adapters.gguf_files import hyperparameters, write
 

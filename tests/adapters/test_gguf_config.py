@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from bringup.graphs.llama import LlamaConfig
 from tests.adapters.gguf_files import hyperparameters, raises, write

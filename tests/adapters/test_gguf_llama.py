@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import bringup
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.adapters.dialects.llama import table
 from bringup.adapters.llama import adapter
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import make_plan
-from bringup.adapters.published import published
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.readers.dummy import dummy_checkpoint
+from bringup.adapters.planning.expected_headers import published
+from bringup.adapters.planning.plan import make_plan
+from bringup.adapters.sources.dummy import dummy_checkpoint
 from bringup.compile.job import open_job
 from bringup.graphs.llama import Llama, LlamaConfig
 from tests.adapters.llama_cpp import in_pairs

@@ -13,11 +13,11 @@ import transformers
 from transformers.integrations.gguf import dequant
 
 import bringup
-from bringup.adapters.computed import AT_A_TIME, block_bytes, dequantised
-from bringup.adapters.readers.gguf_tensors import TYPES, UNREAD
+from bringup.adapters.algebra.computed import AT_A_TIME, block_bytes, dequantised
+from bringup.adapters.checkpoints.gguf_tensors import TYPES, UNREAD
 from bringup.compile.job import open_job
-from bringup.compile.session import load
-from bringup.graphs.axes import Axis
+from bringup.compile.runtime.session import load
+from bringup.graphs.core.axes import Axis
 from bringup.spec import DTYPES, TensorInfo
 from tests.adapters.blocks import MEANING, Kind, random_blocks
 from tests.adapters.gguf_files import file_of, raises, tensor

@@ -19,7 +19,7 @@ from tests.cli.headers import write_gguf
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASK = """
 import json, sys
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 try:
     found = open_checkpoint(sys.argv[1])

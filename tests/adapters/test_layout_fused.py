@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.adapters.layout import fused, lay_out
+from bringup.adapters.apply.fuse import fused, lay_out
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
+from bringup.adapters.apply.shard import slice_plan
 from bringup.adapters.llama import adapter
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.published import published
-from bringup.adapters.readers.dummy import dummy_checkpoint
-from bringup.adapters.reverse import reverse
-from bringup.adapters.slicing import slice_plan
+from bringup.adapters.planning.expected_headers import published
+from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.adapters.sources.dummy import dummy_checkpoint
 from bringup.graphs.llama import Llama, LlamaConfig
 
 RAW = {

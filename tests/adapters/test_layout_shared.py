@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.adapters.layout import lay_out, shared_as_experts
-from bringup.adapters.materialise import materialise
-from bringup.adapters.reverse import reverse
-from bringup.adapters.slicing import slice_plan
+from bringup.adapters.apply.fuse import lay_out, shared_as_experts
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
+from bringup.adapters.apply.shard import slice_plan
 from bringup.compile.job import Job, open_job
 from tests.models import test_deepseek_v2, test_glm4_moe
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bringup.adapters.coverage import read_bits, total_bits
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.reverse import reverse
-from bringup.adapters.slicing import slice_plan
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
+from bringup.adapters.apply.shard import slice_plan
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.coverage import read_bits, total_bits
+from bringup.adapters.planning.plan import make_plan
 from tests.adapters.layouts import LAYOUTS, Case
 
 layouts = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
@@ -133,9 +133,9 @@ def test_partial_reader_is_counted():
 
 def test_tied_parameters_do_not_share_memory():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    from bringup.adapters.expr import S
-    from bringup.adapters.rules import Adapter
-    from bringup.graphs.module import Param
+    from bringup.adapters.algebra.expr import S
+    from bringup.adapters.planning.adapter import Adapter
+    from bringup.graphs.core.module import Param
     from tests.adapters.layouts import declare
 
     table = Adapter("tied", defaults=("vocab m",))

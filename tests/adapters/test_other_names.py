@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.adapters.expr import S
-from bringup.adapters.materialise import check_ties, materialise
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.rules import Adapter, Tied, either, tied
-from bringup.adapters.where import where
-from bringup.graphs.axes import parse
-from bringup.graphs.signature import Declared, Signature
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.algebra.per_layer import where
+from bringup.adapters.apply.materialise import check_ties, materialise
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter, Tied, either, tied
+from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.graphs.core.axes import parse
+from bringup.graphs.core.signature import Declared, Signature
 
 SIZES = {"m": 3, "n": 2}
 

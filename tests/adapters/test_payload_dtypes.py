@@ -8,17 +8,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bringup.adapters.expr import Expr, S, stack
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.rules import Adapter
-from bringup.adapters.values import cast, dequant, fn, quant, scale
-from bringup.compile.check import check
+from bringup.adapters.algebra.expr import Expr, S, stack
+from bringup.adapters.algebra.values import cast, dequant, fn, quant, scale
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.compile.check.checker import check
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check as check_job
-from bringup.graphs.axes import sized
-from bringup.graphs.signature import Declared, Signature
+from bringup.graphs.core.axes import sized
+from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import DTYPES
 from tests.check.mutations.bases import base
 from tests.check.quantised_forms import FORMS, quantised

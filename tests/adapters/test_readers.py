@@ -21,11 +21,11 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from bringup.adapters.arrays import aligned, mapped, numpy_dtype
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.readers.dummy import STD, dummy_checkpoint
-from bringup.adapters.readers.open import open_checkpoint
-from bringup.adapters.readers.safetensors import TYPES, read_header
+from bringup.adapters.checkpoints.arrays import aligned, mapped, numpy_dtype
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.checkpoints.safetensors import TYPES, read_header
+from bringup.adapters.sources.dummy import STD, dummy_checkpoint
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from bringup.spec import DTYPES, TensorInfo
 
@@ -376,7 +376,7 @@ def test_sources_that_are_none(tmp_path: Path, code: str, source: str, match: st
 def test_reading_headers_imports_no_numpy(tmp_path: Path) -> None:
     shards(tmp_path, model={"a": ONE})
     code = (
-        "import sys; from bringup.adapters.readers.open import open_checkpoint as o;"
+        "import sys; from bringup.adapters.sources.open_checkpoint import open_checkpoint as o;"
         f"assert o({str(tmp_path)!r}).headers;"
         "assert not {'numpy','torch','ml_dtypes','gguf','safetensors','tokenizers'} & set(sys.modules)"
     )
@@ -534,7 +534,7 @@ def test_a_model_that_is_not_cached_while_offline(hub: Path, source: str) -> Non
 ASK = """
 import sys, time
 time.sleep = lambda seconds: None  # huggingface_hub asks again and again, after ever longer waits
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 try:
     open_checkpoint("hf://org/toy")

@@ -6,17 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bringup.adapters.expr import Expr, S, cat
-from bringup.adapters.layout import fused, lay_out
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import Plan, make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.reverse import reverse
-from bringup.adapters.rules import Adapter
-from bringup.adapters.slicing import slice_plan
-from bringup.adapters.values import fn, scale
+from bringup.adapters.algebra.expr import Expr, S, cat
+from bringup.adapters.algebra.values import fn, scale
+from bringup.adapters.apply.fuse import fused, lay_out
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
+from bringup.adapters.apply.shard import slice_plan
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.diagnostics import BringupError
-from bringup.graphs.module import Param
+from bringup.graphs.core.module import Param
 from tests.adapters.layouts import declare
 
 F32 = np.arange(1, 5, dtype=np.float32)

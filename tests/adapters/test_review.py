@@ -6,16 +6,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bringup.adapters.coverage import half_used
-from bringup.adapters.expr import S, cat, stack
-from bringup.adapters.materialise import materialise
-from bringup.adapters.plan import make_plan
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.rules import Adapter, tied
-from bringup.adapters.slicing import slice_plan
-from bringup.adapters.values import cast, scale
+from bringup.adapters.algebra.expr import S, cat, stack
+from bringup.adapters.algebra.values import cast, scale
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.shard import slice_plan
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.planning.coverage import half_used
+from bringup.adapters.planning.plan import make_plan
 from bringup.diagnostics import BringupError
-from bringup.graphs.module import Module, Param
+from bringup.graphs.core.module import Module, Param
 from tests.adapters.layouts import declare
 
 FLOAT = np.float32

@@ -17,11 +17,11 @@ from tests.models import parity
 FAMILY = '''
 """Qwen3 as a converter with conventions of its own writes it: norm weights are 1 + w, as in Gemma's files."""
 
-from bringup.adapters.dialect import DECODER, Dialect
-from bringup.adapters.expr import S
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.qwen3 import adapter
-from bringup.adapters.rules import Adapter, tied
-from bringup.adapters.values import shift
+from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.adapters.algebra.values import shift
 from bringup.graphs.qwen3 import Qwen3, Qwen3Config
 from bringup.graphs.registry import Family
 

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import helpers
-from bringup.adapters.published import as_declared
-from bringup.graphs.config import HFConfig
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph
+from bringup.adapters.planning.expected_headers import as_declared
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
-from bringup.graphs.module import Module
+from bringup.graphs.core.module import Module
 from bringup.graphs.registry import Family
 
 OFFSET = 0.25

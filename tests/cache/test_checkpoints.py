@@ -11,13 +11,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bringup
-from bringup.adapters.checkpoint import Checkpoint
-from bringup.compile.cache import identity, texts
-from bringup.compile.cache.identity import Unsettled, identities
-from bringup.compile.cache.recipe import Recipe
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.cache import file_identity, text_digests
+from bringup.compile.cache.file_identity import Unsettled, identities
 from bringup.compile.cache.store import Store
 from bringup.compile.job import Job, open_job
-from bringup.compile.pipeline import layout_of
+from bringup.compile.program.export_options import layout_of
 
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 1}
 CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_ctx": 32}
@@ -45,7 +45,7 @@ def rewrite(path: Path, factor: float) -> None:
 
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
-    monkeypatch.setattr(texts, "STARTED", float("inf"))  # a colleague may edit a file while tests run
+    monkeypatch.setattr(text_digests, "STARTED", float("inf"))  # a colleague may edit a file while tests run
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def path(tmp_path) -> Path:
 def large(request, monkeypatch) -> bool:
     """Whether files count as too large to be read for a key."""
     if request.param != "read":
-        monkeypatch.setattr(identity, "QUICK", 0)
-        monkeypatch.setattr(identity, "SETTLED", 0.0)
+        monkeypatch.setattr(file_identity, "QUICK", 0)
+        monkeypatch.setattr(file_identity, "SETTLED", 0.0)
     return request.param != "read"
 
 
@@ -83,11 +83,11 @@ def test_a_rewritten_checkpoint_gives_its_new_weights(path, large, force):
 
 def test_forced_weights_are_read_before_they_are_linked(path, monkeypatch):
     """Even where the file that a bundle has looks as it did when it was written."""
-    from bringup.compile.cache import weights
+    from bringup.compile.bundle import place_weights
 
     first = compiled(path, "a.bundle")
-    monkeypatch.setattr(weights, "_state", lambda file: [file.stat().st_size, 0, 0, 0, 0])
-    monkeypatch.setattr(weights.Placed, "keep", lambda *_: None)
+    monkeypatch.setattr(place_weights, "_state", lambda file: [file.stat().st_size, 0, 0, 0, 0])
+    monkeypatch.setattr(place_weights.Placed, "keep", lambda *_: None)
     np.testing.assert_array_equal(compiled(path, "b.bundle"), first)
     place = path.parent / "b.bundle" / "weights.safetensors"
     whole = place.read_bytes()
@@ -109,11 +109,11 @@ def test_a_link_to_weights_does_not_part_them_from_the_cache(path, monkeypatch):
 
 
 def test_a_large_file_that_was_just_written_is_not_trusted(path, monkeypatch):
-    monkeypatch.setattr(identity, "QUICK", 0)
+    monkeypatch.setattr(file_identity, "QUICK", 0)
     with pytest.raises(Unsettled):
         identities([path])
     assert Recipe.of(opened(path), layout_of(opened(path).graph, 32), "torch").key == ""
-    monkeypatch.setattr(identity, "SETTLED", 0.0)
+    monkeypatch.setattr(file_identity, "SETTLED", 0.0)
     assert identities([path])
 
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_changes_while_it_is_compiled_leaves_no_key(path, monk
     monkeypatch.setattr(pipeline, "write_tokenizer", late)
     first = compiled(path, "a.bundle")
     monkeypatch.undo()
-    monkeypatch.setattr(texts, "STARTED", float("inf"))
+    monkeypatch.setattr(text_digests, "STARTED", float("inf"))
     np.testing.assert_array_equal(compiled(path, "b.bundle"), first * 3)
     assert (
         not (path.parent / "cache" / "weights").exists()

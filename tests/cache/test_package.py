@@ -47,14 +47,14 @@ BODIES = {
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from bringup.compile.cache import texts
-from bringup.compile.cache.modules import module_inputs
-from bringup.compile.cache.recipe import Recipe
-from bringup.compile.cache.stages import stage_inputs
+from bringup.compile.cache import text_digests as texts
+from bringup.compile.targets.iree_key import module_inputs
+from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.program.stage_key import stage_inputs
 from bringup.compile.job import open_job
-from bringup.compile.lower.iree import IreeOptions
-from bringup.compile.pipeline import layout_of
-from bringup.compile.stages import Stage
+from bringup.compile.targets.iree_compiler import IreeOptions
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.assemble import Stage
 import bringup
 
 root = Path(sys.argv[1])
@@ -210,7 +210,7 @@ def test_doubled_values_are_not_taken_from_the_cache(tmp_path):
         return (tmp_path / name / "weights.safetensors").read_bytes()
 
     first = weights("a.bundle")
-    engine = package / "bringup" / "adapters" / "materialise.py"
+    engine = package / "bringup" / "adapters" / "apply" / "materialise.py"
     text = engine.read_text()
     assert text.count("def fill(") == 1
     doubled = "\n\ndef fill(entry, read):\n    return _plain(entry, read) * 2\n"

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bringup.compile.cache import sources, texts
-from bringup.compile.cache.recipe import Recipe
-from bringup.compile.cache.stages import spelled
+from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.cache import source_digest, text_digests
 from bringup.compile.job import open_job
-from bringup.compile.pipeline import layout_of
-from bringup.graphs.module import Module
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.stage_key import spelled
+from bringup.graphs.core.module import Module
 
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 1}
 CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_ctx": 32}
@@ -25,7 +25,7 @@ CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu
 
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
-    monkeypatch.setattr(texts, "STARTED", float("inf"))
+    monkeypatch.setattr(text_digests, "STARTED", float("inf"))
 
 
 # The text of model.py, and the file that it imports.
@@ -51,12 +51,12 @@ def test_an_imported_file_counts(name, tmp_path):
     text, imported = IMPORTS[name]
     model = folder / "model.py"
     model.write_text(text)
-    before = sources.digests([model])
-    assert before == sources.digests([model])
+    before = source_digest.digests([model])
+    assert before == source_digest.digests([model])
     (folder / "unused.py").write_text("x = 22\n")
-    assert sources.digests([model]) == before
+    assert source_digest.digests([model]) == before
     (folder / imported).write_text("x = 22\n")
-    assert sources.digests([model]) not in (before, None)
+    assert source_digest.digests([model]) not in (before, None)
 
 
 def test_a_module_loaded_by_a_computed_name_counts(tmp_path, monkeypatch):
@@ -64,9 +64,9 @@ def test_a_module_loaded_by_a_computed_name_counts(tmp_path, monkeypatch):
     (tmp_path / "tables_seven.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("tables_seven")
-    before = sources.digests([tmp_path / "model.py"])
+    before = source_digest.digests([tmp_path / "model.py"])
     (tmp_path / "tables_seven.py").write_text("x = 22\n")
-    after = sources.digests([tmp_path / "model.py"])
+    after = source_digest.digests([tmp_path / "model.py"])
     monkeypatch.delitem(sys.modules, "tables_seven")
     assert before not in (after, None)
 
@@ -84,10 +84,10 @@ def test_of_a_working_copy_the_files_count_and_of_a_package_its_version(editable
     monkeypatch.syspath_prepend(tmp_path / "site")
     model = tmp_path / "model.py"
     model.write_text(f"import {name}\n")
-    before = sources.digests([model]) or {}
+    before = source_digest.digests([model]) or {}
     assert before.get(f"package {name}") == (None if editable else "1.0")
     (package / "__init__.py").write_text("x = 22\n")
-    assert (sources.digests([model]) != before) is editable
+    assert (source_digest.digests([model]) != before) is editable
 
 
 def test_byte_code_that_python_would_take_for_an_edited_file_is_doubt(tmp_path):
@@ -99,25 +99,25 @@ def test_byte_code_that_python_would_take_for_an_edited_file_is_doubt(tmp_path):
     place = Path(importlib.util.cache_from_source(str(model)))
     py_compile.compile(str(model), cfile=str(place))
     os.utime(place, ns=(second + 10**8, second + 10**8))
-    assert sources.digests([model])
+    assert source_digest.digests([model])
     model.write_text("x = 2\n")
     os.utime(model, ns=(second + 2 * 10**8, second + 2 * 10**8))
-    assert sources.digests([model]) is None
+    assert source_digest.digests([model]) is None
     model.write_text("x = 33\n")  # another size: Python makes its byte code anew
     os.utime(model, ns=(second + 2 * 10**8, second + 2 * 10**8))
-    assert sources.digests([model])
+    assert source_digest.digests([model])
 
 
 def test_a_file_that_cannot_be_read_is_doubt(tmp_path):
-    assert sources.digests([tmp_path / "archive.zip" / "model.py"]) is None
+    assert source_digest.digests([tmp_path / "archive.zip" / "model.py"]) is None
     (tmp_path / "model.py").write_bytes(b"\xff\xfe not text")
-    assert sources.digests([tmp_path / "model.py"]) is None
+    assert source_digest.digests([tmp_path / "model.py"]) is None
 
 
 def test_an_adapter_file_counts_though_its_rules_are_written_in_another(tmp_path):
     (tmp_path / "table.py").write_text(
-        "from bringup.adapters.expr import S\nfrom bringup.adapters.gpt2 import adapter as plain\n"
-        "from bringup.adapters.values import fn\n"
+        "from bringup.adapters.algebra.expr import S\nfrom bringup.adapters.gpt2 import adapter as plain\n"
+        "from bringup.adapters.algebra.values import fn\n"
         "def made(config, factor):\n    table = plain(config)\n    bias = S('transformer.ln_f.bias', 'm')\n"
         "    table['transformer.ln_f.bias'] = fn(lambda x: x * factor, bias, axes='m', m=32, dtype='float32')\n"
         "    return table\n"

@@ -59,7 +59,7 @@ def test_nothing_is_traced_twice_and_torch_is_not_imported(mini):
 
 
 def test_an_edit_while_the_process_runs_is_not_mistaken_for_what_it_runs(mini, monkeypatch):
-    from bringup.compile.cache import sources, texts
+    from bringup.compile.cache import source_digest, text_digests
 
-    monkeypatch.setattr(texts, "STARTED", (mini.folder / "mini.py").stat().st_mtime - 1)
-    assert sources.digests([mini.folder / "mini.py"]) is None
+    monkeypatch.setattr(text_digests, "STARTED", (mini.folder / "mini.py").stat().st_mtime - 1)
+    assert source_digest.digests([mini.folder / "mini.py"]) is None

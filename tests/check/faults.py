@@ -101,7 +101,7 @@ def deeper(draft: Draft) -> Answer:
 
 def rope(draft: Draft) -> Answer:
     draft.config["rope_parameters"] = {"rope_type": "spiral", "rope_theta": 10000.0, "factor": 2.0}
-    return Answer(code="BU122", parameter="rope_type", mentions=("`spiral`", "graphs/rope.py"))
+    return Answer(code="BU122", parameter="rope_type", mentions=("`spiral`", "graphs/config/rope.py"))
 
 
 def padded(draft: Draft) -> Answer:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.graphs.gpt2 import GPT2Config
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bringup.adapters.expr import S
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.llama import adapter as published
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.llama import LlamaConfig
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.adapters.expr import S, cat, stack
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S, cat, stack
+from bringup.adapters.planning.adapter import Adapter, tied
+from bringup.graphs.core.module import Module, Param
 from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.mixtral import Mixtral, MixtralConfig
-from bringup.graphs.module import Module, Param
 from bringup.graphs.ops.activation import silu
-from bringup.graphs.ops.experts import blocks_of, expert_linear, from_blocks, to_blocks
+from bringup.graphs.ops.moe_experts import blocks_of, expert_linear, from_blocks, to_blocks
 from bringup.graphs.registry import Family
 
 if TYPE_CHECKING:

@@ -113,9 +113,9 @@ def test_look_alike_letters_are_marked(letter: str, by: str, mark: str) -> None:
 
 @pytest.mark.parametrize("key", EVERY_LAYER)
 def test_no_repair_where_shapes_cannot_tell(key: str) -> None:
-    from bringup.adapters.readers.dicts import dict_checkpoint
-    from bringup.compile.check import check_job
-    from bringup.compile.fix.fixes import add_fixes
+    from bringup.adapters.checkpoints.memory import dict_checkpoint
+    from bringup.compile.check.checker import check_job
+    from bringup.compile.fix.search import add_fixes
     from bringup.compile.job import open_job
 
     for one_is_lost in (False, True):

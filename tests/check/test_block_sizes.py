@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.dicts import dict_checkpoint
+from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from tests.check.mutations.bases import base

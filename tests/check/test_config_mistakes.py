@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.compile.check import check_job
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
 from bringup.diagnostics import Diagnostic
 from tests.check.drafts import Draft

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bringup.compile.verify import verify
+from bringup.compile.verify.command import verify
 from tests.check.conftest import small
 from tests.check.drafts import FUSED, MIXTRAL, Draft, Family, write_draft
 from tests.check.faults import hole

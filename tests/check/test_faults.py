@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bringup.adapters.readers.dicts import dict_checkpoint
+from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.cli.main import cli
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.registry import by_name
 from tests.check.conftest import small
@@ -124,9 +124,9 @@ def findings_with_drop(draft: Draft, pattern: str) -> list[Diagnostic]:
 
 def changed_check(draft: Draft, change) -> list[Diagnostic]:
     """A check with the family's adapter, changed."""
-    from bringup.adapters.plan import make_plan
-    from bringup.adapters.readers.dicts import dict_checkpoint
-    from bringup.compile.check import check
+    from bringup.adapters.checkpoints.memory import dict_checkpoint
+    from bringup.adapters.planning.plan import make_plan
+    from bringup.compile.check.checker import check
 
     family = by_name(draft.family.name)[0]
     config = family.load("config").from_hf(draft.config)
@@ -138,7 +138,7 @@ def changed_check(draft: Draft, change) -> list[Diagnostic]:
 
 def test_the_advice_for_a_padded_vocabulary_works() -> None:
     """Both ways: the config's number, or the rows cut in the adapter and dropped with a reason."""
-    from bringup.adapters.expr import S
+    from bringup.adapters.algebra.expr import S
     from tests.check.faults import padded
 
     draft = small(LLAMA).copy()

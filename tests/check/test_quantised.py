@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from bringup.adapters.quantization import FORMATS, block_size, format_of, part_of
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.compile.fix.fixes import add_fixes
+from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.quantization import FORMATS, block_size, format_of, part_of
+from bringup.compile.fix.search import add_fixes
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import Report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from bringup.adapters.published import published
-from bringup.adapters.readers.dummy import dummy_checkpoint
+from bringup.adapters.planning.expected_headers import published
+from bringup.adapters.sources.dummy import dummy_checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config

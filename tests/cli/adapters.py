@@ -16,8 +16,8 @@ LLAMA = (ROOT / "adapters/llama.py").read_text("utf-8")
 # Every projection in a line of its own, with axes; f-strings in loops, as adapters of other models have them.
 LOOPS = '''"""Llama, in loops."""
 
-from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter, tied
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter, tied
 
 
 def adapter(config):

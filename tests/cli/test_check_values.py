@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from bringup.cli.main import cli
+from bringup.compile.check.values import value_findings
 from bringup.compile.job import open_job
-from bringup.compile.values import value_findings
 from tests.check.mutations.bases import base
 from tests.check.mutations.mutation import Trial
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bringup.cli import crash
-from bringup.cli.failures import told
+from bringup.cli.errors import crash
+from bringup.cli.errors.failures import told
 from bringup.progress import TOLD
 
 # What a mistake inside bringup looks like: the command's own code is made to raise.
@@ -173,7 +173,7 @@ def test_what_was_told_is_in_the_report() -> None:
 
 def test_a_compiler_that_dies_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     binaries = pytest.importorskip("iree.compiler.tools.binaries")
-    from bringup.compile.lower.iree import LoweringError, compile_mlir
+    from bringup.compile.targets.iree_compiler import LoweringError, compile_mlir
 
     tool = tmp_path / "iree-compile"
     tool.write_text("#!/bin/sh\necho 'Stack dump: error: none of these' >&2\nkill -SEGV $$\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.cli import health, machine
+from bringup.cli.environment import health, machine
 from tests.cli.conftest import Bringup
 
 HEAVY = {
@@ -116,7 +116,7 @@ def test_places(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ((message, problem),) = problems(bringup).items()
     assert message == f"`{tmp_path}/cache/bringup` cannot be written to"
     assert (problem["severity"], problem["fix"]) == ("warning", "set XDG_CACHE_HOME to a folder of yours")
-    monkeypatch.setattr("bringup.compile.machine.free_bytes", lambda place: 1_000_000)
+    monkeypatch.setattr("bringup.system.os_errors.free_bytes", lambda place: 1_000_000)
     assert any(message.endswith(" has 1.0 MB free") for message in problems(bringup))
 
 
@@ -204,11 +204,11 @@ def test_an_arm_machine(kernel: Path) -> None:
 
 def test_a_checkout_without_links(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As git leaves it where it may not make links: each is a file with the path in it."""
-    root = Path(health.__file__).parents[2]
+    root = Path(health.__file__).parents[3]
     write(tmp_path / "pyproject.toml", (root / "pyproject.toml").read_text("utf-8"))
     for name in ("graphs", "adapters", "compile"):
         write(tmp_path / "bringup" / name, f"../{name}")
-    monkeypatch.setattr(health, "__file__", str(tmp_path / "bringup/cli/health.py"))
+    monkeypatch.setattr(health, "__file__", str(tmp_path / "bringup/cli/environment/health.py"))
     ((message, problem),) = problems(bringup).items()
     assert message == f"`{tmp_path}/bringup/graphs` is no link to a folder"
     assert problem["fix"].startswith(f"git -C {tmp_path} config core.symlinks true && ")

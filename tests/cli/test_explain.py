@@ -13,7 +13,10 @@ from tests.cli.headers import write_gguf
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("adapters/**/*.py"), *ROOT.glob("compile/**/*.py"), *ROOT.glob("graphs/**/*.py")]
-SOURCES += [*ROOT.glob("bringup/*.py"), *ROOT.glob("bringup/cli/*.py"), *ROOT.glob("bringup/render/**/*.py")]
+SOURCES += [
+    *ROOT.glob("bringup/*.py"),
+    *(file for name in ("cli", "render", "system") for file in ROOT.glob(f"bringup/{name}/**/*.py")),
+]
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
@@ -80,8 +83,8 @@ def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
 
 
 def test_dtypes(small: Path) -> None:
-    from bringup.compile.copies import dtypes
     from bringup.compile.job import open_job
+    from bringup.compile.report.describe import dtypes
 
     plan = open_job(None, str(small), dtype="bfloat16").plan
     assert list(dtypes(plan.entries["lm_head.weight"])) == ["float32 → bfloat16, rounded to nearest even"]

@@ -60,7 +60,7 @@ def test_a_model_file(bringup: Bringup, small: Path, tmp_path: Path) -> None:
     file = tmp_path / "my_model.py"
     rules = GPT2.partition("def adapter")[2].replace(RIGHT, WRONG)
     head, _, rest = MODEL.format(**dict.fromkeys(ODD_PLACES, "")).partition("def adapter(config):")
-    top = "from bringup.adapters.expr import S\nfrom bringup.adapters.rules import Adapter, tied\n"
+    top = "from bringup.adapters.algebra.expr import S\nfrom bringup.adapters.planning.adapter import Adapter, tied\n"
     file.write_text(f"{top}{head}def adapter{rules}\n\nfamily{rest.partition('family')[2]}".replace("-> Adapter", ""))
     result = bringup("check", file, "--checkpoint", small, "--fix")
     assert (result.exit_code, result.stderr) == (0, "fixed 2 errors\n"), result.output
@@ -136,7 +136,7 @@ def test_columns_are_characters(tmp_path: Path) -> None:
 
 def test_bringups_own_adapter_is_found(bringup: Bringup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where bringup is a checkout its own tables are repaired as well; here a copy stands for them."""
-    from bringup.compile.fix.proof import Bench, adapter_file
+    from bringup.compile.fix.trial import Bench, adapter_file
     from bringup.compile.job import open_job
 
     job = open_job(None, str(gpt2_checkpoint(tmp_path / "x")))

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bringup.cli.outputs import FORMATS, Output, outputs_of
+from bringup.cli.parameters.outputs import FORMATS, Output, outputs_of
 from bringup.diagnostics import BringupError
 from tests.cli.conftest import Bringup
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Bringup
 
-ADAPTER = """from bringup.adapters.expr import S
+ADAPTER = """from bringup.adapters.algebra.expr import S
 from bringup.adapters.gpt2 import adapter as published
 
 

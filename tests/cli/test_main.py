@@ -14,7 +14,7 @@ import click
 import pytest
 
 from bringup.cli import main
-from bringup.cli.packages import needed
+from bringup.cli.environment.packages import needed
 from tests.cli.conftest import Bringup
 
 

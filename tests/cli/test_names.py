@@ -10,9 +10,9 @@ import pytest
 
 import bringup as package
 from bringup.cli.bundles import bundle_name
-from bringup.compile import verify as verification
-from bringup.compile.bundle import bundle_of
+from bringup.compile.bundle.folder import bundle_of
 from bringup.compile.job import Job
+from bringup.compile.verify import command as verification
 from tests.cli.conftest import Bringup
 
 

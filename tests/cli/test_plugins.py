@@ -120,12 +120,12 @@ def test_a_broken_reader(site: Path, name: str) -> None:
 
 def test_a_registered_scheme_wins_over_a_file_of_that_name(site: Path, small: Path, tmp_path: Path) -> None:
     source = (
-        "from bringup.adapters.readers.open import open_checkpoint\n"
+        "from bringup.adapters.sources.open_checkpoint import open_checkpoint\n"
         f"def read(src):\n    return open_checkpoint({str(small)!r})\n"
     )
     package(site, "kept", "[bringup.readers]\nkept = kept:read\n", source)
     (tmp_path / "kept:x").mkdir()
-    script = "import os; os.chdir({!r}); from bringup.adapters.readers.open import open_checkpoint as o; {}"
+    script = "import os; os.chdir({!r}); from bringup.adapters.sources.open_checkpoint import open_checkpoint as o; {}"
     for word, found in (("kept:x", True), ("./kept:x", False)):
         text = script.format(str(tmp_path), f"print(len(o({word!r}).headers))")
         env = os.environ | {"PYTHONPATH": str(site)}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.dicts import dict_checkpoint
-from bringup.adapters.slicing import slice_plan
-from bringup.adapters.stored_size import stored_nbytes
+from bringup.adapters.apply.shard import slice_plan
+from bringup.adapters.apply.stored_size import stored_nbytes
+from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.cli.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.diagnostics import Report

@@ -63,7 +63,7 @@ class FakeSession:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     made = FakeSession("checkpoint", FakeTokenizer())
-    monkeypatch.setattr("bringup.compile.session.load", lambda bundle, executor: made)
+    monkeypatch.setattr("bringup.compile.runtime.session.load", lambda bundle, executor: made)
     return made
 
 
@@ -175,14 +175,14 @@ def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
     def dry_run(job: Any, target: str, max_seq_len: int | None) -> SimpleNamespace:
         return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len))])
 
-    monkeypatch.setattr("bringup.compile.sizes.dry_run", dry_run)
+    monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run")
     assert result.stdout == "target   cpu\ncontext  None\n"
 
 
 @pytest.mark.parametrize("ok", [True, False])
 def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> None:
-    from bringup.compile.parity import Difference, Layer, Parity
+    from bringup.compile.parity.parity import Difference, Layer, Parity
 
     off = 1e-6 if ok else 0.5
     parity = Parity(model="gpt2", target="torch", dtype="float32", reference="mine 1", tolerance=2e-4, tokens=77)
@@ -198,7 +198,7 @@ def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> 
         asked.update(options)
         return parity
 
-    monkeypatch.setattr("bringup.compile.verify.verify", verify)
+    monkeypatch.setattr("bringup.compile.verify.command.verify", verify)
     result = bringup("verify", "gpt2", "--checkpoint", "dummy")
     assert result.exit_code == (0 if ok else 1)
     assert result.stdout.startswith("prefill_64  ")

@@ -12,9 +12,9 @@ import pytest
 import bringup as package
 from bringup import userfiles
 from bringup.cli.fix import repair
-from bringup.compile.cache import texts
-from bringup.compile.cache.sources import digests
-from bringup.compile.fix.fixes import add_fixes
+from bringup.compile.cache import text_digests
+from bringup.compile.cache.source_digest import digests
+from bringup.compile.fix.search import add_fixes
 from bringup.graphs.registry import by_name
 from tests.cli.conftest import SMALL, Bringup
 from tests.cli.headers import gpt2_config
@@ -137,7 +137,7 @@ def test_a_mistake_in_a_sibling_has_its_own_line(bringup: Bringup, small: Path, 
 
 def test_the_caches_keys_hold_the_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are imported only later, from within a package, too."""
-    monkeypatch.setattr(texts, "STARTED", float("inf"))  # the files are younger than this process
+    monkeypatch.setattr(text_digests, "STARTED", float("inf"))  # the files are younger than this process
     file = model(tmp_path / "a")
     (tmp_path / "a/bringup.py").write_text("raise ValueError('not this one')\n", "utf-8")
     by_name(str(file))

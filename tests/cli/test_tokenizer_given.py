@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile.contents import tokenizer_of
+from bringup.compile.bundle.contents import tokenizer_of
 from bringup.compile.job import open_job
-from bringup.compile.run.tokenizer import load_tokenizer
+from bringup.compile.text.tokenizer import load_tokenizer
 from tests.adapters.gguf_files import raises
 from tests.cli.conftest import Bringup
 from tests.cli.headers import write_gguf

@@ -79,7 +79,11 @@ def test_the_model_itself_is_in_order(bringup: Bringup, small: Path, tmp_path: P
         ("return gpt2", "return gpt2 +", "SyntaxError: invalid syntax"),
         ("return gpt2", "return gpt2)", "SyntaxError: unmatched ')'"),
         ("    return gpt2", "  return gpt2", "IndentationError: unindent does not match any outer indentation level"),
-        ("from bringup.adapters.expr import S", "import torchh", "ModuleNotFoundError: No module named 'torchh'"),
+        (
+            "from bringup.adapters.algebra.expr import S",
+            "import torchh",
+            "ModuleNotFoundError: No module named 'torchh'",
+        ),
         ("import S\n", "import SS\n", "ImportError: cannot import name 'SS'"),
         ("return gpt2", "raise SystemError('mine')", "SystemError: mine"),
         ("return gpt2", "open('/nowhere/at/all')", "FileNotFoundError: [Errno 2]"),

@@ -17,10 +17,10 @@ from transformers import MistralConfig
 
 from bringup.compile.cache.store import Store
 from bringup.compile.job import Job, open_job
-from bringup.compile.lower import mlir
 from bringup.compile.pipeline import build
-from bringup.compile.program import Function
-from bringup.compile.session import Session, load
+from bringup.compile.program.program import Function
+from bringup.compile.runtime.session import Session, load
+from bringup.compile.targets import iree_mlir
 from tests.models import parity
 
 CONFIG = MistralConfig(
@@ -68,9 +68,9 @@ def plant(
     """From now on one operation is lowered wrongly: the last `target` whose line of source contains `source`, in every
     function whose name contains `stage`; with `fused`, only where what goes into it is computed beside it.
     """
-    real = mlir.stage_text
+    real = iree_mlir.stage_text
 
-    def wrong(function: Function, exported: ExportedProgram, **options: bool) -> mlir.StageText:
+    def wrong(function: Function, exported: ExportedProgram, **options: bool) -> iree_mlir.StageText:
         if stage not in function.name:
             return real(function, exported, **options)
         with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def plant(
             exported.graph_module.recompile()
         return real(function, exported, **options)
 
-    patch.setattr(mlir, "stage_text", wrong)
+    patch.setattr(iree_mlir, "stage_text", wrong)
 
 
 def line_of(node: Node) -> str:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import bringup
-from bringup.compile.bundle import read_manifest
+from bringup.compile.bundle.folder import read_manifest
 from bringup.compile.job import Job
-from bringup.compile.session import Session
-from bringup.compile.verify import job_of_bundle
+from bringup.compile.runtime.session import Session
+from bringup.compile.verify.command import job_of_bundle
 from bringup.diagnostics import BringupError
 from tests.cli.conftest import SMALL
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
@@ -217,7 +217,7 @@ def _sparse() -> Any:
     ids=["coo", "masked", "meta", "odd", "list"],
 )
 def test_weights_that_are_no_arrays(value: Any, said: str) -> None:
-    from bringup.adapters.readers.dicts import dict_checkpoint
+    from bringup.adapters.checkpoints.memory import dict_checkpoint
 
     def read() -> None:
         checkpoint = dict_checkpoint({"w": value}, {})

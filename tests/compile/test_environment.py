@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile.environment import minimal
-from bringup.compile.run import jail
-from bringup.compile.run.chat import Chat
-from bringup.compile.run.tokenizer import load_tokenizer
+from bringup.compile.text import limited_process
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.tokenizer import load_tokenizer
+from bringup.system.environment import minimal
 from tests.compile.bpe import trained
 
 SECRET = "hf_dont_tell_anyone"
@@ -42,7 +42,7 @@ def check(note: Path) -> None:
 
 def test_a_chat_template_is_rendered_without_them(tmp_path, monkeypatch):
     program, note = noted(tmp_path, sys.executable)
-    monkeypatch.setattr(jail.sys, "executable", program)
+    monkeypatch.setattr(limited_process.sys, "executable", program)
     text = Chat("{{ messages[0].content }}!").render([{"role": "user", "content": "hello"}])
     assert text == "hello!"
     check(note)
@@ -50,7 +50,7 @@ def test_a_chat_template_is_rendered_without_them(tmp_path, monkeypatch):
 
 def test_a_tokenizer_is_tried_without_them(tmp_path, monkeypatch):
     program, note = noted(tmp_path, sys.executable)
-    monkeypatch.setattr(jail.sys, "executable", program)
+    monkeypatch.setattr(limited_process.sys, "executable", program)
     path = tmp_path / "tokenizer.json"
     path.write_text(trained("gpt-2").to_str())
     assert load_tokenizer(path).encode("a")
@@ -60,7 +60,7 @@ def test_a_tokenizer_is_tried_without_them(tmp_path, monkeypatch):
 def test_iree_compiles_without_them(tmp_path, monkeypatch):
     from iree.compiler.tools import binaries
 
-    from bringup.compile.lowering import compile_mlir
+    from bringup.compile.targets.lowering import compile_mlir
 
     program, note = noted(tmp_path, binaries.find_tool("iree-compile"))
     monkeypatch.setattr(binaries, "find_tool", lambda name: program)

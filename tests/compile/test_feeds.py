@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bringup.compile.feeds import Feed, Run, not_covered, plan_runs
-from bringup.compile.program import Entry, Interface
-from bringup.compile.steps import make_step
+from bringup.compile.parity.feeds import Feed, Run, not_covered, plan_runs
+from bringup.compile.program.program import Entry, Interface
+from bringup.compile.program.step_inputs import make_step
 
 
 def interface(sizes: list[int]) -> Interface:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile.bundle import TOKENIZER
+from bringup.compile.bundle.folder import TOKENIZER
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
-from bringup.compile.run.tokenizer import MOST_MEGABYTES, MOST_SECONDS, _limits, load_tokenizer
+from bringup.compile.text.tokenizer import MOST_MEGABYTES, MOST_SECONDS, _limits, load_tokenizer
 from tests.adapters.gguf_files import raises
 from tests.compile.large_vocab import SIZE, large_gguf
 

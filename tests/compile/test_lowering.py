@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from bringup.compile.export import export_program
-from bringup.compile.lower.iree import IreeOptions, LoweringError, compile_mlir
-from bringup.compile.lower.mlir import to_mlir
-from bringup.compile.program import Executor, Interface, Program
-from bringup.compile.run.iree import IreeExecutor
-from bringup.compile.run.torch import TorchExecutor, encode, load_functions, to_numpy
-from bringup.compile.stages import Layout
+from bringup.compile.program.export_options import Layout
+from bringup.compile.program.program import Executor, Interface, Program
+from bringup.compile.program.trace import export_program
+from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
+from bringup.compile.targets.iree_executor import IreeExecutor
+from bringup.compile.targets.iree_mlir import to_mlir
+from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions, to_numpy
 from bringup.diagnostics import BringupError
-from bringup.graphs.graph import Step
+from bringup.graphs.core.graph import Step
 from bringup.graphs.ops.attention import BLOCK
 from tests.compile.toy import ToyGPT, ToyLlama, seeded
 
@@ -206,5 +206,5 @@ def test_compiler_errors_are_one_line() -> None:
 
 
 def test_running_iree_needs_no_torch() -> None:
-    code = "import sys, bringup.compile.run.iree; sys.exit('torch' in sys.modules)"
+    code = "import sys, bringup.compile.targets.iree_executor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,10 +9,10 @@ import pytest
 
 import bringup
 from bringup.diagnostics import BringupError
-from bringup.graphs.graph import Graph
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.module import Module, Param
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Module, Param
 
 WIDTH, VOCAB, LENGTH = 32, 48, 40
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -166,7 +166,7 @@ def test_values_of_less_than_a_byte_that_are_not_packed_are_refused(tmp_path):
 
 
 def test_a_signature_file_with_a_packing_that_does_not_fit_is_refused(tmp_path):
-    from bringup.graphs.signature import Signature
+    from bringup.graphs.core.signature import Signature
 
     path = tmp_path / "signature.json"
     path.write_text('{"w": {"axes": "a b", "sizes": {"a": 3, "b": 2}, "dtype": "int4", "pack": ["a", 2]}}')

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_mlir.fx import export_and_import
 
-from bringup.compile.lower.iree import LoweringError, compile_mlir
+from bringup.compile.targets.iree_compiler import LoweringError, compile_mlir
 
 
 class NormThenLinear(torch.nn.Module):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import bringup
-from bringup.compile.bundle import refuse, writing
+from bringup.compile.bundle.folder import refuse, writing
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
-from bringup.compile.run.sample import next_token
-from bringup.compile.session import Session
+from bringup.compile.runtime.sampling import next_token
+from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import SIZES
 

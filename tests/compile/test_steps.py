@@ -2,8 +2,8 @@
 
 import pytest
 
-from bringup.compile.pipeline import BUCKETS
-from bringup.compile.steps import chunks_of
+from bringup.compile.program.export_options import BUCKETS
+from bringup.compile.program.step_inputs import chunks_of
 
 
 @pytest.mark.parametrize("sizes", [BUCKETS, (16,), (2, 3, 100), (7, 64, 65)])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from bringup.compile.run.chat import Chat
-from bringup.compile.run.tokenizer import Tokenizer, load_tokenizer, to_folder
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer, to_folder
 from tests.adapters.gguf_files import raises
 from tests.compile.bpe import trained
 from tests.compile.tokenizer_files import TEXTS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bringup.compile.run.tokenizer import Tokenizer, load_tokenizer
+from bringup.compile.text.tokenizer import Tokenizer, load_tokenizer
 from tests.adapters.gguf_files import raises
 from tests.compile.tokenizer_files import TEXTS, charsmap, pieces, pieces_gguf
 

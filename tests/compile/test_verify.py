@@ -15,19 +15,19 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import bringup
-from bringup.adapters.materialise import materialise
+from bringup.adapters.apply.materialise import materialise
 from bringup.cli.main import cli
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
-from bringup.compile.verify import verify
+from bringup.compile.verify.command import verify
 from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import GPT2
 from bringup.graphs.gpt2 import GPT2Config as OurConfig
 
 SWAPPED = """
-from bringup.adapters.expr import S
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.gpt2 import adapter as published
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 
 
 def adapter(config):
@@ -132,7 +132,7 @@ def test_changed_files_are_all_told_and_nothing_is_run(saved, tmp_path, monkeypa
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-    monkeypatch.setattr("bringup.compile.verify.load", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr("bringup.compile.verify.command.load", lambda _: pytest.fail("loaded"))
     with pytest.raises(BringupError) as caught:
         verify(str(out))
     assert [(f.code, f.file) for f in caught.value.findings] == [
@@ -195,7 +195,9 @@ def test_what_check_takes_verify_takes(checkpoint, tmp_path):
 
 def test_a_prompt_of_ones_own(saved, monkeypatch):
     given: list[Any] = []
-    monkeypatch.setattr("bringup.compile.verify.feed", lambda session, tokens, runs: given.append(tokens) or 1 / 0)
+    monkeypatch.setattr(
+        "bringup.compile.verify.command.feed", lambda session, tokens, runs: given.append(tokens) or 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         verify("gpt2", str(saved), prompt_tokens=[5, 6, 7], decode_steps=0)
     assert given == [[5, 6, 7]]
@@ -213,7 +215,7 @@ def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_p
     if bundled:
         words = [compiled(tmp_path / "b", words[0], words[2])]
     else:
-        monkeypatch.setattr("bringup.compile.verify.build", lambda *_, **__: pytest.fail("compiled"))
+        monkeypatch.setattr("bringup.compile.verify.command.build", lambda *_, **__: pytest.fail("compiled"))
     result = CliRunner().invoke(cli, ["verify", *words])
     assert result.exit_code == 1, result.output
     assert "error[BU703]" in result.output
@@ -230,16 +232,16 @@ def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_p
     ],
 )
 def test_what_transformers_cannot_make_is_told(saved, changes):
-    from bringup.adapters.readers.open import open_checkpoint
-    from bringup.compile.reference import Reference
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
+    from bringup.compile.parity.reference import Reference
 
     with pytest.raises(BringupError, match="BU703"):
         Reference(open_checkpoint(str(saved)), config(saved, **changes), "float32")
 
 
 def test_tensors_under_other_names_are_not_made_up(checkpoint):
-    from bringup.adapters.readers.open import open_checkpoint
-    from bringup.compile.reference import Reference
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
+    from bringup.compile.parity.reference import Reference
 
     file = checkpoint / "model.safetensors"
     save_file({f"mine.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})

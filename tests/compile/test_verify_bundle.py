@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile import disk
-from bringup.compile.bundle import check_files, read_manifest
+from bringup.compile.bundle.folder import check_files, read_manifest
 from bringup.compile.job import open_job
-from bringup.compile.parity import Parity
+from bringup.compile.parity.parity import Parity
 from bringup.compile.pipeline import build
-from bringup.compile.session import load
-from bringup.compile.verify import write_parity
+from bringup.compile.runtime.session import load
+from bringup.compile.verify.command import write_parity
 from bringup.diagnostics import Diagnostic
 from bringup.progress import Silent
+from bringup.system import atomic
 from tests.compile.planted import saved
 
 
@@ -73,10 +73,10 @@ def test_a_write_that_fails_leaves_the_old_result(bundle: Path, monkeypatch: pyt
     write_parity(bundle, parity(3), Silent())
     before = sorted(path.name for path in bundle.iterdir())
 
-    def full(self: disk.NewFile) -> None:
+    def full(self: atomic.NewFile) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.NewFile, "finish", full)
+    monkeypatch.setattr(atomic.NewFile, "finish", full)
     heard = Heard()
     write_parity(bundle, parity(4), heard)
     assert [(finding.code, finding.severity) for finding in heard.warnings] == [("BU902", "warning")]
@@ -87,8 +87,8 @@ def test_a_write_that_fails_leaves_the_old_result(bundle: Path, monkeypatch: pyt
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bringup.compile import disk
-from bringup.compile.verify import write_parity
+from bringup.system import atomic
+from bringup.compile.verify.command import write_parity
 from bringup.progress import Silent
 from tests.compile.test_verify_bundle import parity
 
@@ -112,7 +112,7 @@ def test_a_kill_in_the_middle_leaves_the_old_result(checkpoint: Path, bundle: Pa
 READ_ONLY = """
 import sys
 from pathlib import Path
-from bringup.compile.verify import write_parity
+from bringup.compile.verify.command import write_parity
 from tests.compile.test_verify_bundle import Heard, parity
 from tests.resources.test_refusals import without_privileges
 import os

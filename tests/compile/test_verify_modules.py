@@ -10,16 +10,16 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from bringup.compile.cache.store import Store
-from bringup.compile.evidence import GRAPH
 from bringup.compile.job import Job, open_job
-from bringup.compile.parity import Parity
-from bringup.compile.verify import parity_of, verify
+from bringup.compile.parity.parity import Parity
+from bringup.compile.verify.command import parity_of, verify
+from bringup.compile.verify.evidence import GRAPH
 from tests.compile.planted import compiled, job, saved
 
 SWAPPED = """
-from bringup.adapters.expr import S
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.llama import adapter as published
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 
 
 def adapter(config):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from bringup.compile.verify import verify
+from bringup.compile.verify.command import verify
 from tests.models import parity
 
 TRAINED = 30  # a prompt of 29 tokens, in a bucket of 32, ends before it

@@ -1,4 +1,4 @@
-"""Two small decoders in the staged form (prologue, layers, epilogue) that `compile/export.py` takes.
+"""Two small decoders in the staged form (prologue, layers, epilogue) that `compile/program/trace.py` takes.
 
 Shape letters: N tokens, D hidden, H query heads, G key/value heads, M = H / G, X = M * N, E head size,
 F rope pairs, S cache slots, K visible keys, V vocabulary.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bringup.graphs.graph import Step
+from bringup.graphs.core.graph import Step
 from bringup.graphs.ops.attention import BLOCK
 
 

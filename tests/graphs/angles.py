@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bringup.compile.steps import make_step
+from bringup.compile.program.step_inputs import make_step
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.fields import Fields
-from bringup.graphs.graph import Graph, Step
-from bringup.graphs.layers.rope import rope_rows
-from bringup.graphs.module import Module
-from bringup.graphs.rope import RopeConfig
-from bringup.graphs.torch_module import to_torch
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.rope import RopeConfig
+from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.module import Module
+from bringup.graphs.core.to_torch import to_torch
+from bringup.graphs.layers.rotary import rope_rows
 
 
 @dataclass(frozen=True)

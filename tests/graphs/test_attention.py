@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bringup.compile.steps import make_step
-from bringup.graphs.graph import Step
+from bringup.compile.program.step_inputs import make_step
+from bringup.graphs.core.graph import Step
 from bringup.graphs.ops.attention import BLOCK, attention
 
 ROWS = 3 * BLOCK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bringup.graphs.axes import AxesError, parse, permutation, shape_of, show, sized
+from bringup.graphs.core.axes import AxesError, parse, permutation, shape_of, show, sized
 
 SIZES = {"h": 2, "t": 3, "d": 4, "m": 5, "g": 1}
 

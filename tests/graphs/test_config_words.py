@@ -11,8 +11,8 @@ import transformers
 
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
+from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import read_common
-from bringup.graphs.fields import Fields
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.registry import by_name
 
@@ -39,7 +39,7 @@ NULLABLE = {
 @pytest.mark.parametrize("name", NULLABLE)
 def test_null_of_families_that_transformers_has_no_code_for(name: str) -> None:
     """The published classes take null as it is: it is refused wherever it is not what they have for it."""
-    from bringup.graphs.neutral import NEUTRAL
+    from bringup.graphs.config.neutral import NEUTRAL
 
     (raw,) = PUBLISHED[name].values()
     taken = {key for key in raw.keys() - NEUTRAL if found(raw | {key: None}, name) == []}

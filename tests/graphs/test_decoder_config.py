@@ -9,8 +9,8 @@ import pytest
 import transformers
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.config.fields import MOST_ELEMENTS
 from bringup.graphs.decoder import DecoderConfig
-from bringup.graphs.fields import MOST_ELEMENTS
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.mixtral import MixtralConfig
 from bringup.graphs.qwen2 import Qwen2Config

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bringup.graphs.ops.experts import blocks_of, expert_linear, from_blocks, to_blocks
+from bringup.graphs.ops.moe_experts import blocks_of, expert_linear, from_blocks, to_blocks
 
 M, F = 5, 7
 

@@ -9,7 +9,7 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.norm import layer_norm, rms_norm
 from bringup.graphs.ops.op import op
-from bringup.graphs.ops.rope import rope
+from bringup.graphs.ops.rotary import rope
 
 
 def test_wrong_shape_is_told_by_argument_and_axis():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bringup.compile.pipeline import build
-from bringup.compile.session import load
-from bringup.compile.steps import make_step
-from bringup.graphs.rope import RopeConfig
+from bringup.compile.program.step_inputs import make_step
+from bringup.compile.runtime.session import load
+from bringup.graphs.config.rope import RopeConfig
 from tests.graphs.angles import Angles
 
 CONTEXT, SIZE, D = 140_000, 32, 64

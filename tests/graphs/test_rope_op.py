@@ -7,7 +7,7 @@ import torch
 from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as interleaved_theirs
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves_theirs
 
-from bringup.graphs.ops.rope import rope
+from bringup.graphs.ops.rotary import rope
 
 N, H = 6, 3
 

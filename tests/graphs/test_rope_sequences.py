@@ -13,8 +13,9 @@ import pytest
 from transformers import LlamaConfig
 
 from bringup.compile.job import open_job
-from bringup.compile.pipeline import BUCKETS, build
-from bringup.compile.session import Session, load
+from bringup.compile.pipeline import build
+from bringup.compile.program.export_options import BUCKETS
+from bringup.compile.runtime.session import Session, load
 from tests.models import parity
 from tests.models.family import WORST, turnwise
 

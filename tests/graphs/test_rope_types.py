@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from bringup.diagnostics import BringupError
-from bringup.graphs.rope import KINDS
+from bringup.graphs.config.rope import KINDS
 from tests.graphs.angles import read_rope, rows
 from tests.graphs.rope_types import LONGROPE, STATED, TYPES, D
 

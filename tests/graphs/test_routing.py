@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bringup.graphs.ops.routing import keep_best_groups, top_experts
+from bringup.graphs.ops.moe_routing import keep_best_groups, top_experts
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from bringup.adapters.expr import S
-from bringup.adapters.plan import make_plan
-from bringup.adapters.rules import Adapter
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import make_plan
 from bringup.diagnostics import BringupError
+from bringup.graphs.core.module import Const, State
+from bringup.graphs.core.signature import Signature
+from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
 from bringup.graphs.llama import Llama, LlamaConfig
-from bringup.graphs.module import Const, State
-from bringup.graphs.signature import Signature
-from bringup.graphs.torch_module import to_torch
 from bringup.spec import TensorInfo
 
 # layers, parameters: huggingface.co/openai-community/gpt2*, `lm_head` counted with its tied `wte` once

@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
+from bringup.graphs.core.module import Param
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Param
 
-SOURCE = """from bringup.adapters.expr import S
-from bringup.adapters.rules import Adapter
+SOURCE = """from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.module import Param
+from bringup.graphs.core.module import Param
 
 weight = Param("out:m in:m", m=4)
 layer = Linear("out:m in:m", m=4)
@@ -40,7 +40,13 @@ def loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize(
     "name",
-    ["graphs/layers/mine.py", "bringup/graphs/layers/mine.py", "graphs/module.py", "adapters/rules.py", "mine.py"],
+    [
+        "graphs/layers/mine.py",
+        "bringup/graphs/layers/mine.py",
+        "graphs/core/module.py",
+        "adapters/planning/adapter.py",
+        "mine.py",
+    ],
 )
 def test_a_users_line_is_named_whatever_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     file = tmp_path / "of" / name

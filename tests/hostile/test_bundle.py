@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import bringup
-from bringup.compile.bundle import read_manifest
+from bringup.compile.bundle.folder import read_manifest
+from bringup.compile.bundle.manifest import FORM
 from bringup.compile.job import open_job
-from bringup.compile.manifest import FORM
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
 from tests.hostile.headers import framed

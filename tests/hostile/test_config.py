@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bringup.adapters.readers.jsonfile import read_config
-from bringup.compile.check import check as check_plan
+from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.compile.check.checker import check as check_plan
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.fields import MOST_LAYERS
+from bringup.graphs.config.fields import MOST_LAYERS
 from bringup.graphs.registry import FAMILIES
 from tests.hostile.headers import framed
 from tests.hostile.watch import assert_one_error, check

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from tests.hostile.headers import entry, framed
 from tests.hostile.watch import assert_one_error, check

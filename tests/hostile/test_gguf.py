@@ -10,8 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
-from bringup.adapters.readers.gguf_tensors import read_gguf
-from bringup.adapters.readers.open import open_checkpoint
+from bringup.adapters.checkpoints.gguf_tensors import read_gguf
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from tests.adapters.gguf_files import file_of, hyperparameters, pair, raises, tensor, text, write
 
 

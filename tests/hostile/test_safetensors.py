@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import safetensors
 
-from bringup.adapters.readers.open import open_checkpoint
-from bringup.adapters.readers.safetensors import read_header
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 from tests.hostile.headers import BOMBS, SMALL, framed, many
 from tests.hostile.watch import assert_one_error, check, watched

@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 import pytest
 
-from bringup.adapters import arrays
-from bringup.adapters.arrays import loaded, mapped
-from bringup.adapters.readers.open import open_checkpoint
-from bringup.adapters.readers.safetensors import TYPES
+from bringup.adapters.checkpoints import arrays
+from bringup.adapters.checkpoints.arrays import loaded, mapped
+from bringup.adapters.checkpoints.safetensors import TYPES
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bringup.compile.run.tokenizer import load_tokenizer
+from bringup.compile.text.tokenizer import load_tokenizer
 from tests.adapters.gguf_files import file_of, pair, raises, text
 from tests.compile.tokenizer_files import write_tokenizer
 

@@ -19,11 +19,11 @@ from transformers import PreTrainedConfig
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
-from bringup.compile.session import load
-from bringup.compile.steps import make_step
+from bringup.compile.program.step_inputs import make_step
+from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
-from bringup.graphs.config import HFConfig
-from bringup.graphs.neutral import NEUTRAL
+from bringup.graphs.config.hf_config import HFConfig
+from bringup.graphs.config.neutral import NEUTRAL
 from tests.models import parity
 
 PROMPT, STEPS = 60, 16  # past the end of a cache block

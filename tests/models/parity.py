@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
-from bringup.compile.session import Session, load
+from bringup.compile.runtime.session import Session, load
 
 transformers.utils.logging.disable_progress_bar()
 

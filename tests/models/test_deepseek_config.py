@@ -10,7 +10,7 @@ from transformers import DeepseekV2Config, DeepseekV3Config, PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from bringup.diagnostics import BringupError, Severity
-from bringup.graphs.config import HFConfig
+from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.deepseek_v2 import DeepseekV2Config as OurV2
 from bringup.graphs.deepseek_v3 import DeepseekV3
 from bringup.graphs.deepseek_v3 import DeepseekV3Config as OurV3

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
-from bringup.graphs.layers import latent
+from bringup.graphs.layers import mla
 from tests.models import family
 from tests.models.test_deepseek_v3 import CASES, save_biased
 
@@ -23,15 +23,15 @@ def checkpoint(request, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("absorbed", "form"), [(0, "_expanded"), (1 << 30, "_absorbed")])
 def test_each_form_for_one_query_and_for_many(checkpoint: Path, absorbed: int, form: str, monkeypatch) -> None:
     tokens, wanted = family.reference(checkpoint)
-    monkeypatch.setattr(latent, "ABSORBED", absorbed)
+    monkeypatch.setattr(mla, "ABSORBED", absorbed)
     seen: list[int] = []
-    through = getattr(latent.LatentAttention, form)
+    through = getattr(mla.LatentAttention, form)
 
-    def watched(self: latent.LatentAttention, q_NHn: torch.Tensor, *rest: object) -> torch.Tensor:
+    def watched(self: mla.LatentAttention, q_NHn: torch.Tensor, *rest: object) -> torch.Tensor:
         seen.append(q_NHn.shape[0])
         return through(self, q_NHn, *rest)
 
-    monkeypatch.setattr(latent.LatentAttention, form, watched)
+    monkeypatch.setattr(mla.LatentAttention, form, watched)
     ours = family.eager_logits(open_job(checkpoint=str(checkpoint)), tokens, family.PROMPT)
     assert set(seen) == {family.PROMPT, 1}
     assert len(seen) == (1 + family.STEPS) * CASES[checkpoint.name.rstrip("0123456789")].num_hidden_layers

@@ -11,8 +11,8 @@ import torch
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from bringup.compile.job import open_job
-from bringup.graphs.layers import indexer
-from bringup.graphs.ops.sparse import top_keys
+from bringup.graphs.layers import sparse_indexer
+from bringup.graphs.ops.topk_keys import top_keys
 from tests.models import family, parity
 from tests.models.test_deepseek_v3 import save_biased
 from tests.models.test_deepseek_v32 import CASES
@@ -59,7 +59,7 @@ def test_index_sets(case: tuple[Path, DeepseekV32Config], monkeypatch, record_pr
         chosen.append(top_keys(scores_NL, positions_N, count))
         return chosen[-1]
 
-    monkeypatch.setattr(indexer, "top_keys", watched)
+    monkeypatch.setattr(sparse_indexer, "top_keys", watched)
     model: Any = parity.load_reference(folder)
     theirs = model.model.layers[0].self_attn.indexer
     taken: list[Any] = []

@@ -10,10 +10,10 @@ import numpy as np
 from transformers import DeepseekV3Config, PreTrainedConfig
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
-from bringup.adapters.materialise import materialise
+from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
-from bringup.compile.session import load
+from bringup.compile.runtime.session import load
 from bringup.graphs.deepseek_mtp import DeepseekMtpConfig as OurConfig
 from bringup.graphs.deepseek_v3 import DeepseekV3Config as MainConfig
 from tests.models import drafts, family, parity

@@ -12,8 +12,8 @@ import torch
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
-from bringup.compile.session import load
-from bringup.compile.verify import verify
+from bringup.compile.runtime.session import load
+from bringup.compile.verify.command import verify
 from bringup.diagnostics import BringupError
 from tests.models import drafts, family, parity
 from tests.models.test_deepseek_mtp import CASES, PROMPT, SIZES, STEPS, arrays, assert_parity, opened

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import DeepseekV3Config
 
-from bringup.adapters.where import Where
+from bringup.adapters.algebra.per_layer import Where
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
-from bringup.graphs.fields import Fields
-from bringup.graphs.kept import MOST, Kept
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import MOST, Kept
 from tests.models import drafts, family
 from tests.models.test_deepseek_fp8 import BLOCK, SIZES, quantised, to_fp8
 from tests.models.test_deepseek_mtp import PROMPT, arrays, opened

@@ -8,12 +8,12 @@ from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
+from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.core.module import Module
+from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.deepseek_v2 import SoftmaxRouter
-from bringup.graphs.layers.mixture import SigmoidRouter
-from bringup.graphs.module import Module
-from bringup.graphs.ops.routing import keep_best_groups
-from bringup.graphs.routing import RoutingConfig
-from bringup.graphs.torch_module import to_torch
+from bringup.graphs.layers.moe_shared import SigmoidRouter
+from bringup.graphs.ops.moe_routing import keep_best_groups
 
 M, EXPERTS, GROUPS, KEPT, CHOSEN = 7, 20, 5, 2, 4
 

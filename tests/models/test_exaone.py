@@ -10,8 +10,8 @@ import pytest
 from transformers import LlamaConfig, PreTrainedConfig
 
 from bringup.diagnostics import BringupError
+from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.exaone import ExaoneConfig as OurConfig
-from bringup.graphs.neutral import NEUTRAL
 from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import Glm4MoeConfig, PreTrainedConfig
 
-from bringup.compile.check import check
+from bringup.compile.check.checker import check
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs.glm4_moe import Glm4MoeConfig as OurConfig

@@ -13,12 +13,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
-from bringup.compile.session import load
-from bringup.compile.verify import parity_of, verify
+from bringup.compile.runtime.session import load
+from bringup.compile.verify.command import parity_of, verify
 from bringup.diagnostics import BringupError
+from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.gpt2 import SIZES
 from bringup.graphs.gpt2 import GPT2Config as OurConfig
-from bringup.graphs.neutral import NEUTRAL
 from tests.models import family, parity
 
 
@@ -105,9 +105,9 @@ def full_size(job: Job) -> GPT2LMHeadModel:
 
 
 HEADS_MIXED_UP = '''
-from bringup.adapters.expr import S
+from bringup.adapters.algebra.expr import S
 from bringup.adapters.gpt2 import adapter as published
-from bringup.adapters.rules import Adapter
+from bringup.adapters.planning.adapter import Adapter
 
 
 def adapter(config):

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from bringup.adapters.materialise import materialise
-from bringup.compile.check import check
+from bringup.adapters.apply.materialise import materialise
+from bringup.compile.check.checker import check
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.gpt_oss import GptOssConfig as OurConfig

@@ -12,11 +12,11 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, MistralConf
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
-from bringup.compile.verify import verify
+from bringup.compile.verify.command import verify
 from bringup.diagnostics import BringupError
+from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.llava import IMAGES
 from bringup.graphs.llava import LlavaConfig as OurConfig
-from bringup.graphs.neutral import NEUTRAL
 from tests.models import family, parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}

@@ -18,7 +18,7 @@ import pytest
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
-from bringup.graphs.neutral import NEUTRAL
+from bringup.graphs.config.neutral import NEUTRAL
 from tests.models import family, parity
 
 FAMILIES = (

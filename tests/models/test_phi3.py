@@ -12,7 +12,7 @@ from transformers import Phi3Config, PreTrainedConfig
 
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
-from bringup.compile.session import load
+from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
 from bringup.graphs.phi3 import Phi3Config as OurConfig
 from tests.models import parity

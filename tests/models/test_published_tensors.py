@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 
-from bringup.adapters.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import check
 from bringup.spec import TensorInfo

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from bringup.adapters.published import published
+from bringup.adapters.planning.expected_headers import published
 from bringup.adapters.qwen import adapter
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
-from bringup.graphs.neutral import NEUTRAL
+from bringup.graphs.config.neutral import NEUTRAL
 from bringup.graphs.qwen import QWen
 from bringup.graphs.qwen import QWenConfig as OurConfig
 from tests.models import family, parity

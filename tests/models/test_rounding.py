@@ -17,15 +17,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, Qwen2Config
 
-from bringup.adapters.readers.open import open_checkpoint
-from bringup.compile import verify
-from bringup.compile.evidence import GRAPH, Evidence
-from bringup.compile.feeds import Run, feed
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.job import open_job
-from bringup.compile.parity import TOLERANCE, Parity
+from bringup.compile.parity.feeds import Run, feed
+from bringup.compile.parity.parity import TOLERANCE, Parity
+from bringup.compile.parity.reference import Observed, Reference
 from bringup.compile.pipeline import build
-from bringup.compile.reference import Observed, Reference
-from bringup.compile.session import load
+from bringup.compile.runtime.session import load
+from bringup.compile.verify import command
+from bringup.compile.verify.evidence import GRAPH, Evidence
 from bringup.graphs.registry import FAMILIES
 from tests.models import drafts, family, parity
 
@@ -70,10 +70,10 @@ def verified(folder: Path, original: Path, target: str, out: Path, patch: pytest
     """A verification of one checkpoint against transformers' model of another."""
     checkpoint, job = open_checkpoint(str(original)), open_job(checkpoint=str(folder))
     assert job.graph.dtype == DTYPE
-    patch.setattr(verify, "Reference", lambda _, __, dtype: Reference(checkpoint, checkpoint.config, dtype))
+    patch.setattr(command, "Reference", lambda _, __, dtype: Reference(checkpoint, checkpoint.config, dtype))
     context = min(80, job.graph.config.max_positions)
     session = load(build(job, out=out, target=target, max_seq_len=context, buckets=(64,), all_logits=True))
-    return verify.parity_of(session, job)
+    return command.parity_of(session, job)
 
 
 def draft(written: family.Written, target: str, out: Path) -> Parity:

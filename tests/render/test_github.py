@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from bringup.diagnostics import Diagnostic, Report, Severity
-from bringup.render import actions
-from bringup.render.formats import render
-from bringup.render.github import workflow_commands
-from bringup.render.markdown import within
+from bringup.render.annotations import workflow_commands
+from bringup.render.formats import actions
+from bringup.render.formats.by_name import render
+from bringup.render.formats.markdown import within
 from bringup.render.progress import StageLines
 from bringup.spec import Site
 from tests.render.reports import REPORTS, SOURCES, crowd, many, shape

@@ -18,7 +18,7 @@ from lxml import etree
 
 from bringup.codes import titles
 from bringup.diagnostics import BringupError, Diagnostic, Report
-from bringup.render.formats import render
+from bringup.render.formats.by_name import render
 from bringup.spec import Site
 from tests.render.reports import PARAMETERS, REPORTS, many, shape
 

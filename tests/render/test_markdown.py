@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bringup.diagnostics import Diagnostic, Report
-from bringup.render.formats import render
+from bringup.render.formats.by_name import render
 from bringup.render.report import ordered
 from bringup.render.visible import visible
 from tests.render.reports import REPORTS

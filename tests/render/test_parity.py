@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bringup.compile.parity import Difference, Layer, Op, Parity
+from bringup.compile.parity.parity import Difference, Layer, Op, Parity
 from bringup.diagnostics import Diagnostic
 from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint

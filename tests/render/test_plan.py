@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bringup.adapters.plan import make_plan
-from bringup.compile.copies import copies, dtypes, how
+from bringup.adapters.planning.plan import make_plan
+from bringup.compile.report.describe import copies, dtypes, how
 from bringup.render.plan import plan_text
 from tests.adapters.layouts import LAYOUTS, Case
 

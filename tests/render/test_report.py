@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bringup.diagnostics import Diagnostic, Report, Severity
-from bringup.render.formats import render
+from bringup.render.formats.by_name import render
 from bringup.render.report import findings_text
 from bringup.render.terminal import Paint
 from bringup.spec import Site

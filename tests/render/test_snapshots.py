@@ -10,7 +10,7 @@ import pytest
 
 from bringup import __version__
 from bringup.codes import titles
-from bringup.render.formats import FORMATS, render
+from bringup.render.formats.by_name import FORMATS, render
 from bringup.render.terminal import Paint
 from tests.render.reports import REPORTS
 

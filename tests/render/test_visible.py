@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 from bringup.diagnostics import Diagnostic, Report
-from bringup.render.formats import FORMATS, render
+from bringup.render.formats.by_name import FORMATS, render
 from bringup.render.visible import visible
 from tests.render.reports import REPORTS
 

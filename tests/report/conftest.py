@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from bringup.compile.job import Job, job_of, open_job
-from bringup.compile.parity import TOLERANCE, Difference, Layer, Parity
+from bringup.compile.parity.parity import TOLERANCE, Difference, Layer, Parity
 from bringup.compile.pipeline import build
-from bringup.compile.record import Record, Recorder, record_of
+from bringup.compile.report.record import Record, Recorder, record_of
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.gpt2 import GPT2, GPT2Config
 from bringup.graphs.layers.norm import LayerNorm

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bringup.compile.anatomy import PARTS, parts, places
 from bringup.compile.job import Job, open_job
+from bringup.compile.report.model_parts import PARTS, parts, places
 from tests.report.conftest import SMALL
 
 

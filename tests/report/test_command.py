@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from bringup.cli.main import cli
 from bringup.compile.job import Job
-from bringup.compile.record import Record
+from bringup.compile.report.record import Record
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
 from tests.report.conftest import SMALL
 

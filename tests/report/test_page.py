@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bringup.compile.job import Job, open_job
-from bringup.compile.record import Record, Told
+from bringup.compile.report.record import Record, Told
 from bringup.render.html.page import page
 from bringup.render.visible import visible
 from bringup.render.words import size

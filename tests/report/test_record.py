@@ -8,7 +8,7 @@ import pytest
 
 from bringup.compile.job import Job
 from bringup.compile.pipeline import build
-from bringup.compile.record import Record, Recorder
+from bringup.compile.report.record import Record, Recorder
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.render.html.page import page
 from tests.report.conftest import Listener, parity, told

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bringup
-from bringup.compile.bundle import check_files, read_manifest
+from bringup.compile.bundle.folder import check_files, read_manifest
 from bringup.graphs.gpt2 import SIZES
 
 TINY = SIZES["gpt2"] | {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 64, "vocab_size": 21}

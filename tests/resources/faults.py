@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile import bundle
+from bringup.compile.bundle import folder
 
 ROOT = Path(__file__).parent.parent.parent
 CALLS = ("write", "pwrite", "ftruncate", "fsync", "rename", "replace", "mkdir", "link")
@@ -48,7 +48,7 @@ def fault(at: int, code: int) -> Iterator[Fault]:
     with pytest.MonkeyPatch.context() as patch:
         for name in CALLS:
             patch.setattr(os, name, _counted(found, name, getattr(os, name)))
-        patch.setattr(bundle, "exchange", _counted(found, "exchange", bundle.exchange))
+        patch.setattr(folder, "exchange", _counted(found, "exchange", folder.exchange))
         patch.setattr(os, "open", _opening(found, os.open, 1, lambda flags: flags & os.O_CREAT))
         patch.setattr(io, "open", _opening(found, io.open, 1, lambda mode: set(mode) & set("wax+")))
         yield found

@@ -16,11 +16,12 @@ import sys
 import time
 from importlib import import_module
 
-from bringup import stops
 from bringup.cli.main import cli
-from bringup.compile import export, pipeline
-from bringup.compile.lower import iree, mlir  # noqa: F401
-from bringup.compile.run import torch as run_torch  # noqa: F401
+from bringup.compile import pipeline
+from bringup.compile.program import trace
+from bringup.compile.targets import iree_compiler as iree  # noqa: F401
+from bringup.compile.targets import torch_executor as run_torch  # noqa: F401
+from bringup.system import signals
 
 
 def start(request: dict) -> int:
@@ -39,7 +40,7 @@ def start(request: dict) -> int:
         getattr(import_module(module), name)(*request.get("arguments", []))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     try:
-        stops.catch()
+        signals.catch()
         cli.main(request["words"])
     except SystemExit as end:
         sys.stderr.flush()
@@ -57,7 +58,7 @@ def warm() -> None:
     from tests.resources.compiles import TINY
 
     graph = GPT2(GPT2Config.from_hf(TINY))
-    export.export_graph(graph, pipeline.layout_of(graph, 64, [64]))
+    trace.export_graph(graph, pipeline.layout_of(graph, 64, [64]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bringup.cli.main import cli
-from bringup.compile.bundle import check_files, read_manifest
+from bringup.compile.bundle.folder import check_files, read_manifest
 from tests.resources.compiles import names, tokens_of
 from tests.resources.faults import fault
 

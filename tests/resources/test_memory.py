@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bringup.adapters.arrays import give_back, mapped
-from bringup.adapters.readers.safetensors import read_header
+from bringup.adapters.checkpoints.arrays import give_back, mapped
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.job import open_job
-from bringup.compile.sizes import dry_run
 from tests.resources.compiles import TINY, names, temporary
 
 MIDDLING = TINY | {"n_layer": 4, "n_head": 16, "n_embd": 1024, "n_positions": 64, "vocab_size": 12_000}  # 250 MB

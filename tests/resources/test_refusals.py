@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from bringup.compile.machine import refused
 from bringup.diagnostics import BringupError
+from bringup.system.os_errors import refused
 from tests.resources.compiles import names, processes_on, temporary, tokens_of
 
 NOBODY = 65534

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import bringup
-from bringup.compile.bundle import writing
-from bringup.compile.lock import beside, locked
+from bringup.compile.bundle.folder import writing
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.progress import Silent
+from bringup.system.lock import beside, locked
 from tests.resources.compiles import names, tokens_of
 
 
@@ -108,7 +108,7 @@ def test_what_a_dead_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_
 
 
 def test_a_file_system_without_exchange(tmp_path, monkeypatch):
-    monkeypatch.setattr("bringup.compile.bundle.exchange", lambda *_: False)
+    monkeypatch.setattr("bringup.compile.bundle.folder.exchange", lambda *_: False)
     for text in ("first", "second"):
         with writing(tmp_path / "b") as folder:
             (folder / "manifest.json").write_text(text)
@@ -137,7 +137,7 @@ def test_a_load_never_mixes_two_compiles(nursery, checkpoints, tmp_path, monkeyp
         assert nursery.run(*words(checkpoint, place)).code == 0
     expected = bringup.load(other).prefill([1, 2, 3])
     assert not np.array_equal(bringup.load(out).prefill([1, 2, 3]), expected)
-    import bringup.compile.session as session
+    import bringup.compile.runtime.session as session
 
     for late in ("_weights", "read_manifest"):
         assert nursery.run(*words(checkpoints[0], out, "--force")).code == 0

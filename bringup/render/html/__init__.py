@@ -1,0 +1,1 @@
+"""The HTML report: one section for each file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bringup.compile.record import Record
+from bringup.compile.report.record import Record
 from bringup.render.html.chart import BASE, across, bytes_grid, chart, ticks, up
 from bringup.render.html.tags import Html, tag
 from bringup.render.words import size

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from bringup.compile.anatomy import PARTS, parts
-from bringup.compile.parity import Difference, Parity
-from bringup.compile.record import Record
+from bringup.compile.parity.parity import Difference, Parity
+from bringup.compile.report.model_parts import PARTS, parts
+from bringup.compile.report.record import Record
 from bringup.render.html.chart import BASE, across, chart, grid, legend, up
 from bringup.render.html.section import Section
 from bringup.render.html.table import more, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bringup.compile.record import Record
+from bringup.compile.report.record import Record
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.render.html.section import Section
 from bringup.render.html.source import line_of

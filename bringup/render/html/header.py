@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from bringup.compile.record import Record
+from bringup.compile.report.record import Record
 from bringup.render.html.table import more, table
 from bringup.render.html.tags import Html, Inside, code, tag
 from bringup.render.words import count, plural, seconds, size

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from bringup.compile.anatomy import PARTS, Place, places
-from bringup.compile.record import Record
-from bringup.compile.sizes import Sizes
+from bringup.compile.estimate.sizes import Sizes
+from bringup.compile.report.model_parts import PARTS, Place, places
+from bringup.compile.report.record import Record
 from bringup.grouping import grouped
 from bringup.render.html.chart import BASE, across, bytes_grid, chart, legend, ticks, up, wide
 from bringup.render.html.context import context_chart

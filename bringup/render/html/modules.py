@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bringup.compile.anatomy import PARTS, parts
-from bringup.compile.record import Record
-from bringup.graphs.axes import Axis, shape_of
-from bringup.graphs.module import Const, Leaf, Module, Param, State
-from bringup.graphs.signature import Declared
+from bringup.compile.report.model_parts import PARTS, parts
+from bringup.compile.report.record import Record
+from bringup.graphs.core.axes import Axis, shape_of
+from bringup.graphs.core.module import Const, Leaf, Module, Param, State
+from bringup.graphs.core.signature import Declared
 from bringup.grouping import grouped
 from bringup.render.html.section import Section
 from bringup.render.html.table import folded

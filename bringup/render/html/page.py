@@ -7,7 +7,7 @@ import hashlib
 from importlib.resources import files
 
 from bringup import __version__
-from bringup.compile.record import Record
+from bringup.compile.report.record import Record
 from bringup.render.html.errors import errors
 from bringup.render.html.findings import findings
 from bringup.render.html.header import header

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from bringup.adapters.computed import Computed
-from bringup.adapters.plan import Entry, Plan
-from bringup.compile.copies import copies, dtypes, how
-from bringup.compile.record import Record
-from bringup.graphs.axes import show
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.compile.report.describe import copies, dtypes, how
+from bringup.compile.report.record import Record
+from bringup.graphs.core.axes import show
 from bringup.grouping import digits, grouped
 from bringup.render.html.section import Section
 from bringup.render.html.source import line_of

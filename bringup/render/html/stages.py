@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bringup.compile.record import Record, Told
+from bringup.compile.report.record import Record, Told
 from bringup.render.html.section import Section
 from bringup.render.html.tags import Html, tag
 from bringup.render.words import seconds

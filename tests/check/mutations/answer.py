@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bringup.adapters.materialise import materialise
-from bringup.adapters.reverse import reverse
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.reverse import reverse
 from bringup.cli.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
@@ -90,7 +90,7 @@ def _exit(report: Report) -> int:
 
 
 def _compiled(case: Case, last: str, of: str, scratch: Path) -> Answer:
-    from bringup.compile.verify import verify
+    from bringup.compile.verify.command import verify
 
     job, heard = _opened(case), Heard()
     phase, bundle = "compile", scratch / "bundle"
@@ -116,7 +116,7 @@ def _compiled(case: Case, last: str, of: str, scratch: Path) -> Answer:
 @cache
 def _saved(name: str) -> bytes:
     """transformers' activations of a sound checkpoint, as `verify --save` keeps them."""
-    from bringup.compile.verify import verify
+    from bringup.compile.verify.command import verify
 
     with TemporaryDirectory() as scratch, _quiet():
         folder, file = Path(scratch, "model"), Path(scratch, "saved.safetensors")

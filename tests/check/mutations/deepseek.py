@@ -18,7 +18,7 @@ SHARED = [f"model.layers.{{1..2}}.mlp.shared_experts.{x}_proj.weight" for x in N
 def _edit_table(trial: Trial, old: str, new: str) -> None:
     """The table that DeepSeek's versions share, as a user's file."""
     if not trial.adapter:
-        source = (ROOT / "adapters/deepseek_table.py").read_text("utf-8")
+        source = (ROOT / "adapters/deepseek.py").read_text("utf-8")
         trial.adapter = source + '\n\ndef adapter(config):\n    return table("deepseek_v3", config)\n'
     trial.edit_adapter(old, new)
 

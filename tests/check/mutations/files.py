@@ -70,7 +70,7 @@ def twice(trial: Trial) -> None:
 
 def rounded(trial: Trial) -> None:
     """A rule that rounds: what is saved back could not be what was loaded."""
-    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.values import cast\n")
+    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.algebra.values import cast\n")
     source = 'S("layers.{L}.mlp.{x}_proj.{p}"'
     trial.edit_adapter(f"{source})", f'cast({source}, "out in"), "bfloat16")')
 

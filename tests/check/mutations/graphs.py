@@ -40,7 +40,7 @@ def norm_off_by_one(trial: Trial) -> None:
 
 def rope_in_pairs(trial: Trial) -> None:
     """Turns channels 0 and 1 together, as Meta's code does, where the file has 0 and d / 2 as a pair."""
-    ops = "from bringup.graphs.ops.attention import attention\nfrom bringup.graphs.ops.rope import rope\n"
+    ops = "from bringup.graphs.ops.attention import attention\nfrom bringup.graphs.ops.rotary import rope\n"
     trial.edit_graph("import GatedMLP\n", f"import GatedMLP\n{ops}")
     trial.edit_graph("class Llama(CausalLM):\n", IN_PAIRS)
     trial.edit_graph("attention = GroupedAttention(", "attention = OtherAttention(")

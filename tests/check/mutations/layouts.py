@@ -95,7 +95,7 @@ def _permute(trial: Trial, which: str) -> None:
 
 def rope_by_function(trial: Trial) -> None:
     """The same by the function that conversion scripts carry around, which hides what it does to the axes."""
-    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.values import fn\n")
+    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.algebra.values import fn\n")
     trial.edit_adapter(
         "def adapter(",
         "def permute(w):\n    return w.reshape(-1, 4, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)\n\n\ndef adapter(",

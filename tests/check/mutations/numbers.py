@@ -19,7 +19,7 @@ def _quantised(trial: Trial) -> None:
         trial.tensors.update({name: payload, name.replace("weight", SCALE): scales})
     scales = f'S("layers.{{L}}.mlp.{{x}}_proj.{SCALE}", "o i")'
     trial.edit_adapter(MLP, f'dequant({MLP[:-1]}, "out in"), {scales}, ({BLOCK}, {BLOCK}))')
-    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.values import dequant\n")
+    trial.edit_adapter("import S\n", "import S\nfrom bringup.adapters.algebra.values import dequant\n")
 
 
 def _in_blocks(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,71 @@
+"""The surroundings in which an expression is evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.copy_nest import Nest
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.graphs.core.axes import Axes, AxesError, shape_of
+from bringup.spec import TensorInfo
+
+
+class WrongDtype(NamedTuple):
+    """Tensors of a dtype that a node does not take."""
+
+    tensors: tuple[str, ...]
+    dtype: str
+    node: str
+    takes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What an expression is evaluated in: sizes of its target's axes, the checkpoint's names, pattern variables.
+
+    `defaults` are the axes of a source that is the whole rule and says none itself.
+    `sources` collects what nests index: tensors in order of appearance, and value nodes. `misfits` collects tensors
+    whose shape is not what the declaration asks for, and `wrong` those whose dtype a node does not take, so that all of
+    them are reported at once.
+    """
+
+    sizes: Mapping[str, int]
+    defaults: Axes
+    names: Names
+    bindings: Mapping[str, str]
+    blocks: Mapping[str, int] = field(default_factory=dict[str, int])
+    sources: list[TensorInfo | Computed] = field(default_factory=list["TensorInfo | Computed"])
+    misfits: list[tuple[TensorInfo, Axes]] = field(default_factory=list[tuple[TensorInfo, Axes]])
+    wrong: list[WrongDtype] = field(default_factory=list[WrongDtype])
+
+    def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
+        """A source as a region: one nest, everything in place."""
+        self.sources.append(source)
+        count = math.prod(shape_of(axes))
+        loops = ((count, 1, 1),) if count > 1 else ()
+        return Region(axes, source.dtype, (Nest(len(self.sources) - 1, source.dtype, 0, loops, 0),))
+
+    def take(self, region: Region, takes: Collection[str], node: str) -> None:
+        """Notes the tensors of a node's input whose elements are not of a dtype that it takes."""
+        if region.word > 1:  # read in parts, as one wider type
+            views = {nest.source: region.dtype for nest in region.nests}
+        else:
+            views = {nest.source: nest.view for nest in region.nests}
+        found: dict[str, list[str]] = {}
+        for source, dtype in views.items():
+            if dtype not in takes:
+                found.setdefault(dtype, []).append(self.sources[source].name)
+        for dtype, names in found.items():
+            self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(takes))))
+
+    def number(self, axis: str, value: int) -> int:
+        """A size or position along an axis, in blocks when the axis is counted in blocks."""
+        block = self.blocks.get(axis, 1)
+        if value % block:
+            raise AxesError(f"{value} along `{axis}` cuts a {block}-wide quantisation block")
+        return value // block

@@ -1,0 +1,115 @@
+"""What a target wants to hold: logical parameters fused into physical buffers, by rules of the same algebra.
+
+A layout is an adapter whose sources are the graph's own parameters. Parameters that no rule takes stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.expr import S, cat
+from bringup.adapters.algebra.pattern import fill, match
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Adapter, Rule
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.diagnostics import fail
+from bringup.graphs.core.signature import Declared, Signature
+from bringup.spec import TensorInfo
+
+
+def fused() -> Adapter:
+    """q, k and v in one matrix, gate and up in another: one product reads the activations once."""
+    layout = Adapter("fused")
+    qkv = (S(f"{{p}}.{x}_proj.{{w}}") for x in "qkv")
+    layout["{p:**}.qkv_proj.{w:weight|bias}"] = cat(*qkv, axis="out")
+    layout["{p:**}.gate_up_proj.{w:weight|bias}"] = cat(S("{p}.gate_proj.{w}"), S("{p}.up_proj.{w}"), axis="out")
+    return layout
+
+
+def shared_as_experts(width: int) -> Adapter:
+    """What every token goes to stands behind the routed experts, `width` wide as they are: one product has them all.
+
+    Whoever routes then adds their numbers, E and on, to each token's choice, with weight 1 (as ATOM's fused shared
+    experts do). Biases, where a shared expert has some, stay apart.
+    """
+    layout = Adapter("shared as experts")
+    routed, shared = "{p}.experts.{x}_proj", "{p}.shared_experts.{x}_proj.weight"
+    for x, before, after in (("gate|up", "(e f) m", "e f m"), ("down", "m (e f)", "e m f")):
+        behind = S(shared).mv(f"{before} -> {after}", f=width)
+        layout[f"{{p:**}}.experts.{{x:{x}}}_proj"] = cat(S(routed), behind, axis="e")
+    return layout
+
+
+def lay_out(plan: Plan, layout: Adapter) -> Plan:
+    """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan."""
+    made: dict[str, Entry] = {}
+    taken: set[str] = set()
+    names = _Planned(plan)
+    for name, entry in plan.entries.items():
+        if name in taken:
+            continue
+        found = _rule_for(layout, name)
+        if found is None:
+            made[name] = entry
+            continue
+        rule, bindings = found
+        taken |= {leaf for _, leaf in rule.made.leaves(bindings)}
+        scope = Scope({}, (), names, bindings)
+        region = rule.made.region(scope)
+        parts = {plan.entries[leaf].declared for _, leaf in rule.made.leaves(bindings)}
+        if len({(part.dtype, part.pack) for part in parts}) > 1 or entry.declared.pack:
+            raise fail(
+                "BU131",
+                f"`{name}` cannot be fused: its parts are packed or of several dtypes",
+                help="leave it out of the layout's rules",
+                where=rule.site,
+            )
+        declared = Declared(fill(_plain(rule.pattern), bindings), region.axes, entry.declared.dtype)
+        made[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
+    signature = Signature({name: entry.declared for name, entry in made.items()})
+    return replace(plan, signature=signature, entries=made)
+
+
+def _rule_for(layout: Adapter, name: str) -> tuple[Rule, dict[str, str]] | None:
+    """The rule whose first source is this parameter, with the variables that make it so."""
+    for rule in layout.rules:
+        kinds = dict(re.findall(r"\{(\w+):([^}]*)\}", rule.pattern))
+        first = next(source.name for source, _ in rule.made.leaves(dict.fromkeys(kinds, "")))
+        for variable, kind in kinds.items():
+            first = first.replace(f"{{{variable}}}", f"{{{variable}:{kind}}}")
+        bindings = match(first, name)
+        if bindings is not None:
+            return rule, bindings
+    return None
+
+
+def _plain(pattern: str) -> str:
+    """The pattern with its variables' kinds taken out, to be filled in."""
+    return re.sub(r"\{(\w+):[^}]*\}", r"{\1}", pattern)
+
+
+class _Planned(Names):
+    """A plan's parameters as the tensors that rules read."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__({})
+        self.plan = plan
+
+    def planned(self, name: str, scope: Scope) -> Region | None:
+        entry, offset = self.plan.entries[name], len(scope.sources)
+
+        def shifted(region: Region) -> Region:
+            return replace(region, nests=tuple(replace(n, source=n.source + offset) for n in region.nests))
+
+        for source in entry.sources:
+            if isinstance(source, Computed):
+                source = replace(source, inputs=tuple(shifted(region) for region in source.inputs))
+            scope.sources.append(source)
+        return shifted(entry.region)
+
+    def behind(self, name: str) -> list[TensorInfo | str]:
+        return list(self.plan.entries[name].tensors)

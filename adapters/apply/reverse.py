@@ -1,0 +1,199 @@
+"""Back to the published layout: the same copy nests with their two sides exchanged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.copy_nest import Nest, row_major
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.apply.materialise import copy_nest, units
+from bringup.adapters.checkpoints.arrays import numpy_dtype
+from bringup.adapters.planning.coverage import read_bits
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.core.signature import Signature
+from bringup.spec import DTYPES, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+WIDER = {  # the float dtypes that hold every value of another
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
+}
+
+
+def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors that the plan reads, made from the parameters' arrays: `materialise` inverted, bit for bit
+    (of a NaN that was widened, only that it is one).
+
+    Raises BU117 where that cannot be: a value without an inverse (or with one that gives another shape or dtype), a
+    dtype that does not hold all values of the tensor's, a tensor of which a part is written back by no parameter, and
+    one to which two parameters give different values.
+    """
+    targets = _Targets()
+    for entry in plan.entries.values():
+        targets.claim(entry, entry.region, entry.declared.dtype)
+    for target in (*(value for value, _ in targets.values.values()), *targets.tensors.values()):
+        target.check()
+    for name, entry in plan.entries.items():
+        array = _fitting(entry, name, arrays.get(name), *entry.declared.storage)
+        region = entry.stored()
+        unit = entry.declared.dtype if entry.declared.pack or region.word == 1 else region.nests[0].view
+        targets.put(entry, name, region, units(array, unit))
+    for value, source in list(targets.values.values()):
+        targets.invert(value, source)
+    return {name: targets.tensors[name].finished() for name in plan.headers if name in targets.tensors}
+
+
+@dataclass(slots=True)
+class _Target:
+    """A tensor in the making, or a computed value whose parts parameters hold."""
+
+    info: TensorInfo
+    entry: Entry  # the first that writes to it
+    nests: list[Nest] = field(default_factory=list[Nest])  # of all that write to it
+    names: dict[str, None] = field(default_factory=dict[str, None])  # the parameters that did
+    shared: bool = False  # two nests write to one place
+    written: list[tuple[str, Nest, np.ndarray]] = field(default_factory=list["tuple[str, Nest, np.ndarray]"])
+    flat: np.ndarray | None = None  # its bytes, or when `halves` the halves of them, a byte each
+    halves: bool = False
+
+    def check(self) -> None:
+        """Raises BU117 when its writers leave a part of it out; notes whether any two of them meet."""
+        bits = math.prod(self.info.shape) * DTYPES[self.info.dtype].bits
+        nests = tuple(replace(nest, source=0) for nest in self.nests)
+        reader = replace(self.entry, sources=(self.info,), region=Region((), self.info.dtype, nests))
+        held = read_bits(Plan(Signature({}), {}, {"": reader}))[self.info.name]
+        if held < bits:
+            share = f"{100 * held / bits:.3g} % of it ({held} of {bits} bits)"
+            raise _refused(self.entry, f"of {self.info.name} the parameters hold only {share}")
+        self.shared = held < sum(nest.count * DTYPES[nest.view].bits for nest in nests)
+
+    def put(self, name: str, nest: Nest, flat: np.ndarray) -> None:
+        """Writes a parameter's elements. Raises BU117 where another one wrote different values."""
+        self.names[name] = None
+        if not self.info.shape or math.prod(self.info.shape):
+            copy_nest(nest.swapped(), flat, self.seen_as(nest.view))
+        if self.shared:
+            self.written.append((name, nest, flat))
+        for other, earlier, values in self.written[:-1]:
+            if not _holds(self.seen_as(earlier.view), earlier, values):
+                raise _refused(self.entry, f"{other} and {name} give {self.info.name} different values")
+
+    def seen_as(self, view: str) -> np.ndarray:
+        """Its bits, flat and writable, as elements of a dtype; 4-bit ones a byte each."""
+        import numpy as np
+
+        halves = DTYPES[view].bits < 8
+        if self.flat is None:
+            nbytes = DTYPES[self.info.dtype].nbytes(self.info.shape)
+            self.flat, self.halves = np.zeros(nbytes * (1 + halves), np.uint8), halves
+        elif halves and not self.halves:
+            self.flat, self.halves = units(self.flat, view), True
+        elif self.halves and not halves:
+            self.flat, self.halves = self.flat[0::2] | self.flat[1::2] << 4, False
+        return self.flat if halves else self.flat.view(numpy_dtype(view))
+
+    def finished(self) -> np.ndarray:
+        """The array; numpy keeps a 4-bit element in a byte of its own, an int4 with its sign."""
+        import numpy as np
+
+        flat = self.seen_as(self.info.dtype)
+        if self.halves:
+            flat = flat[: math.prod(self.info.shape)]
+            flat = ((flat ^ 8) - np.uint8(8) if self.info.dtype == "int4" else flat).view(numpy_dtype(self.info.dtype))
+        return flat.reshape(self.info.shape)
+
+
+@dataclass(slots=True)
+class _Targets:
+    """What the parameters' arrays are written to: tensors by name, and computed values, each once."""
+
+    tensors: dict[str, _Target] = field(default_factory=dict[str, _Target])
+    values: dict[object, tuple[_Target, Computed]] = field(default_factory=dict[object, tuple[_Target, Computed]])
+
+    def claim(self, entry: Entry, region: Region, dtype: str) -> None:
+        """Notes what a region in `dtype` will write. Raises BU117 where values would be lost."""
+        for nest in region.nests:
+            in_words = region.word > 1 and DTYPES[nest.view].bits * region.word == DTYPES[dtype].bits
+            if not (in_words or nest.view == dtype or dtype in WIDER.get(nest.view, ())):
+                raise _refused(entry, f"{nest.view} became {dtype}")
+            self.of(entry, nest.source).nests.append(nest)
+
+    def of(self, entry: Entry, index: int) -> _Target:
+        """What stands for a source of an entry."""
+        source = entry.sources[index]
+        if isinstance(source, TensorInfo):
+            return self.tensors.setdefault(source.name, _Target(source, entry))
+        key = _identity(entry, source)
+        if key not in self.values:
+            behind = {entry.sources[nest.source].name: None for region in source.inputs for nest in region.nests}
+            info = TensorInfo(f"{', '.join(behind)} ({source.name})", source.dtype, source.shape)
+            self.values[key] = _Target(info, entry), source
+            for region in source.inputs:
+                self.claim(entry, region, region.dtype)
+        return self.values[key][0]
+
+    def put(self, entry: Entry, name: str, region: Region, flat: np.ndarray) -> None:
+        """Writes the units of a region to its sources."""
+        for nest in region.nests:
+            self.of(entry, nest.source).put(name, nest, flat)
+
+    def invert(self, value: _Target, source: Computed) -> None:
+        """Takes a computed value back to its inputs, and these to tensors."""
+        assert source.inverse is not None
+        results = source.inverse(value.finished())
+        if len(results) != len(source.inputs):
+            raise _refused(value.entry, f"the inverse of {source.name} gives {len(results)} of {len(source.inputs)}")
+        for region, result in zip(source.inputs, results, strict=True):
+            array = _fitting(value.entry, f"the inverse of {source.name}", result, region.shape, region.dtype)
+            unit = region.dtype if region.word == 1 else region.nests[0].view
+            self.put(value.entry, ", ".join(value.names), region, units(array, unit))
+
+
+def _identity(entry: Entry, source: Computed) -> object:
+    """Equal for sources that compute the same from the same tensors. Raises BU117 when they have no inverse."""
+    if source.inverse is None:
+        raise _refused(entry, source.name)
+    if any(isinstance(entry.sources[nest.source], Computed) for region in source.inputs for nest in region.nests):
+        raise _refused(entry, f"{source.name} is computed from computed values")
+    inputs = [
+        (r.shape, r.dtype, r.word, *((replace(n, source=0), entry.sources[n.source].name) for n in r.nests))
+        for r in source.inputs
+    ]
+    return source.name, source.shape, source.dtype, source.run, source.inverse, tuple(inputs)
+
+
+def _fitting(entry: Entry, name: str, array: np.ndarray | None, shape: Shape, dtype: str) -> np.ndarray:
+    """The array, when it is one of that dtype and shape; else raises BU117."""
+    if array is not None and array.shape == shape and array.dtype == numpy_dtype(dtype):
+        return array
+    got = f"{array.dtype} {list(array.shape)}" if array is not None else "nothing"
+    raise _refused(entry, f"{name} gave {got}, not {dtype} {list(shape)}")
+
+
+def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:
+    """Whether the target has the bits that the nest wrote."""
+    import numpy as np
+
+    dense = row_major([extent for extent, _, _ in nest.loops])
+    found, wanted = (np.zeros(nest.count, target.dtype) for _ in range(2))
+    for side, array, made in ((nest, target, found), (nest.swapped(), flat, wanted)):
+        loops = tuple((extent, at, to) for (extent, at, _), to in zip(side.loops, dense, strict=True))
+        copy_nest(replace(side, loops=loops, dst=0), array, made)
+    return np.array_equal(found.view(np.uint8), wanted.view(np.uint8))
+
+
+def _refused(entry: Entry, why: str) -> BringupError:
+    return fail(
+        "BU117",
+        f"`{entry.declared.name}` cannot be taken back to the checkpoint: {why}",
+        help="export all parameters, from a bundle compiled in the checkpoint's dtype, by rules that have an inverse",
+        where=entry.rule.site,
+    )

@@ -1,0 +1,1 @@
+"""Checkpoint formats: headers first, arrays on demand (safetensors, GGUF, arrays in memory)."""

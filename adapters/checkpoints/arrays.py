@@ -1,0 +1,167 @@
+"""Arrays for weights: dtypes by name, aligned memory of their own, and private views of files.
+
+numpy and ml_dtypes are imported when an array is wanted: a check reads headers and needs neither.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+from bringup.adapters.checkpoints.files import opened
+from bringup.diagnostics import BringupError, fail
+from bringup.spec import DTYPES, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
+# Without it Linux refuses a private mapping larger than memory and swap; Python 3.11 has no name for it.
+NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+Key = tuple[str, int, int, int]  # path, inode, bytes, time of the last change
+
+
+class _Map(mmap.mmap):
+    """Bytes of a file, mapped copy on write, and the offsets of the tensors handed out of them."""
+
+    given: set[int]
+
+
+_maps: WeakValueDictionary[Key, _Map] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """numpy's or ml_dtypes' dtype of that name. 4-bit ones hold a byte an element; block types have none."""
+    import ml_dtypes
+    import numpy as np
+
+    assert not DTYPES[name].block, f"{name} is stored in blocks: no array has it"
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def aligned(shape: Shape, dtype: str) -> np.ndarray:
+    """A writable array on a 64-byte boundary. Its values are undefined.
+
+    numpy itself asks for huge pages from 4 MiB on (NUMPY_MADVISE_HUGEPAGE), which fill three times as fast.
+    """
+    import numpy as np
+
+    element = numpy_dtype(dtype)
+    nbytes = math.prod(shape) * element.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(element).reshape(shape)
+
+
+def mapped(path: Path, info: TensorInfo) -> np.ndarray:
+    """A tensor of a file as a private view: writable, read only where touched, and the file never changes.
+
+    Each call gives the file's own values, in memory that no earlier call gave. A tensor that begins on an odd
+    byte gives a view that is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]. 4-bit
+    elements, which numpy keeps in a byte each, are unpacked, low half first. Raises BU207.
+    """
+    import numpy as np
+
+    dtype = DTYPES[info.dtype]
+    if info.nbytes == 0:
+        return aligned((0,) if dtype.block else info.shape, "uint8" if dtype.block else info.dtype)
+    file, offset = _view(path, info)
+    if dtype.block:
+        return np.ndarray(info.nbytes, np.uint8, buffer=file, offset=offset)
+    if dtype.bits < 8:
+        return _unpacked(np.ndarray(info.nbytes, np.uint8, buffer=file, offset=offset), info)
+    return np.ndarray(info.shape, numpy_dtype(info.dtype), buffer=file, offset=offset)
+
+
+def loaded(path: Path, info: TensorInfo) -> np.ndarray:
+    """The same, read into memory of its own. Raises BU207 when the file shrinks meanwhile.
+
+    What is gone from under a mapping ends the process when it is touched (SIGBUS).
+    """
+    dtype, raw = DTYPES[info.dtype], aligned((info.nbytes,), "uint8")
+    with opened(path) as file:
+        file.seek(info.offset)
+        if file.readinto(raw.data) < info.nbytes:  # type: ignore[attr-defined]  a buffered file has it
+            raise _shrunk(path, info)
+    if dtype.block:
+        return raw
+    if dtype.bits < 8:
+        return _unpacked(raw, info)
+    return raw.view(numpy_dtype(info.dtype)).reshape(info.shape)
+
+
+def give_back(array: np.ndarray) -> None:
+    """Frees the memory behind an array that `mapped` gave and nobody needs any more: what was written to it is lost.
+
+    Otherwise the pages of a file that were read stay with the process for as long as any tensor of it is in use.
+    """
+    import numpy as np
+
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = cast(Any, owner.base)
+    if not isinstance(owner, _Map) or not hasattr(owner, "madvise"):
+        return
+    start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: its neighbours may have written to the rest
+    size = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if size > 0:
+        owner.madvise(mmap.MADV_DONTNEED, first, size)
+
+
+def _unpacked(packed: np.ndarray, info: TensorInfo) -> np.ndarray:
+    import numpy as np
+
+    halves = np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)[: math.prod(info.shape)]
+    if info.dtype == "int4":
+        halves = (halves.astype(np.int8) ^ 8) - 8
+        return halves.astype(numpy_dtype("int4")).reshape(info.shape)
+    return halves.view(numpy_dtype(info.dtype)).reshape(info.shape)
+
+
+def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
+    """A mapping that holds the tensor, and where in it.
+
+    One mapping a file; a tensor asked for again gets its own, lest it show what was written to the first.
+    """
+    with _lock:
+        stat = path.stat()
+        if info.offset + info.nbytes > stat.st_size:
+            raise _shrunk(path, info)
+        key = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        file = _maps.get(key)
+        if file is None:
+            file = _maps[key] = _map(path, 0, stat.st_size)
+        if info.offset not in file.given:
+            file.given.add(info.offset)
+            return file, info.offset
+        start = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
+        return _map(path, start, info.offset + info.nbytes - start), info.offset - start
+
+
+def _shrunk(path: Path, info: TensorInfo) -> BringupError:
+    end, size = info.offset + info.nbytes, path.stat().st_size
+    return fail(
+        "BU207",
+        f"`{path}` has {size} bytes now, and when its header was read `{info.name}` ended at byte {end}",
+        help="let whatever writes the file finish, then run again",
+        file=str(path),
+    )
+
+
+def _map(path: Path, start: int, size: int) -> _Map:
+    with path.open("rb") as file:
+        if hasattr(mmap, "MAP_PRIVATE"):
+            flags, prot = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            made = _Map(file.fileno(), size, flags=flags, prot=prot, offset=start)
+        else:
+            made = _Map(file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
+    made.given = set()
+    return made

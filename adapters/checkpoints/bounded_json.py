@@ -1,0 +1,142 @@
+"""JSON from strangers: measured before it is parsed, so that no document takes more than a second and 200 MB."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from bringup.adapters.checkpoints.files import opened
+from bringup.diagnostics import fail
+
+MAX_TEXT = 32 << 20  # bytes; the largest published index, Kimi K2's with 207,000 tensors, has 24 MB
+MAX_WIDE = MAX_TEXT // 8  # bytes of a text with characters beyond ASCII: one of them makes a string four times as wide
+MAX_OBJECTS = 114 << 20  # bytes that the parsed objects take beside their characters: 95,000 tensors of a header
+MAX_DEPTH = 64  # objects and lists in one another; a config has 3
+MAX_DIGITS = 400  # of a number; more are read in quadratic time
+
+# What CPython takes for each object, key, list, element and string (of two quotes) at most, while it parses and after.
+WEIGHTS = {b"{": 120, b":": 110, b"[": 72, b",": 48, b'"': 30}
+OTHERS = bytes({*range(256)} - {*b"".join(WEIGHTS)})
+
+
+def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises BU233 for what is no readable file, ValueError as `strict_json`."""
+    with opened(path) as file:
+        made = strict_json(file.read(MAX_TEXT + 1), bulk=bulk)
+    level: list[Any] = [made]
+    for _ in range(deep):
+        level = [inner for outer in level for inner in _members(outer)]
+        if not level:
+            return made
+    raise ValueError(f"nested more than {deep} deep")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json. Raises BU202, and BU233 for what is no readable file."""
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise fail(
+            "BU202",
+            f"`{path}` is not readable as a config: {error}",
+            help="take the file from the model's page again, or give another with --config FILE",
+            file=str(path),
+        ) from None
+
+
+def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dict[str, Any]:
+    """A JSON object. `finite` refuses the words NaN and Infinity, which Python writes and JSON does not know.
+
+    `bulk` is for lists of tensors, whose reader checks every number: it spares calls for each, a third of the time.
+
+    Raises ValueError for all else: bad UTF-8, bad JSON, repeated keys, half characters (lone surrogates), deep
+    nesting, endless numbers, and texts that would take too much memory.
+    """
+    _measure(text)
+    wide, collects = b"\\" in text, gc.isenabled()
+    gc.disable()  # a document has no cycles, and looking for some takes a third of the time
+    try:
+        made = _parsed(text.decode(), _refuse if finite else None, bulk=bulk)
+        if wide:  # only an escape can spell half a character
+            json.dumps(made, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    finally:
+        if collects:
+            gc.enable()
+    if not isinstance(made, dict):
+        raise ValueError(f"a JSON object is wanted, not a {type(made).__name__}")
+    return cast(dict[str, Any], made)
+
+
+def _parsed(text: str, constant: Callable[[str], None] | None, *, bulk: bool) -> Any:
+    if bulk and sys.get_int_max_str_digits():  # else an endless number would be read in endless time
+        with suppress(ValueError):  # what is wrong is told better below
+            made = json.loads(text, parse_float=_float, parse_constant=constant)
+            if _has_keys(made, text.count(":")):  # each has a colon, so none stood twice
+                return made
+    return json.loads(
+        text, object_pairs_hook=_unique_keys, parse_int=_integer, parse_float=_float, parse_constant=constant
+    )
+
+
+def _has_keys(made: Any, wanted: int) -> bool:
+    """Whether the objects of a document have that many keys in all, those in lists left out."""
+    level: list[dict[str, Any]] = [made] if isinstance(made, dict) else []
+    while level and wanted > 0:
+        wanted -= sum(map(len, level))
+        level = [value for each in level for value in each.values() if isinstance(value, dict)] if wanted else []
+    return wanted == 0
+
+
+def _measure(text: bytes) -> None:
+    if len(text) * max(WEIGHTS.values()) <= MAX_OBJECTS:
+        return
+    wide = b"\\" in text and b"\\u" in text  # one byte is looked for in a tenth of the time of two
+    most = MAX_TEXT if text.isascii() and not wide else MAX_WIDE
+    if len(text) > most:
+        more = "" if most == MAX_TEXT else " with characters beyond ASCII"
+        raise ValueError(f"more than {most >> 20} MiB of text{more}")
+    marks = text.translate(None, OTHERS)
+    if sum(marks.count(mark) * weight for mark, weight in WEIGHTS.items()) > MAX_OBJECTS:
+        raise ValueError(f"its {text.count(b','):,} values would take more than {MAX_OBJECTS >> 20} MiB of memory")
+
+
+def _members(value: Any) -> list[Any]:
+    """The objects and lists that stand directly in an object or list."""
+    items: Any = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+    if {dict, list}.isdisjoint(map(type, items)):
+        return []
+    return [item for item in items if isinstance(item, dict | list)]
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"key `{twice}` stands twice in one object")
+    return made
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    made = float(text)
+    if not math.isfinite(made):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return made
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")

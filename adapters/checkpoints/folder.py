@@ -1,0 +1,284 @@
+"""A folder of safetensors files as one set of tensors.
+
+With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in;
+other files (such as `consolidated.safetensors`, the same weights again) are not read. Without one,
+`model.safetensors` is read alone, as transformers does; failing that, every `*.safetensors` file. transformers 5.23
+reads `model.safetensors` also where an index stands beside it (`modeling_utils._get_resolved_checkpoint_files`), so
+that a folder with both is refused.
+
+What is wrong with some of the files does not keep the others from being read: it is among the findings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from bringup.adapters.checkpoints.bounded_json import read_json
+from bringup.adapters.checkpoints.files import refuse_lfs_pointer, some
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+from bringup.shown import short, shown
+from bringup.spec import TensorInfo
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"  # peft's names (peft/utils/constants.py)
+FILE = attrgetter("file")
+NO_FILE = re.compile(r"^\.?\Z|\.\.|[/\\\0]")  # names that lead out of the folder, or to no file
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
+
+
+class Tensors(NamedTuple):
+    """The tensors of a folder, and what is wrong with its files: `sources` are tensors that are absent for it."""
+
+    headers: dict[str, TensorInfo]
+    findings: list[Diagnostic]
+
+
+def read_folder(folder: Path) -> Tensors:
+    """Every tensor of a folder that has safetensors files. Raises BU20x, BU21x where no tensor can be read."""
+    found: Tensors | None = None
+    broken: list[Diagnostic] = []
+    if os.path.lexists(folder / INDEX):  # also what turns out to be no file: nothing else may take its place
+        try:
+            owners = _weight_map(folder / INDEX)
+        except BringupError as error:
+            if not _weights(folder):
+                raise
+            broken += error.findings
+        else:
+            found = _by_index(folder / INDEX, owners)
+    if found is None and os.path.lexists(folder / SINGLE):
+        found = Tensors(read_header(folder / SINGLE), [])
+    found = found or _unindexed(folder)
+    return Tensors(found.headers, [*broken, *found.findings, *_two_sets(folder, found), *_peft(folder)])
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The safetensors files, of which an adapter is none where there are others."""
+    files = sorted(folder.glob("*.safetensors"))
+    return [file for file in files if file.stem != ADAPTER] or files
+
+
+def _unindexed(folder: Path) -> Tensors:
+    """The tensors of every file. Of one that is in several files, the first is taken."""
+    files = _weights(folder)
+    read, findings = _headers(files, {})
+    findings += _lost_numbers(folder, {file.name for file in files})
+    found: dict[str, TensorInfo] = {}
+    for file, infos in read.items():
+        twice = [name for name in infos if name in found]
+        if twice:
+            findings.append(
+                Diagnostic(
+                    code="BU217",
+                    message=f"{some(twice)} of `{file}` also in `{found[twice[0]].file}`, and no {INDEX} says which "
+                    "counts",
+                    help=f"name one file as the checkpoint, or put the model's {INDEX} beside them",
+                    file=str(file),
+                    sources=tuple(twice),
+                )
+            )
+        found |= {name: info for name, info in infos.items() if name not in found}
+    return Tensors(found, findings)
+
+
+def _headers(
+    files: Iterable[Path], owned: Mapping[str, list[str]]
+) -> tuple[dict[Path, dict[str, TensorInfo]], list[Diagnostic]]:
+    """The headers of files, and what is wrong with those that cannot be read. Raises it when none can.
+
+    `owned` are the tensors that an index says are in a file, by its name.
+    """
+    read: dict[Path, dict[str, TensorInfo]] = {}
+    findings: list[Diagnostic] = []
+    for file in files:
+        try:
+            read[file] = read_header(file)
+        except BringupError as error:
+            findings += (_of_file(finding, owned.get(file.name, [])) for finding in error.findings)
+    if findings and not read:
+        raise BringupError(*findings)
+    return read, findings
+
+
+def _of_file(finding: Diagnostic, absent: Iterable[str]) -> Diagnostic:
+    from dataclasses import replace
+
+    return replace(finding, sources=tuple(absent), lost=True)
+
+
+def read_index(path: Path) -> Tensors:
+    """The tensors of the shards that an index names.
+
+    Raises BU214 for what is no index, and what headers raise when none can be read.
+    """
+    return _by_index(path, _weight_map(path))
+
+
+def _by_index(path: Path, owners: Mapping[str, str]) -> Tensors:
+    folder, shards = path.parent, sorted(set(owners.values()))
+    there = set(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
+    missing = [name for name in shards if name not in there or not (folder / name).exists()]
+    findings = [_missing_files(path, owners, missing, len(shards))] if missing else []
+    if len(missing) == len(shards):
+        raise BringupError(*findings)
+    absent = set(missing)
+    owned: dict[str, list[str]] = {}
+    for name, shard in owners.items():
+        owned.setdefault(shard, []).append(name)
+    read, unreadable = _headers((folder / shard for shard in shards if shard not in absent), owned)
+    # an index that was written anew over what was left
+    findings += [*unreadable, *_lost_numbers(folder, set(shards))]
+    found: dict[str, TensorInfo] = {}
+    for infos in read.values():
+        found |= infos
+    named = chain.from_iterable(repeat(file.name, len(infos)) for file, infos in read.items())
+    if len(found) == len(owners) and [*map(owners.get, found)] == [*named]:
+        return Tensors(found, findings)  # as it should be: all are where the index says, and no others
+    excused = {name for finding in findings for name in finding.sources}
+    found, wrong = _sorted_out(path, {n: s for n, s in owners.items() if n not in excused}, read)
+    return Tensors(found, findings + wrong)
+
+
+def _sorted_out(
+    path: Path, owners: Mapping[str, str], read: Mapping[Path, dict[str, TensorInfo]]
+) -> tuple[dict[str, TensorInfo], list[Diagnostic]]:
+    """Each tensor from the shard that the index names, else from the first that has it; and where the two disagree."""
+    holders: dict[str, list[Path]] = {}
+    for file, infos in read.items():
+        for name in infos:
+            holders.setdefault(name, []).append(file)
+    found: dict[str, TensorInfo] = {}
+    wrong: dict[str, list[tuple[str, str]]] = {}  # names, each with where it is
+    for name, files in holders.items():
+        owner = owners.get(name, "")
+        file = next((file for file in files if file.name == owner), files[0])
+        found[name] = read[file][name]
+        if len(files) > 1:
+            where = "in " + " and in ".join(f"`{file.name}`" for file in files)
+            each = ("twice", where) if owner else ("unnamed twice", f"{where}, and the index names neither")
+        elif owner == file.name:
+            continue
+        elif owner:
+            each = "elsewhere", f"not in `{owner}`, where the index says, but in `{file.name}`"
+        else:
+            each = "unnamed", "in the files that it names"
+        wrong.setdefault(each[0], []).append((name, each[1]))
+    for name, shard in owners.items():
+        if name not in holders:
+            wrong.setdefault("nowhere", []).append((name, f"not in `{shard}`, where the index says"))
+    return found, [_disagrees(path, kind, names) for kind, names in wrong.items()]
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """{tensor: file name} of an index."""
+    refuse_lfs_pointer(path)
+    try:
+        raw: Any = read_json(path, bulk=True).get("weight_map")
+    except ValueError as error:
+        raise _bad_index(path, str(error)) from None
+    if not isinstance(raw, dict) or not raw:
+        raise _bad_index(path, "`weight_map` is not an object of file names by tensor")
+    owners = cast("dict[str, str]", raw)
+    if set(map(type, owners.values())) != {str}:
+        name, shard = next(item for item in owners.items() if type(item[1]) is not str)
+        raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
+    for shard in dict.fromkeys(owners.values()):
+        if NO_FILE.search(shard):
+            raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
+    return owners
+
+
+def _lost_numbers(folder: Path, present: set[str]) -> list[Diagnostic]:
+    """BU215 when `x-00001-of-00003.safetensors` has siblings that are not there."""
+    findings: list[Diagnostic] = []
+    for stem, total, end in sorted({match.group(1, 3, 4) for name in present if (match := SHARD.fullmatch(name))}):
+        if int(total) > 10_000:
+            continue
+        wanted = [f"{stem}-{number:05}-of-{total}{end}" for number in range(1, int(total) + 1)]
+        missing = [name for name in wanted if name not in present]
+        if missing:
+            message = f"{len(missing)} of {len(wanted)} numbered files are missing in `{folder}`: {some(missing, 50)}"
+            help = "fetch them into the folder"
+            findings.append(Diagnostic(code="BU215", message=message, help=help, file=str(folder), lost=True))
+    return findings
+
+
+def _missing_files(path: Path, owners: Mapping[str, str], missing: list[str], count: int) -> Diagnostic:
+    folder, absent = path.parent, set(missing)
+    single = folder / SINGLE
+    whole = f"; or, if the index is left over, remove it or name `{single}`" if single.is_file() else ""
+    return Diagnostic(
+        code="BU215",
+        message=f"{len(missing)} of {count} files that `{path}` names are missing: {some(missing, 50)}",
+        help=f"fetch them into `{folder}`{whole}",
+        file=str(path),
+        sources=tuple(name for name, shard in owners.items() if shard in absent),
+    )
+
+
+def _two_sets(folder: Path, found: Tensors) -> list[Diagnostic]:
+    """BU228 where `model.safetensors` stands beside an index that does not name it."""
+    single, index = folder / SINGLE, folder / INDEX
+    if not (single.is_file() and index.is_file()) or any(info.file == single for info in found.headers.values()):
+        return []
+    return [
+        Diagnostic(
+            code="BU228",
+            message=f"`{folder}` has two sets of weights: `{SINGLE}`, and the files that `{INDEX}` names",
+            help="transformers reads the first, other tools the second: remove one, or name the one that is meant, "
+            f"`{single}` or `{index}`",
+            file=str(folder),
+        )
+    ]
+
+
+def _peft(folder: Path) -> list[Diagnostic]:
+    """BU132 where an adapter that peft saved stands beside the model's own weights."""
+    adapter = next((f for end in ("safetensors", "bin") if (f := folder / f"{ADAPTER}.{end}").is_file()), None)
+    if adapter is None or not (folder / ADAPTER_CONFIG).is_file() or adapter in _weights(folder):
+        return []
+    return [
+        Diagnostic(
+            code="BU132",
+            message=f"`{adapter}` holds an adapter that peft saved, and nothing applies it",
+            help="merge it into the model (peft: `merge_and_unload()`) and save that; to leave it out, move the "
+            "adapter to another folder",
+            file=str(adapter),
+        )
+    ]
+
+
+def _bad_index(path: Path, why: str) -> BringupError:
+    help = "fetch the index again"
+    return fail("BU214", f"`{path}` is not a valid index: {why}", help=help, file=str(path))
+
+
+def _disagrees(path: Path, kind: str, places: list[tuple[str, str]]) -> Diagnostic:
+    """One finding for all tensors of a kind of disagreement; it says where the first of them is."""
+    names, where = tuple(name for name, _ in places), places[0][1]
+    verb = "is" if len(names) == 1 else "are"
+    if kind == "unnamed":
+        return Diagnostic(
+            code="BU216",
+            severity=Severity.WARNING,
+            message=f"`{path}` does not name {some(names)}, which {verb} {where}",
+            help="tools that go by the index do not load what it leaves out: write it anew (transformers' "
+            "save_pretrained does)",
+            file=str(path),
+        )
+    again = "the index and the files come from different revisions; fetch both again"
+    return Diagnostic(
+        code="BU217" if kind == "twice" else "BU216",
+        message=f"`{path}` and the files disagree: {some(names)} {verb} {where}",
+        help="tools differ in which one they load: remove the others" if kind == "twice" else again,
+        file=str(path),
+        sources=names,
+    )

@@ -1,0 +1,80 @@
+"""Arrays in memory as a checkpoint: numpy's, ml_dtypes', and torch tensors (torch is not imported)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.diagnostics import BringupError, fail
+from bringup.spec import DTYPES, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict") -> Checkpoint:
+    """Each read gives a copy, so that the arrays handed in never change. Raises BU241."""
+    headers = {name: _header(name, value) for name, value in weights.items()}
+    provenance = {"source": source, "bytes": sum(info.nbytes for info in headers.values())}
+
+    def read(info: TensorInfo) -> np.ndarray:
+        from bringup.adapters.checkpoints.arrays import aligned
+
+        out = aligned(info.shape, info.dtype)
+        value = weights[info.name]
+        try:
+            out[...] = _from_torch(info, value) if hasattr(value, "detach") else value
+        except (TypeError, ValueError, RuntimeError) as error:  # what is no array though it has a shape and a dtype
+            raise _bad(info.name, str(error).strip().partition("\n")[0]) from error
+        return out
+
+    return Checkpoint(
+        source=source, format="dict", headers=headers, config=dict(config), read=read, provenance=provenance
+    )
+
+
+def _header(name: str, value: Any) -> TensorInfo:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  users' dicts are not typed
+        raise _bad(str(name), "its name is not a string")
+    if not hasattr(value, "dtype") or not _has_shape(value):
+        raise _bad(name, f"it is a {type(value).__name__}, neither an array nor a tensor")
+    layout = str(getattr(value, "layout", "torch.strided")).removeprefix("torch.")  # torch.sparse_coo, …
+    if layout != "strided":
+        raise _bad(name, f"it is a torch tensor with the layout {layout}; take `tensor.to_dense()`")
+    if hasattr(value, "mask") and hasattr(value, "filled"):
+        raise _bad(name, "it is a masked array; take `array.filled(…)`")
+    dtype = str(value.dtype).removeprefix("torch.")
+    dtype = getattr(value.dtype, "name", dtype)  # numpy writes a foreign byte order into str()
+    if dtype not in DTYPES or DTYPES[dtype].block:
+        known = ", ".join(key for key in DTYPES if not DTYPES[key].block)
+        raise _bad(name, f"its dtype is `{dtype}`; known: {known}")
+    shape = tuple(int(size) for size in value.shape)
+    width = -(-DTYPES[dtype].bits // 8)
+    return TensorInfo(name, dtype, shape, nbytes=math.prod(shape) * width)
+
+
+def _has_shape(value: Any) -> bool:
+    """A nested tensor of torch has none, and says so with a RuntimeError."""
+    try:
+        return all(hasattr(size, "__index__") for size in value.shape)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:
+    """A tensor's bits; numpy has no bfloat16 of its own, so they pass as bytes."""
+    from bringup.adapters.checkpoints.arrays import numpy_dtype
+
+    if tensor.device.type == "meta":
+        raise _bad(info.name, "it is a torch tensor on the meta device: it has no values")
+    torch = sys.modules["torch"]  # there is a tensor, so somebody imported it
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().view(numpy_dtype(info.dtype)).reshape(info.shape)
+
+
+def _bad(name: str, why: str) -> BringupError:
+    help = "give numpy arrays or torch tensors by name"
+    return fail("BU241", f"weight `{name}` cannot be read: {why}", help=help, sources=(name,))

@@ -1,0 +1,182 @@
+"""A dialect: how llama.cpp writes a family's config and weights in GGUF files, and which family a file is of.
+
+The dialect of a family of ours is `dialect` in adapters/dialects/FAMILY.py; another's is given by `Family(dialect=…)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+from bringup.adapters.checkpoints.gguf_rope import PREFIX, rope_scaling
+from bringup.adapters.planning.adapter import Adapter
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.graphs.registry import Family, families
+from bringup.shown import short
+
+# What nearly every decoder's config.json calls llama.cpp's hyperparameters.
+DECODER: Mapping[str, str] = {
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "context_length": "max_position_embeddings",
+    "rope.freq_base": "rope_theta",
+    "vocab_size": "vocab_size",
+}
+SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.head_count", "context_length")
+EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+# What converters write beside a model's hyperparameters, and what changes no number.
+SILENT = frozenset({"tensor_data_layout"})
+HELP = "docs/adding-a-model.md says how to write one, under `GGUF`"
+
+
+def _no_more(hyper: Hyperparameters) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One family in GGUF.
+
+    `names` are the values of `general.architecture` that it has; where other families have them too, `when` says which
+    file is this one's. `architecture` is what its config.json has under `architectures`.
+
+    `words` are hyperparameters, without the architecture's name in front, and config.json's keys for them; None stands
+    for one that `more` reads, or that changes no number. A number of 0 says that there is none. A hyperparameter
+    without a word is given to the family's config under its own name (`llama.logit_scale`), which refuses it. `fixed`
+    are keys of config.json that GGUF has no word for, as llama.cpp computes them. `more` gives the keys that follow
+    from several hyperparameters or from tensors.
+
+    `table` makes the adapter from the family's config: parameters from tensors by llama.cpp's names.
+    """
+
+    names: tuple[str, ...]
+    architecture: str
+    table: Callable[[Any], Adapter]
+    words: Mapping[str, str | None] = field(default_factory=lambda: DECODER)
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    more: Callable[[Hyperparameters], Mapping[str, Any]] = _no_more
+    when: Callable[[Hyperparameters], bool] = lambda hyper: True
+
+    def serves(self, hyper: Hyperparameters) -> bool:
+        """Whether a file is this family's."""
+        return hyper.architecture in self.names and self.when(hyper)
+
+    def config(self, hyper: Hyperparameters) -> dict[str, Any]:
+        """A file's metadata in the words of a config.json. Raises BU224 where a size is missing."""
+        self._check_needed(hyper)
+        own = self._complete(hyper.values)
+        config: dict[str, Any] = {
+            "architectures": [self.architecture],
+            **self.fixed,
+            "vocab_size": hyper.vocab,
+            "tie_word_embeddings": "output.weight" not in hyper.tensors,
+        }
+        config |= {
+            word: own[key] for key, word in self.words.items() if word and (own.get(key) or own.get(key) is False)
+        }
+        rope = "rope.freq_base" in self.words
+        if rope and (scaling := rope_scaling(hyper, own["rope.freq_base"])):
+            config["rope_scaling"] = scaling
+        known = self.words.keys() | SILENT | self._implied(own)
+        rest = {key: value for key, value in own.items() if key not in known and not (rope and key.startswith(PREFIX))}
+        rest = {f"{hyper.architecture}.{key}": value for key, value in rest.items()}
+        return config | dict(self.more(hyper)) | dict(hyper.tokens) | rest
+
+    def _check_needed(self, hyper: Hyperparameters) -> None:
+        own = hyper.values
+        wrong = [key for key in SIZES if key in self.words and (type(own.get(key)) is not int or own[key] < 1)]
+        wrong += [key for key in EPSILONS if key in self.words and type(own.get(key)) is not float]
+        if wrong:
+            keys = ", ".join(f"`{hyper.architecture}.{key}`" for key in wrong)
+            raise fail(
+                "BU224",
+                f"`{hyper.path}` needs a number in its metadata under {keys}",
+                help="convert the model again, or add the keys with gguf-set-metadata (package gguf)",
+                file=str(hyper.path),
+            )
+
+    def _complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """With what llama.cpp takes for keys that are absent, or 0 (`llama-model.cpp`, `load_hparams`)."""
+        defaults: dict[str, Any] = {"rope.freq_base": 10000.0}
+        if "attention.head_count" in self.words and "embedding_length" in self.words:  # whole numbers: they are needed
+            heads = values["attention.head_count"]
+            defaults["attention.head_count_kv"] = heads
+            defaults["attention.key_length"] = values["embedding_length"] // heads
+        absent = {key: value for key, value in defaults.items() if key in self.words and not values.get(key)}
+        return {**values, **absent}
+
+    def _implied(self, own: Mapping[str, Any]) -> set[str]:
+        """Widths that only repeat a head's."""
+        width = own.get("attention.key_length")
+        return {key for key in ("rope.dimension_count", "attention.value_length") if width and own.get(key) == width}
+
+
+def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
+    """A family's dialect, if it has one. Raises BU227 where the file is not of it, BU004 where it is none."""
+    found = family.load("dialect")
+    if found is None:
+        return None
+    if not isinstance(found, Dialect):
+        said = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
+        raise fail("BU004", said, help=HELP)
+    if found.serves(hyper):
+        return found
+    other = family_of(hyper)
+    name, known = short(hyper.architecture), ", ".join(f"`{name}`" for name in found.names)
+    read = "others of that name" if hyper.architecture in found.names else known
+    raise fail(
+        "BU227",
+        f"`{hyper.path}` has GGUF architecture `{name}`; the dialect of `{family.name}` reads {read}",
+        help=f"did you mean the model `{other.name}`?" if other else HELP,
+        file=str(hyper.path),
+    )
+
+
+def family_of(hyper: Hyperparameters) -> Family | None:
+    """The family whose dialect a file is in, if there is one. Raises BU126 when several packages offer one."""
+    served: list[Family] = []
+    for family in families():
+        dialect = family.load("dialect")
+        if isinstance(dialect, Dialect) and dialect.serves(hyper):
+            if family.built_in:
+                return family
+            served.append(family)
+    if len(served) > 1:
+        named = " and ".join(f"`{family.name}`" for family in served)
+        raise fail("BU126", f"several families serve `{short(hyper.architecture)}`: {named}", help="name one as MODEL")
+    return served[0] if served else None
+
+
+def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupError:
+    """BU227 for a family that has none, BU125 where no family is like the file's architecture."""
+    name = hyper.architecture
+    known = {plain(family.name): family for family in families()}
+    family = family or known.get(plain(name))
+    if family is not None:
+        where = f"adapters/dialects/{family.name}.py" if family.built_in else "Family(dialect=…)"
+        return fail(
+            "BU227",
+            f"`{hyper.path}` is a GGUF file of architecture `{short(name)}`, and `{family.name}` has no GGUF dialect",
+            help=f"write {where}: the words of its config and a table of its tensors; {HELP}",
+            file=str(hyper.path),
+        )
+    spoken = [name for family in families() if (dialect := family.load("dialect")) for name in dialect.names]
+    read = ", ".join(f"`{name}`" for name in dict.fromkeys(spoken))
+    return fail(
+        "BU125",
+        f"no graph serves GGUF architecture `{short(name)}`; those that are read: {read}",
+        help=did_you_mean(name, spoken) or "docs/adding-a-model.md shows how to add a model, and its GGUF dialect",
+        file=str(hyper.path),
+    )
+
+
+def plain(name: str) -> str:
+    """A name as llama.cpp and transformers both spell it: `qwen3moe` and `qwen3_moe`."""
+    return "".join(char for char in name.lower() if char.isalnum())

@@ -1,0 +1,71 @@
+"""What rules leave of a checkpoint: dropped with a reason, or read by nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bringup.adapters.algebra.pattern import closed, match
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Drop
+from bringup.adapters.planning.problems import Problem
+
+Numbers = tuple[str, ...]  # what a drop's closed variables stand for
+
+
+@dataclass(slots=True)
+class Aside:
+    """By tensor, the drop that means it; those of which a drop means what rules leave; those that nothing means."""
+
+    dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
+    cut: dict[str, Drop] = field(default_factory=dict[str, Drop])
+    unread: list[str] = field(default_factory=list[str])
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+
+def set_aside(wanted: Container[str], drops: Iterable[Drop], names: Names) -> Aside:
+    """What becomes of tensors that no rule wants. Drops that meet fewer or more than they expect are problems."""
+    aside, loose = Aside(), list(names.items(but=wanted))
+    for drop in drops:
+        variables = sorted(closed(drop.pattern))
+        counts: dict[Numbers, int] = {}
+        named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
+        if named and named.name in wanted and drop.means(drop.pattern, names) is not None:
+            aside.cut.setdefault(named.name, drop)
+        for name, info in loose:
+            bindings = drop.means(name, names)
+            if bindings is None:
+                continue
+            aside.dropped.setdefault(info.name, drop)
+            key = tuple(bindings[variable] for variable in variables)
+            counts[key] = counts.get(key, 0) + 1
+        for key in _layers(drop.pattern, names) if drop.expect[0] else ():
+            counts.setdefault(key, 0)
+        aside.problems += _miscounted(drop, variables, counts)
+    aside.unread += (info.name for _, info in loose if info.name not in aside.dropped)
+    return aside
+
+
+def _miscounted(drop: Drop, variables: list[str], counts: Mapping[Numbers, int]) -> Iterator[Problem]:
+    """BU111, once for each wrong count."""
+    least, most = drop.expect
+    wrong: dict[int, list[Numbers]] = {}
+    for key, count in counts.items():
+        if not least <= count <= most:
+            wrong.setdefault(count, []).append(key)
+    expected = f"{least} to {most}" if least < most else f"{least}"
+    for count, keys in wrong.items():
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        first = min(keys, key=lambda key: [(len(value), value) for value in key])
+        where = f" for {', '.join(map('='.join, zip(variables, first, strict=True)))}{more}" if variables else ""
+        said = f"drop `{drop.pattern}` ({drop.why}) meets {count} tensors{where}, expects {expected}"
+        yield Problem(code="BU111", rule=drop, expected=expected, actual=str(count), message=said)
+
+
+def _layers(pattern: str, names: Names) -> set[Numbers]:
+    """The layers in which a drop's tensors could be: those of any tensor that begins as the pattern does."""
+    head, hole, _ = pattern.partition("}")
+    if not hole or closed(pattern) != closed(head + hole):
+        return {()}
+    found = (match(f"{head}}}.{{rest:**}}", name) for name, _ in names.items())
+    return {tuple(bindings[variable] for variable in sorted(closed(pattern))) for bindings in found if bindings}

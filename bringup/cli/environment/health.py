@@ -1,0 +1,169 @@
+"""What `bringup doctor` finds out about bringup itself, the packages beside it, and the places it writes to."""
+
+from __future__ import annotations
+
+import locale
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import requires
+from importlib.util import find_spec
+from pathlib import Path
+
+from bringup import __version__
+from bringup.cli.environment.packages import PACKAGES, Package, installed
+from bringup.render.words import size
+
+MAIN_JOB, BESIDE = "error", "warning"  # what is wrong stops compile and run; or something beside them
+ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
+_MOST_FILES = 20_000  # of a cache whose size is told
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line; with a problem, what to do about it and how much it weighs."""
+
+    name: str
+    value: str
+    problem: str = ""
+    fix: str = ""
+    weight: str = BESIDE
+
+    def as_json(self) -> dict[str, str]:
+        return {"severity": self.weight, "message": self.problem, "fix": self.fix}
+
+
+def itself() -> Iterator[Fact]:
+    """bringup, Python, the words it may print."""
+    yield Fact("bringup", __version__)
+    yield Fact("python", f"{platform.python_version()} on {platform.platform()}")
+    encoding = locale.getpreferredencoding(do_setlocale=False)
+    wrong = "" if encoding.lower().replace("-", "") == "utf8" else f"the locale's encoding is {encoding}, not UTF-8"
+    yield Fact("locale", encoding, wrong, "export LC_ALL=C.UTF-8")
+    package = Path(__file__).parents[2]
+    lost = [name for name in ("graphs", "adapters", "compile") if find_spec(f"bringup.{name}") is None]
+    if lost:
+        text = f"`bringup.{lost[0]}` is not there: the installation is incomplete"
+        yield Fact("checkout", str(package.parent), text, "pip install --force-reinstall --no-deps bringup", MAIN_JOB)
+    elif (package.parent / "pyproject.toml").is_file():
+        links = [package / name for name in ("graphs", "adapters", "compile")]
+        wrong = next((f"`{link}` is no link to a folder" for link in links if not link.is_dir()), "")
+        fix = f"git -C {package.parent} config core.symlinks true && git -C {package.parent} checkout -- bringup"
+        yield Fact("checkout", str(package.parent), wrong, fix)
+
+
+def packages() -> Iterator[Fact]:
+    """Versions, without importing anything."""
+    tested = _tested()
+    for package in PACKAGES:
+        found, wanted = installed(package.name), tested.get(_canonical(package.name), "")
+        weight = MAIN_JOB if package.extra in ("", "compile") and not package.optional else BESIDE
+        if not found:
+            told = "" if package.optional else f"`{package.name}` is not installed"
+            yield Fact(package.name, f"missing; {package.install}", told, package.install, weight)
+        elif not _is_there(package):
+            fix = f"pip install --force-reinstall '{package.name}=={found}'"
+            yield Fact(package.name, found, f"`{package.name}` is installed, but its files are gone", fix, weight)
+        else:
+            wrong = "" if _fits(found, wanted) else f"`{package.name}` is {found}; bringup is tested with {wanted}"
+            yield Fact(package.name, found, wrong, f"pip install '{package.name}{wanted}'", weight)
+
+
+def _is_there(package: Package) -> bool:
+    try:
+        return find_spec(package.module) is not None  # of `iree.compiler` it imports `iree`, which is a bare folder
+    except ModuleNotFoundError:
+        return False
+
+
+def _tested() -> dict[str, str]:
+    """The versions that bringup asks for: {`torch`: `<2.14,>=2.11`}. A checkout's pyproject.toml is never stale."""
+    pyproject = Path(__file__).parents[3] / "pyproject.toml"
+    if pyproject.is_file():
+        import tomllib
+
+        project = tomllib.loads(pyproject.read_text("utf-8"))["project"]
+        texts = [*project["dependencies"], *(t for extra in project["optional-dependencies"].values() for t in extra)]
+    else:
+        texts = requires("bringup") or []
+    wanted = (re.match(r"([\w.-]+)\s*([^;\[]*)", text) for text in texts)
+    return {_canonical(found[1]): found[2].strip() for found in wanted if found}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _fits(version: str, wanted: str) -> bool:
+    """Whether a version meets `>=2.11,<2.14`, `==3.13.0`. A local part (+cpu) does not count."""
+    have = _numbers(version.partition("+")[0])
+    for condition in filter(None, wanted.split(",")):
+        operator, number = re.match(r"\s*([<>=!~]*)\s*(.*)", condition).groups()  # type: ignore[union-attr]
+        limit = _numbers(number)
+        size = max(len(have), len(limit))
+        ours, theirs = (numbers + (0,) * (size - len(numbers)) for numbers in (have, limit))
+        holds = {">=": ours >= theirs, "<": ours < theirs, "==": ours == theirs, ">": ours > theirs}
+        if not (holds | {"<=": ours <= theirs, "!=": ours != theirs}).get(operator, True):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.match(r"[\d.]*", version)[0].split(".") if number)  # type: ignore[index]
+
+
+def places() -> Iterator[Fact]:
+    """Folders that are written to: their size, whether they can be written, and how much room there is."""
+    from bringup.adapters.sources.cache_dirs import cache_folder, hub_cache
+
+    yield _place("cache", cache_folder("").resolve(), "set XDG_CACHE_HOME to a folder of yours")
+    yield _place("hugging face cache", hub_cache(), "set HF_HOME to a folder of yours")
+    yield _place("temporary files", Path(tempfile.gettempdir()), "set TMPDIR to a folder of yours", MAIN_JOB)
+    yield _place("working directory", Path.cwd(), "change to a folder of yours, or write elsewhere with -o")
+
+
+def _place(name: str, folder: Path, fix: str, weight: str = BESIDE) -> Fact:
+    from bringup.system.os_errors import free_bytes
+
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = free_bytes(existing)
+    told = f"{folder} ({_held(folder)}{'' if free is None else f', {size(free)} free'})"
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Fact(name, told, f"`{existing}` cannot be written to", fix, weight)
+    if free is not None and free < ROOM:
+        return Fact(name, told, f"`{existing}` has {size(free)} free", "free some space: `bringup cache rm`, `df -h`")
+    return Fact(name, told)
+
+
+def _held(folder: Path) -> str:
+    """How much lies in a folder that is ours to count."""
+    if not folder.is_dir():
+        return "not there yet"
+    if folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        return "there"
+    total, count = 0, 0
+    for here, _, files in os.walk(folder):
+        total += sum(os.lstat(os.path.join(here, name)).st_size for name in files)  # noqa: PTH118
+        count += len(files)
+        if count > _MOST_FILES:
+            return f"more than {size(total)}"
+    return size(total)
+
+
+def hub() -> Iterator[Fact]:
+    """Whether the Hugging Face hub may be asked, and with a token; the token itself is never told."""
+    flags = [
+        name
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+    ]
+    yield Fact("offline", f"yes, by {flags[0]}" if flags else "no")
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    stored = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    by = "HF_TOKEN" if os.environ.get("HF_TOKEN") else str(stored) if stored.is_file() else ""
+    yield Fact("hugging face token", f"present, by {by}" if by else "none (only gated and private models need one)")
+    yield Fact("colour", "yes" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else "no")

@@ -1,0 +1,1 @@
+"""Errors of a command: exit codes, crash reports, and whose code failed."""

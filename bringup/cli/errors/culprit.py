@@ -1,0 +1,59 @@
+"""Whose code raised an error: bringup's, or a file that the user gave it."""
+
+from __future__ import annotations
+
+import traceback
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from bringup import plugins
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.installed import is_installed
+from bringup.spec import Site
+
+
+def of_user_code(error: BaseException) -> BringupError | None:
+    """BU026 with the last line of a model file, an adapter file or a plugin that the error came through."""
+    site = _last_line(error)
+    if site is None:
+        return None
+    said = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    help = "correct the file; `bringup -v …` shows how it came to that line"
+    message = f"`{Path(site.file).name}` fails when it is run: {said}"
+    return BringupError(Diagnostic(code="BU026", message=message, where=site, help=help))
+
+
+def _last_line(error: BaseException) -> Site | None:
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename, ""):
+        return Site(error.filename, error.lineno or 1)
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if _is_users(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
+            return Site(frame.f_code.co_filename, line)
+    return None
+
+
+@cache
+def _is_users(file: str, module: str) -> bool:
+    """Whether a file is neither bringup's, nor Python's, nor an installed package's that is no plugin."""
+    path = Path(file).resolve()
+    if not path.is_file() or any(path.is_relative_to(folder) for folder in _ours()):
+        return False
+    if module.partition(".")[0] in _plugins():
+        return True
+    return not is_installed(path)
+
+
+@cache
+def _ours() -> set[Path]:
+    """Where bringup's own files are."""
+    specs = [find_spec(f"bringup.{name}") for name in ("graphs", "adapters", "compile")]
+    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    return {Path(folder).resolve() for folder in [Path(__file__).parents[2], *folders]}
+
+
+@cache
+def _plugins() -> set[str]:
+    points = [*plugins.points(plugins.MODELS), *plugins.points(plugins.READERS)]
+    return {plugins.module_of(point).partition(".")[0] for point in points}

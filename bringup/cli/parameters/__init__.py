@@ -1,0 +1,1 @@
+"""Options, arguments and outputs that commands share."""

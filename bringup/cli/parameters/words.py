@@ -1,0 +1,76 @@
+"""Kinds of words on the command line: what they may be, and what a shell offers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from bringup.arguments import choice
+from bringup.cli.parameters.usage import named
+
+SCHEMES = ("hf://", "pypi:", "dummy")
+
+
+class OneOf(click.Choice[str]):
+    """One of a few words. Another is BU024, with the one that was meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return choice(named(param) if param else "this option", value, [str(word) for word in self.choices])
+
+
+class Word(click.ParamType[str]):
+    """A word that a shell completes from a list; with `files`, from the names of files and folders as well."""
+
+    name = "text"
+
+    def __init__(self, listed: Callable[[], Iterable[str]], *, files: str = "") -> None:
+        self.listed = listed
+        self.files = files
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
+        kinds = [CompletionItem(incomplete, type=self.files)] if self.files else []
+        return kinds + [CompletionItem(word) for word in self.listed() if word.startswith(incomplete)]
+
+
+class Bundle(click.Path):
+    """A folder that `compile` made; of the folders here a shell offers the bundles, else every folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
+        manifests = Path().glob(f"{incomplete}*/manifest.json") if not Path(incomplete).is_absolute() else ()
+        found = [CompletionItem(str(manifest.parent)) for manifest in sorted(manifests)]
+        return found or [CompletionItem(incomplete, type="dir")]
+
+
+def _models() -> Iterable[str]:
+    from bringup.graphs.registry import PRESETS, families
+
+    return dict.fromkeys([*PRESETS, *(family.name for family in families())])
+
+
+def _targets() -> Iterable[str]:
+    from bringup.compile.targets.target import TARGETS
+
+    return TARGETS
+
+
+def _codes() -> Iterable[str]:
+    from bringup.codes import titles
+
+    return [word for pair in titles().items() for word in pair]
+
+
+MODEL = Word(_models, files="file")
+TARGET = Word(_targets)
+CODE = Word(_codes)
+CHECKPOINT = Word(lambda: SCHEMES, files="file")
+BUNDLE = Bundle()

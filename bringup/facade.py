@@ -1,0 +1,23 @@
+"""Public names of a package whose modules are imported when a name is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def public_names(homes: Mapping[str, str]) -> list[str]:
+    """The names of {module: its names, separated by spaces}, sorted."""
+    return sorted(name for names in homes.values() for name in names.split())
+
+
+def lazy_import(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package: each name of `homes` is taken from its module, which lies in the package."""
+    modules = {name: f"{package}.{home}" for home, names in homes.items() for name in names.split()}
+
+    def getattr_(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module `{package}` has no attribute `{name}`")
+        return getattr(import_module(modules[name]), name)
+
+    return getattr_

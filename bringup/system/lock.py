@@ -1,0 +1,97 @@
+"""One writer at a time for each place, for as long as its process lives.
+
+The lock is flock(2) on a file beside the place: the kernel lets go of it however a process ends, so that what a lock's
+holder left behind is known to be dead. The file's text names the holder, for those who wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+from bringup.progress import Progress
+from bringup.system.os_errors import refused
+from bringup.system.signals import undisturbed
+
+_LONGEST = 200  # bytes of a name, so that the names made from it stay below the 255 of most file systems
+
+
+def beside(place: Path, what: str) -> Path:
+    """The hidden name beside `place` that its writer uses for `what`: `.gpt2.bundle.lock`."""
+    name = place.name.encode("utf-8", "surrogateescape")[:_LONGEST].decode("utf-8", "ignore")
+    return place.with_name(f".{name}.{what}")
+
+
+@contextmanager
+def locked(place: Path, progress: Progress) -> Generator[None]:
+    """The sole right to write at `place`. Waits for a process that has it, and tells of that once. Raises BU013."""
+    path = beside(place, "lock")
+    try:
+        descriptor = _acquired(path, place, progress)
+    except OSError as error:
+        raise refused(error, place.parent) or _unlockable(error, place) from error
+    try:
+        yield
+    finally:
+        with undisturbed():
+            path.unlink(missing_ok=True)  # while it is held: who waits sees that it is another file now
+            os.close(descriptor)
+
+
+def _acquired(path: Path, place: Path, progress: Progress) -> int:
+    """The descriptor of the lock file, locked."""
+    told = False
+    while True:
+        held = False
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            held = _taken(descriptor)
+            if not held:
+                if not told:
+                    progress.warn(_waiting(descriptor, place))
+                told = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                held = True
+            if _lies_at(descriptor, path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+                return descriptor
+        except BaseException:
+            if held:
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder had removed it: begin again with the file that is there now
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lies_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _waiting(descriptor: int, place: Path) -> Diagnostic:
+    holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"
+    message = f"waiting for the lock of `{place}`: {holder} compiles to the same place"
+    return Diagnostic(code="BU013", message=message, severity=Severity.NOTE, help="-o chooses another place")
+
+
+def _unlockable(error: OSError, place: Path) -> BringupError:
+    if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):
+        message = f"the file system of `{place}` has no locks: {error.strerror}"
+        return fail("BU013", message, help="choose a place on another file system with -o")
+    return fail("BU901", f"cannot write beside `{place}`: {error.strerror}")

@@ -1,0 +1,1 @@
+"""Bundles on disk: manifest, weights, tokenizer, and the key of all inputs."""

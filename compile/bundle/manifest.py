@@ -1,0 +1,134 @@
+"""What a bundle's manifest has to hold before anything in it is used: a bundle may come from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from bringup.adapters.checkpoints.bounded_json import MAX_DEPTH, read_json
+from bringup.adapters.checkpoints.files import opened
+from bringup.diagnostics import fail
+from bringup.spec import DTYPES
+
+MOST = 1 << 31  # of tokens, blocks and sizes
+
+# A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
+TENSOR = {"name": str, "shape": [int], "dtype": str}
+CALL = {"function": str, "prefix": str, "inputs": [int]}
+ENTRY = {
+    "name": str,
+    "num_tokens": int,
+    "num_sequences": int,
+    "calls": [CALL],
+    "outputs": {"*": int},
+    "inputs": [TENSOR],
+}
+FORM: dict[str, Any] = {
+    "target": str,
+    "asked_model": (str, None),
+    "model": str,
+    "adapter": (str, None),
+    "allow": ({"*": str}, None),
+    "dtype": str,
+    "max_seq_len": int,
+    "vocab_size": int,
+    "recompute_lengths": [int],
+    "weights": str,
+    "provenance": {"source": str},
+    "config": dict,
+    "aliases": {"*": str},
+    "files": {"*": str},
+    "interface": {
+        "functions": [{"name": str, "weights": [str], "states": [str]}],
+        "entries": [ENTRY],
+        "weights": [TENSOR],
+        "states": [TENSOR],
+        "max_blocks": int,
+        "all_logits": bool,
+    },
+}
+WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", None: "null"}
+
+
+def read_form(path: Path, schema: int) -> dict[str, Any]:
+    """A manifest of this schema. Raises ValueError for what it lacks or says wrongly, BU233 when it is no file."""
+    manifest = read_json(path, deep=MAX_DEPTH + 1)  # one more than the config in it
+    if type(manifest.get("schema")) is not int or manifest["schema"] != schema:
+        raise ValueError(f"its manifest has another schema than {schema}")
+    for wrong in chain(_misfits(manifest, FORM, ""), _nonsense(manifest)):
+        raise ValueError(f"in its manifest, {wrong}")
+    return manifest
+
+
+@contextmanager
+def program_of(bundle: Path) -> Generator[None]:
+    """Loads a bundle's program in this block. Raises BU603 when its files are no program."""
+    try:
+        for path in (bundle / "programs").glob("*.pt2"):
+            with opened(path) as file:
+                if file.read(2) != b"PK":  # torch would print its tracebacks
+                    raise ValueError(f"`{path.name}` is not what torch.export saves")
+        yield
+    except (OSError, ValueError, RuntimeError, LookupError) as error:
+        said = str(error).partition("\n")[0]
+        help = "compile it again"
+        raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {said}", help=help) from error
+
+
+def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:
+    """What does not have its form."""
+    if isinstance(form, tuple):
+        forms = cast("tuple[Any, ...]", form)
+        if all(list(_misfits(value, one, place)) for one in forms):
+            yield from _misfits(value, forms[0], place)
+    elif isinstance(form, list) and type(value) is list:
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _misfits(item, form[0], f"{place}[{index}]")
+    elif isinstance(form, dict) and type(value) is dict:
+        given, named = cast("dict[str, Any]", value), cast("dict[str, Any]", form)
+        whole = dict.fromkeys(given, named["*"]) if "*" in named else named
+        for key, inner in whole.items():
+            yield from _misfits(given.get(key), inner, f"{place}.{key}" if place else key)
+    elif value is not None if form is None else type(value) is not form:
+        wanted = "a list" if isinstance(form, list) else "an object" if isinstance(form, dict) else WORDS[form]
+        yield f"`{place}` is not {wanted}"
+
+
+def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What has its form and can still not be used."""
+    interface = manifest["interface"]
+    counts = {key: manifest[key] for key in ("max_seq_len", "vocab_size")} | {"max_blocks": interface["max_blocks"]}
+    counts |= {f"num_tokens of {entry['name']}": entry["num_tokens"] for entry in interface["entries"]}
+    yield from (f"`{key}` is {count}" for key, count in counts.items() if not 1 <= count < MOST)
+    for name in manifest["files"]:
+        if not _inside(name):
+            yield f"`files` names `{name}`, which is not in the bundle"
+    inputs = (tensor for entry in interface["entries"] for tensor in entry["inputs"])
+    for tensor in (*interface["weights"], *interface["states"], *inputs):
+        if DTYPES.get(tensor["dtype"]) is None or DTYPES[tensor["dtype"]].block:
+            yield f"`{tensor['name']}` has dtype `{tensor['dtype']}`"
+        if not all(0 <= size < MOST for size in tensor["shape"]):
+            yield f"`{tensor['name']}` has an impossible shape"
+    functions = {function["name"] for function in interface["functions"]}
+    yield from (f"a function is called `{name}`" for name in functions if "/" in name or not _inside(name))  # its file
+    for entry in interface["entries"]:
+        unknown = [call["function"] for call in entry["calls"] if call["function"] not in functions]
+        yield from (f"`{entry['name']}` calls `{name}`, which is not there" for name in unknown)
+        if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
+            yield f"`{entry['name']}` has a call with a negative input"
+        if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
+            yield f"`{entry['name']}` does not give logits"
+    sizes = {entry["name"]: entry["num_tokens"] for entry in interface["entries"]}
+    prefills = [name for name, size in sizes.items() if size > 1 and name == f"prefill_{size}"]
+    if sizes.get("decode") != 1 or len(prefills) != len(interface["entries"]) - 1 or not prefills:
+        yield "the entry points are not `decode` and one `prefill_N` for each length N"
+
+
+def _inside(name: str) -> bool:
+    """Whether a path leads to a place in its folder."""
+    path = PurePosixPath(name)
+    safe = not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return safe and 0 < len(path.parts) < 10 and all(len(part.encode()) < 256 for part in path.parts)

@@ -1,0 +1,104 @@
+"""Weights that another bundle already has: linked, not made again. The store keeps where they lie, not their bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bringup.compile.bundle.contents import write_weights
+from bringup.compile.cache.file_identity import State, state_of
+from bringup.compile.cache.store import Inputs, Store
+from bringup.compile.job import Job
+from bringup.diagnostics import Diagnostic
+from bringup.progress import Stage
+from bringup.system.atomic import remember, sha256
+
+KIND = "weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Weights at their place: `told` says how they came there, `inputs` is None when nobody should link them."""
+
+    told: str
+    inputs: Inputs | None
+    digest: str
+    seconds: float
+    warnings: Sequence[Diagnostic] = ()
+
+    def keep(self, store: Store, file: Path) -> None:
+        """Remembers where they are, once they lie where they will stay."""
+        if self.inputs:
+            file = file.resolve()
+            kept = json.dumps({"path": str(file), "state": _state(file), "digest": self.digest}).encode()
+            store.put(KIND, self.inputs, kept, what=f"weights of {file.parent.name}", seconds=self.seconds)
+
+
+def place_weights(
+    job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage, *, verified: bool = False
+) -> Placed:
+    """Links the weights that were made from these inputs, or writes them. `stage` hears the share that is written.
+
+    Weights whose file was touched since, by a link to it too, are read and compared with their digest before they are
+    linked; with `verified`, all are.
+    """
+    start = time.perf_counter()
+    if inputs and (digest := _link(store, inputs, place, verified=verified)):
+        told = f"weights, {_megabytes(place)}, shared with the bundle that has them"
+        return Placed(told=told, inputs=inputs, digest=digest, seconds=0.0)
+    warnings: list[Diagnostic] = []
+    write_weights(job, context, place, stage.advance, warnings.append)
+    return Placed(
+        told=f"weights, {_megabytes(place)}",
+        inputs=None if warnings else inputs,  # whoever links them should be warned too
+        digest=sha256(place),
+        seconds=time.perf_counter() - start,
+        warnings=warnings,
+    )
+
+
+def _link(store: Store, inputs: Inputs, place: Path, *, verified: bool) -> str:
+    """Two bundles then share one file on disk, which neither of them writes to; across file systems it is copied.
+
+    Gives the file's digest, "" where there is no such file.
+    """
+    kept = store.get(KIND, inputs)
+    if kept is None:
+        return ""
+    words = json.loads(kept)
+    file, digest = Path(words["path"]), str(words["digest"])
+    try:
+        before = _state(file)
+        if (verified or before != words["state"]) and sha256(file, fresh=True) != digest:
+            return ""
+        try:
+            os.link(file, place)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(file, place)
+        if _content(_state(file)) != _content(before):
+            place.unlink()
+            return ""
+        remember(place, digest)
+    except OSError:  # it is gone, or there is no room for it: making it anew will tell
+        place.unlink(missing_ok=True)
+        return ""
+    return digest
+
+
+def _state(file: Path) -> State:
+    return state_of(file.stat())
+
+
+def _content(state: State) -> State:
+    """What writing to a file changes; a link to it changes only the time of its last change of any kind."""
+    size, written, _, *place = state
+    return [size, written, *place]
+
+
+def _megabytes(file: Path) -> str:
+    return f"{file.stat().st_size / 1e6:,.1f} MB"

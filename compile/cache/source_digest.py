@@ -1,0 +1,130 @@
+"""Which source code a result depends on: the package's own, and a model's files with all that these import.
+
+A forward that belongs to another stage of the model is left out of its file, so that editing one layer's forward
+leaves the embedding's and the head's stages as they are. Everything else in a file counts, comments too.
+
+What a file imports is read from its text. A module that a user's file loads by a computed name counts as well, where it
+stands in or below a folder of the model's files; data files that the code opens by itself do not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from bringup.compile.cache.engine_files import engine, family_files, name_of
+from bringup.compile.cache.source_imports import imported, is_installed, loaded_below
+from bringup.compile.cache.text_digests import Untrusted, digest_of
+
+_LIBRARIES = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib"))
+
+
+class Body(NamedTuple):
+    """A function's body, by file and qualified name: `Block.forward`."""
+
+    file: Path
+    name: str
+
+
+def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str, str] | None:
+    """What identifies the package's source code, some files, and all that these import.
+
+    {`engine compile`: …, `source graphs/gpt2.py`: …}; of distributions `{package torch: its version}`. The package's
+    files are told by folder, those with something left out one by one. None where a file cannot be read, or has changed
+    since this process began: what runs here may be what it was before.
+    """
+    gone: defaultdict[Path, set[str]] = defaultdict(set)
+    for body in left_out:
+        gone[body.file].add(body.name)
+
+    def digest(file: Path) -> str:
+        return digest_of(file, frozenset(gone.get(file, ())))
+
+    try:
+        return _engine(digest, gone) | _model(digest, files)
+    except (OSError, ValueError, Untrusted):  # ValueError: no text, or no Python, though the process runs it
+        return None
+
+
+def _engine(digest: Callable[[Path], str], gone: Collection[Path]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    folders = defaultdict[str, list[str]](list)
+    for name, file in engine().items():
+        if file in gone:
+            found[f"source {name}"] = digest(file)
+        else:
+            folders[name.partition("/")[0]].append(f"{name} {digest(file)}")
+    for name, lines in folders.items():
+        found[f"engine {name}"] = sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return found
+
+
+def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, str]:
+    """Of the files that are not the engine's, and those that they import."""
+    found: dict[str, str] = {}
+    seen = {file for file in (file.resolve() for file in files) if _counts(file)}
+    folders = {file.parent for file in seen if not name_of(file) and not is_installed(file)}
+    seen |= {file for file in loaded_below(folders) if _counts(file)}
+    waiting = sorted(seen)
+    while waiting:
+        file = waiting.pop()
+        name = name_of(file)
+        key = f"source {name or f'{file.parent.name}/{file.name}'}"
+        found[key] = found.get(key, "") + digest(file)
+        imports = imported(file)
+        if not name:  # of the package's own files `tools` says what they use
+            found |= imports.versions
+        for place in imports.files:
+            if place not in seen and _counts(place):
+                seen.add(place)
+                waiting.append(place)
+    return found
+
+
+def _counts(file: Path) -> bool:
+    """Whether a file is the model's own: a family's, or one outside of the package and of Python's library."""
+    name = name_of(file)
+    return name in family_files() if name else is_installed(file) or not str(file).startswith(_LIBRARIES)
+
+
+@cache
+def files_of(kind: type) -> frozenset[Path]:
+    """The files that define a class: its module's, which one that runpy ran lacks, and its methods'."""
+    places = {getattr(sys.modules.get(kind.__module__), "__file__", None)}
+    places |= {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
+    return frozenset(Path(place).resolve() for place in places if place and not place.startswith("<"))
+
+
+def files_behind(made: Any) -> Iterator[Path]:
+    """The files of a function and of what it wraps, of a class and its bases, of another object's class."""
+    if isinstance(made, partial):
+        yield from files_behind(made.func)
+        return
+    if hasattr(made, "__wrapped__"):
+        yield from files_behind(made.__wrapped__)
+    function = getattr(made, "__func__", made)
+    if isinstance(function, FunctionType):
+        yield Path(function.__code__.co_filename).resolve()
+        return
+    for kind in (made if isinstance(made, type) else type(made)).__mro__:
+        if not _is_builtin(kind):
+            yield from files_of(kind)
+
+
+def _is_builtin(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def body_of(kind: type, method: str) -> Body | None:
+    """A method's body, where the class defines it itself, as an ordinary function."""
+    function = vars(kind).get(method)
+    if not isinstance(function, FunctionType) or function.__code__.co_qualname != f"{kind.__qualname__}.{method}":
+        return None
+    return Body(Path(function.__code__.co_filename).resolve(), function.__code__.co_qualname)

@@ -1,0 +1,1 @@
+"""Findings about a checkpoint and a graph: one finding for each mistake."""

@@ -1,0 +1,238 @@
+"""The proof: does this checkpoint fit this graph? Every finding at once, one mistake one diagnostic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bringup.adapters.algebra.expr import Expr, Mv
+from bringup.adapters.planning.coverage import half_used, partly_read, total_bits
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.config_words import ConfigWords
+from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
+from bringup.compile.check.dtypes import odd_dtypes
+from bringup.compile.check.fused import scales_beside
+from bringup.compile.check.missing import missing_and_unread
+from bringup.compile.check.quantised import without_quantised
+from bringup.compile.check.scales import scale_mistakes
+from bringup.compile.check.shapes import first_sites, shape_mistakes, sites, stored, told_names
+from bringup.diagnostics import Diagnostic, Report, Sites
+from bringup.grouping import grouped
+from bringup.spec import FLOATS, Site
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+
+def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
+    """Checks a plan both ways: every parameter is made whole, every tensor is read whole or dropped with a reason.
+
+    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
+    config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
+    """
+    report = Report(model, parameters=tuple(plan.signature))
+    problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
+    problems = [p for p in problems if not (words and words.is_consequence(p))]
+    lost = next((finding for finding in known if finding.lost and not finding.sources), None)
+    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources}, lost)
+    site = first_sites(problems)
+    scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
+    report.findings += [*scales, *shape_mistakes(plan, shapes, site, words)]
+    alike: dict[object, list[Problem]] = {}
+    for p in problems:
+        if p.code != "BU102":
+            alike.setdefault(_mistake(p, site(p)), []).append(p)
+    report.findings += (_other(plan, facts) for facts in alike.values())
+    report.findings += _partly_read(plan)
+    report.findings += _odd_squares(plan)
+    report.findings += odd_dtypes(plan)
+    report.counts = {
+        "parameters": len(plan.signature),
+        "tensors": len(plan.headers),
+        "consumed": len(plan.headers) - len(plan.dropped) - len(plan.unread),
+        "dropped": len(plan.dropped),
+    }
+    return report
+
+
+def check_job(job: Job) -> Report:
+    """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    from bringup.compile.job import as_job
+
+    start = time.perf_counter()
+    report = _checked(as_job(job))
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _checked(job: Job) -> Report:
+    job = known_sizes(job)
+    words = ConfigWords(job)
+    rest, quantised, unread = without_quantised(job)
+    report = check(rest.plan, job.graph.config.family, words, rest.findings)
+    report.counts["consumed"] -= unread
+    said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
+    known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in said]
+    report.findings = [*known, *quantised, *report.findings]
+    sized = {"BU102", "BU122", *UNREAD} & {finding.code for finding in report.findings}
+    for key, size, corrected in corrections(job, words) if sized else ():
+        others = _checked(corrected).findings
+        left = {(finding.code, finding.parameter) for finding in others}
+        gone = [f for f in report.findings if f.code in FOLLOW and (f.code, f.parameter) not in left]
+        gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
+        if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
+            first = explained(gone[0], key, size, len(report.findings) - len(others) - 1)
+            report.findings = [first, *others]
+            break
+    return report
+
+
+_WORDS: dict[str, tuple[str, str]] = {
+    "BU103": ("no rule of the adapter makes `{parameter}`", "add a rule for it to the adapter"),
+    "BU106": (
+        "`{parameter}`: {message}",
+        'say how the tensor is stored, in the order of its dimensions: S(name, "in out")',
+    ),
+    "BU108": (
+        "`{parameter}` is declared {expected}, the checkpoint stores {actual}",
+        "floats convert into one another; anything else needs a value node in the rule, such as dequant",
+    ),
+    "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
+    "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
+}
+
+# Of a value node's inputs: what to do about a float that is too wide, and about anything else.
+_PAYLOAD = (
+    "a matrix of that dtype is dequantised already, and scaled once more it would be another: remove its scale, and "
+    "have `quantization_config` list its module as not converted"
+)
+_BYTES = 'save the tensor in that dtype; bytes that stand for one are read with .bits("…")'
+
+
+def _mistake(p: Problem, site: Site | None) -> object:
+    """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
+    if p.code == "BU108":
+        return p.code, p.message or (p.node, p.expected, p.actual)
+    if p.code == "BU106" and site:
+        return p.code, site
+    return p.code, site, p.expected, p.actual, p.message
+
+
+def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
+    first = facts[0]
+    parameter, sources = told_names(facts)
+    message, help = _WORDS[first.code]
+    if first.code == "BU108":
+        message = "`{parameter}`: {message}" if first.message else message
+        if first.node:
+            message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
+            takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
+            help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
+        elif scales := scales_beside(plan, sources):
+            help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
+    words = {
+        "parameter": parameter,
+        "tensors": ", ".join(grouped(sources)),
+        "node": first.node,
+        "message": first.message,
+        "help": first.help,
+        "expected": first.expected,
+        "actual": first.actual,
+    }
+    return Diagnostic(
+        code=first.code,
+        message=message.format(**words),
+        help=first.help or help,
+        parameter=parameter,
+        sources=sources,
+        expected=first.expected,
+        actual=first.actual,
+        **sites(plan, first),
+    )
+
+
+def _partly_read(plan: Plan) -> Iterator[Diagnostic]:
+    """Tensors of which some elements reach no parameter."""
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name, read in partly_read(plan).items():
+        if name not in plan.cut:
+            parts.setdefault((read, total_bits(plan.headers[name])), []).append(name)
+    for (read, total), names in parts.items():
+        yield Diagnostic(
+            code="BU113",
+            message=f"only {read / total:.1%} of `{', '.join(grouped(names))}` is read by any rule",
+            help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
+            sources=tuple(names),
+            **stored(plan, names),
+        )
+    for entry, value, share in half_used(plan):
+        sources = tuple(info.name for info in entry.tensors)
+        yield Diagnostic(
+            code="BU113",
+            message=f"only {share:.1%} of what `{value.name}` gives is read by any rule",
+            help="cover the rest with a rule",
+            parameter=entry.declared.name,
+            sources=sources,
+            **_where(plan, entry, sources),
+        )
+
+
+def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
+    """Square tensors read the other way round than all the rectangular ones beside them: no shape can tell."""
+    turned: dict[str, set[bool]] = {}
+    for name, entry in plan.entries.items():
+        shape = entry.region.shape
+        if len(shape) == 2 and shape[0] != shape[1]:
+            turned.setdefault(_layer(name), set()).add(_is_turned(entry))
+    odd: dict[object, list[str]] = {}
+    for name, entry in plan.entries.items():
+        siblings = turned.get(_layer(name), set())
+        if _is_square(entry) and not _says_so(entry.rule.made) and siblings == {not _is_turned(entry)}:
+            odd.setdefault(entry.rule.site, []).append(name)
+    for names in odd.values():
+        first = plan.entries[names[0]]
+        sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
+        axes = first.declared.axes
+        there, back = (" ".join(axis.name or str(axis) for axis in order) for order in (axes, axes[::-1]))
+        if _is_turned(first):
+            there, back = back, there
+        yield Diagnostic(
+            code="BU107",
+            message=f"`{', '.join(grouped(names))}` is square and read as `{there}`; every rectangular matrix "
+            f"beside it is stored as `{back}`",
+            help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it really is stored as '
+            f'`{there}`, say so: S(…, "{there}").mv("{there} -> {back}")',
+            parameter=", ".join(grouped(names)),
+            sources=sources,
+            **_where(plan, first, sources),
+        )
+
+
+def _where(plan: Plan, entry: Entry, sources: tuple[str, ...]) -> Sites:
+    return Sites(where=entry.rule.site, declared=entry.declared.site) | stored(plan, sources)
+
+
+def _is_square(entry: Entry) -> bool:
+    """Whether the parameter and its only tensor are square matrices."""
+    shapes = [part.shape for part in (entry.region, *entry.sources[:2])]
+    return len(shapes) == 2 and all(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
+
+
+def _says_so(expr: Expr) -> bool:
+    """Whether a rule moves axes explicitly: then its author thought of the direction."""
+    return isinstance(expr, Mv) or any(map(_says_so, expr.inputs()))
+
+
+def _layer(name: str) -> str:
+    """The sub-tree of a layer, which its matrices share: up to the first number."""
+    head, _, rest = name.partition(".")
+    while rest and not head.rpartition(".")[2].isdigit():
+        step, _, rest = rest.partition(".")
+        head = f"{head}.{step}"
+    return head if rest else ""
+
+
+def _is_turned(entry: Entry) -> bool:
+    return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in entry.region.nests))

@@ -1,0 +1,127 @@
+"""Sizes of a config that the tensors contradict: what follows from one wrong size is one finding.
+
+A size is corrected as the tensors have it, and the checkpoint is planned once more. When less is wrong then and nothing
+new, what has gone were consequences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bringup.compile.check.config_words import ConfigWords
+from bringup.compile.check.shapes import Off, off_axes
+from bringup.compile.job import replanned
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.graphs.core.axes import AxesError
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+UNREAD = ("BU105", "BU137")  # findings of tensors that nothing reads
+FOLLOW = ("BU101", "BU102", *UNREAD)  # what may follow from a wrong size
+MOST = 2  # corrections tried at a time: each plans the whole checkpoint
+
+
+def known_sizes(job: Job) -> Job:
+    """The job with the sizes that its config does not say taken from the tensors, as far as these say them."""
+    rest = set(job.unknown)
+    while rest and (found := next((c for c in corrections(job, ConfigWords(job), rest) if c[0] in rest), None)):
+        key, _, made = found
+        rest.remove(key)
+        job = replace(made, unknown=job.unknown - {key})
+    return job
+
+
+def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> Iterator[tuple[str, int, Job]]:
+    """Config keys with the sizes that tensors have, and the job with each corrected: those in `first` before others.
+
+    A correction holds where fewer tensors are wrong with it, and none that was not wrong before.
+    """
+    found: dict[str, Counter[int]] = {}
+    example: dict[Off, str] = {}
+    counts: Counter[Off] = Counter()
+    for problem in job.plan.problems:
+        for off in off_axes(job.plan, problem) if problem.code == "BU102" else ():
+            example.setdefault(off, problem.parameter)
+            counts[off] += 1
+    for off, count in counts.items():
+        keys = words.of(example[off], off.axis.split())
+        for key in keys:
+            stated = job.config.get(key) or (off.wanted if len(keys) == 1 else 0)
+            if isinstance(stated, int) and stated and not stated * off.found % off.wanted:
+                found.setdefault(key, Counter())[stated * off.found // off.wanted] += count
+    ordered = sorted(found, key=lambda key: (key not in first, -found[key].total()))
+    sizes = [(key, found[key].most_common(1)[0][0]) for key in ordered[:MOST]]
+    for key, size in sizes:
+        made = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
+        if made and _facts(made) < _facts(job):
+            yield key, size, made
+    for key, number in _other_layers(job):
+        made = _corrected(job, {key: number})
+        if made and not _unread_layers(made) and _facts(made) < _facts(job):
+            yield key, number, made
+
+
+def _corrected(job: Job, sizes: Mapping[str, int]) -> Job | None:
+    try:
+        return replanned(job, {**job.config, **sizes})
+    except (BringupError, AxesError):
+        return None  # no model has these sizes
+
+
+def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
+    """The keys that may say how many layers there are, with numbers that the checkpoint may have.
+
+    The last layer lacks tensors, or it or one past it has some that nothing reads: then it is another kind of layer (a
+    draft), or one that the config does not count.
+    """
+    path, count = f"{job.graph.layer_path}.", len(job.graph.layers)
+    last = f"{path}{count - 1}."
+    if any(p.code == "BU101" and p.parameter.startswith(last) for p in job.plan.problems):
+        there = {_layer(name, path) for name in job.plan.entries}
+        numbers = [max(there, default=0) + 1]
+    elif _unread_layers(job):
+        most = max(_layers_of(job, job.plan.headers))
+        numbers = [most, most + 1]
+    else:
+        return
+    keys = [key for key, value in job.config.items() if type(value) is int and value == count]
+    yield from ((key, number) for key in keys for number in numbers if 0 < number != count)
+
+
+def _unread_layers(job: Job) -> bool:
+    """Whether nothing reads some tensor of the last layer, or of one past it."""
+    return any(number >= len(job.graph.layers) - 1 for number in _layers_of(job, job.plan.unread))
+
+
+def _layers_of(job: Job, names: Iterable[str]) -> Iterator[int]:
+    """The numbers of the layers that tensors of the checkpoint lie in, -1 for others."""
+    prefix = job.plan.prefix  # which the names of a checkpoint may have or lack
+    path = f"{job.graph.layer_path}.".removeprefix(prefix)
+    return (_layer(name.removeprefix(prefix), path) for name in names)
+
+
+def _layer(name: str, path: str) -> int:
+    """The number of the layer that a name lies in; -1 for any other name."""
+    number = name[len(path) :].partition(".")[0] if name.startswith(path) else ""
+    return int(number) if number.isdecimal() and len(number) < 10 else -1
+
+
+def _facts(job: Job) -> set[str]:
+    """What is wrong: tensors, parameters and config keys, whatever it is that is wrong with them."""
+    wrong = {name for p in job.plan.problems for name in p.sources or (p.parameter,)}
+    return {*wrong, *job.plan.unread, *(f"config: {finding.parameter}" for finding in job.findings)}
+
+
+def explained(finding: Diagnostic, key: str, size: int, others: int) -> Diagnostic:
+    """The finding of a wrong size, with how many others follow from it."""
+    if others < 1:
+        return finding
+    more = "another finding follows" if others == 1 else f"{others} other findings follow"
+    if not finding.config_key and finding.code not in UNREAD:
+        return replace(finding, help=f"{finding.help}; with `{key}` = {size} it fits ({more} from it)")
+    help = f"correct `{key}` to {size} ({more} from it), or the checkpoint belongs to another config"
+    return replace(finding, help=help)

@@ -1,0 +1,73 @@
+"""Tensors that belong together: a fused one and its parts, a quantised one and its scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from bringup.adapters.algebra.expr import Source
+from bringup.adapters.planning.adapter import Rule
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.shapes import stored
+from bringup.compile.check.wrappers import Cause
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits, grouped
+from bringup.spec import Shape
+
+
+def scales_beside(plan: Plan, tensors: Iterable[str]) -> list[str]:
+    """What nobody reads in the modules of these tensors: their scales, zero points and the like."""
+    modules = {name.rpartition(".")[0] for name in tensors}
+    return [name for name in plan.unread if name.rpartition(".")[0] in modules]
+
+
+def fused(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+    """One tensor that nobody reads, with as many elements as those that are missing beside it."""
+    missing: dict[tuple[str, str], dict[str, Shape]] = {}
+    for name, problems in asked.items():
+        shape = _shape(plan, problems[0])
+        if shape:
+            missing.setdefault(_place(name), {})[name] = shape
+    groups: dict[str, dict[str, dict[str, Shape]]] = {}
+    for name in unread:
+        parts = missing.get(_place(name), {})
+        if len(parts) > 1 and sum(map(math.prod, parts.values())) == math.prod(plan.headers[name].shape):
+            groups.setdefault(digits(name)[0], {})[name] = parts
+    for group in groups.values():
+        names = tuple(name for parts in group.values() for name in parts)
+        whole, parts = next(iter(group.items()))
+        shape = plan.headers[whole].shape
+        finding = Diagnostic(
+            code="BU101",
+            message=f"the checkpoint has no tensor `{', '.join(grouped(names))}`",
+            help=f"`{', '.join(grouped(group))}` {list(shape)} has as many elements as they have together; "
+            f"if they were joined in this order: S(…){_split(shape, parts)}",
+            parameter=parameters_of(plan, asked, names),
+            sources=(*names, *group),
+            **sites_of(plan, asked, names) | stored(plan, list(group)),
+        )
+        yield Cause(finding, frozenset({*names, *group}))
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The module above a tensor's own, and the tensor's last name."""
+    module, _, leaf = name.rpartition(".")
+    return module.rpartition(".")[0], leaf
+
+
+def _shape(plan: Plan, problem: Problem) -> Shape | None:
+    """The size of a tensor that is absent, where the rule is that tensor and nothing else."""
+    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.made, Source)
+    return plan.signature[problem.parameter].storage[0] if simple else None
+
+
+def _split(shape: Shape, parts: dict[str, Shape]) -> str:
+    """The call that takes the whole apart, along the axis on which the parts' sizes add up."""
+    for axis, size in enumerate(shape):
+        rest = math.prod(shape) // size
+        sizes = [math.prod(part) // rest for part in parts.values()]
+        if sum(sizes) == size and all(n * rest == math.prod(p) for n, p in zip(sizes, parts.values(), strict=True)):
+            return f".split({axis}, {', '.join(map(str, sizes))})"
+    return ".split(…)"

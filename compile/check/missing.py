@@ -1,0 +1,148 @@
+"""Tensors that are wanted and absent, and tensors that nothing reads: two sides of the same few mistakes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.fused import fused, scales_beside
+from bringup.compile.check.numbering import numbering, past_end, surplus
+from bringup.compile.check.pairing import Group, absent, flat, pairs, renamed
+from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.shapes import stored
+from bringup.compile.check.spelling import respelt
+from bringup.compile.check.wrappers import foreign, lora, wrapped
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits, grouped, roots
+
+# Last parts of names: of weights, and of what quantisers store beside or in place of one (AWQ, GPTQ, bitsandbytes,
+# compressed-tensors, DeepSeek's fp8, MXFP4).
+_WEIGHT = re.compile(r"(^|_)(weight|bias|kernel|gamma|beta|embedding)s?$")
+_QUANTISED = re.compile(
+    r"qweight|qzeros|g_idx|scales?(_inv|_2)?$|zeros?(_point)?$|absmax|quant_(map|state)|weight_(packed|shape|format)"
+    r"|blocks$|SCB$|input_amax|activation_scale"
+)
+
+
+def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic | None = None) -> Iterator[Diagnostic]:
+    """One diagnostic for each renamed, missing and unread group; whole sub-trees are named by their root.
+
+    `known` are absent tensors that another finding accounts for. `lost` is the finding of a file that is not there or
+    cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
+    """
+    asked = _asked(plan, known)
+    told = {name for p in plan.problems if p.code == "BU108" for name in scales_beside(plan, p.sources)}
+    unread = [name for name in plan.unread if name not in told]
+    for look in (respelt, lora, wrapped, fused, foreign):
+        for cause in look(plan, asked, unread):
+            yield cause.finding
+            asked = {name: problems for name, problems in asked.items() if name not in cause.explains}
+            unread = [name for name in unread if name not in cause.explains]
+    if not (asked or unread):
+        return
+    wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
+    for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
+        missing = _by_pattern(roots(asked, wanted) if whole else {name: [name] for name in asked})
+        unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
+        for pair in list(pairs(plan, asked, missing, unread_too, siblings=not whole)):
+            yield renamed(plan, asked, pair)
+            paired = {*flat(pair.missing), *(name for group in pair.candidates for name in flat(group))}
+            asked = {name: problems for name, problems in asked.items() if name not in paired}
+            unread = [name for name in unread if name not in paired]
+    if lost and asked:
+        some = ", ".join(grouped(roots(asked, wanted)))
+        message = f"{lost.message}; {len(asked)} tensors that rules ask for are in no other file: `{some}`"
+        yield replace(lost, message=message, sources=tuple(asked))
+        asked = {}
+    for names in _by_pattern(roots(asked, wanted), plan).values():
+        yield _missing(plan, asked, names)
+    for names in _by_pattern(roots(unread, read)).values():
+        yield _unread(plan, names)
+
+
+def _asked(plan: Plan, known: Container[str]) -> dict[str, list[Problem]]:
+    asked: dict[str, list[Problem]] = {}
+    for problem in plan.problems:
+        for name in problem.sources if problem.code in ("BU101", "BU109") else ():
+            if name not in known:
+                asked.setdefault(name, []).append(problem)
+    return asked
+
+
+def _by_pattern(found: dict[str, list[str]], plan: Plan | None = None) -> dict[str, dict[str, list[str]]]:
+    """Roots that differ only in layer numbers, together: pattern → {root: names below it}.
+
+    With a plan, so are the numbers that follow the last one that its checkpoint has.
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for root, names in found.items():
+        pattern = _pattern(root.rpartition(".")[0] + ".+" if plan and past_end(plan, root) else root)
+        groups.setdefault(pattern, {})[root] = names
+    return groups
+
+
+def _pattern(root: str) -> str:
+    """The root without its numbers, except a last one: layer 12 is one thing, and so is expert 3 of every layer."""
+    head, _, last = root.rpartition(".")
+    return f"{digits(head + '.')[0]}{last}" if head else digits(root)[0]
+
+
+def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
+    untied = asked[flat(names)[0]][0]
+    if untied.code == "BU109":
+        return Diagnostic(
+            code="BU109",
+            message=f"`{untied.parameter}` is missing: {untied.message}",
+            help=untied.help,
+            parameter=untied.parameter,
+            sources=flat(names),
+            **sites_of(plan, asked, flat(names)),
+        )
+    return Diagnostic(
+        code="BU101",
+        message=absent(names),
+        help=numbering(plan, names)
+        or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
+        parameter=parameters_of(plan, asked, flat(names)),
+        sources=flat(names),
+        **sites_of(plan, asked, flat(names)),
+    )
+
+
+def _unread(plan: Plan, names: Group) -> Diagnostic:
+    told, count = ", ".join(grouped(names)), len(flat(names))
+    first = plan.headers[flat(names)[0]]
+    pattern = _drop_pattern(names).removeprefix(plan.prefix)
+    below = "" if count == len(names) else f" ({count} tensors below it)"
+    return Diagnostic(
+        code="BU105",
+        message=f"nothing reads the tensor `{told}`{below or f' {list(first.shape)}'}",
+        help=surplus(plan, names) or _advice(plan, names, pattern),
+        sources=flat(names),
+        **stored(plan, flat(names)),
+    )
+
+
+def _advice(plan: Plan, names: Group, pattern: str) -> str:
+    """To drop them is advised only where they look like no weight, no quantiser's tensor and no layer."""
+    below = flat(names)
+    leaves = {name.rpartition(".")[2] for name in below}
+    if any(_QUANTISED.search(leaf) for leaf in leaves):
+        return "it belongs to a quantised weight: the config has to say how it is quantised, and a rule to read it"
+    shapes = {declared.storage[0] for declared in plan.signature.values()}
+    numbered = any(root.rpartition(".")[2].isdigit() for root in names)
+    if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
+        return "it looks like a weight, without which the model computes something else: the graph or a rule lacks it"
+    return f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")'
+
+
+def _drop_pattern(names: Group) -> str:
+    """What to write into a drop: layer numbers and what is below a sub-tree's root as variables."""
+    root, below = next(iter(names.items()))
+    if len(names) > 1:
+        pattern, numbers = digits(root)
+        root = pattern.format(*(f"{{{letter}}}" for letter in "LMNOP"[: len(numbers)]))
+    return root if len(below) == 1 else f"{root}.{{x:**}}"

@@ -1,0 +1,71 @@
+"""What the numbers of layers and experts say of tensors that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bringup.adapters.planning.plan import Plan
+from bringup.grouping import grouped
+
+
+def present(plan: Plan, parent: str) -> list[int]:
+    """The numbers that stand below a name in the checkpoint, sorted."""
+    steps = {n[len(parent) + 1 :].partition(".")[0] for n in plan.headers if n.startswith(parent + ".")}
+    if not steps:  # the checkpoint's names may carry the prefix that rules leave out
+        steps = {n.partition(f".{parent}.")[2].partition(".")[0] for n in plan.headers if f".{parent}." in n}
+    return sorted(int(step) for step in steps if step.isdigit())
+
+
+def past_end(plan: Plan, root: str) -> bool:
+    """Whether a root is a number that follows the last one there is."""
+    parent, _, last = root.rpartition(".")
+    there = present(plan, parent) if last.isdigit() else []
+    return bool(there) and int(last) > there[-1]
+
+
+def numbering(plan: Plan, missing: Collection[str]) -> str:
+    """What there is beside the missing numbers of the first parent; "" where they are no numbers."""
+    parent = next(iter(missing)).rpartition(".")[0]
+    last = max((root[len(parent) + 1 :] for root in missing if root.rpartition(".")[0] == parent), key=_length_first)
+    there = present(plan, parent) if last.isdigit() else []
+    if not there or int(last) in there:
+        return ""
+    if int(last) > there[-1]:
+        return f"the checkpoint ends at {parent}.{there[-1]}, the config asks for {last}: one of the two is wrong"
+    return f"there is a hole in the numbering of `{parent}`: {_told(parent, there)} are there"
+
+
+def renumbered(plan: Plan, missing: str, found: str) -> str:
+    """What to say where a missing root and an unread one are two numbers of one parent; "" where they are not."""
+    parent, _, last = missing.rpartition(".")
+    other, _, number = found.rpartition(".")
+    if parent != other or last == number or not (last.isdigit() and number.isdigit()):
+        return ""
+    return (
+        f"the checkpoint has {_told(parent, present(plan, parent))}, and nothing reads `{found}`: it numbers from "
+        f"{present(plan, parent)[0]}, so that each would be taken for another one"
+    )
+
+
+def surplus(plan: Plan, unread: Collection[str]) -> str:
+    """What to say of unread roots that are numbers after the last one that rules ask for; "" where they are not."""
+    parents = {root.rpartition(".")[0] for root in unread}
+    numbers = [root.rpartition(".")[2] for root in unread]
+    parent = next(iter(parents))
+    if len(parents) > 1 or not parent or not all(map(str.isdigit, numbers)):
+        return ""
+    steps = (name[len(parent) + 1 :].partition(".")[0] for name in plan.wanted if name.startswith(f"{parent}."))
+    wanted = max((int(step) for step in steps if step.isdigit()), default=-1)
+    if wanted < 0 or min(map(int, numbers)) <= wanted:
+        return ""
+    return (
+        f"the config ends at {parent}.{wanted}: correct the number there, or the checkpoint belongs to another config"
+    )
+
+
+def _length_first(number: str) -> tuple[int, str]:
+    return len(number), number
+
+
+def _told(parent: str, numbers: list[int]) -> str:
+    return grouped(f"{parent}.{number}" for number in numbers)[0]

@@ -1,0 +1,212 @@
+"""Missing and unread tensors that are one thing under two names, and those that shapes cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bringup.adapters.algebra.expr import Source
+from bringup.adapters.planning.adapter import Rule
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.numbering import renumbered
+from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.shapes import stored
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits, grouped
+from bringup.nearest import MOST, slips
+
+Group = dict[str, list[str]]  # roots of one pattern, each with the names below it
+
+# How alike two names have to be to be one name misspelt, by what else speaks for it (difflib's ratio; by trial over
+# every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
+ALIKE = {"same parts": 0.0, "same matrix": 0.45, "same vector": 0.7, "unknown": 0.75, "other shape": 0.93}
+EQUAL = ("same parts", "same matrix", "same vector")
+
+
+class Edge(NamedTuple):
+    """A missing pattern and an unread one: `excess` of likeness over what is needed, `slips` of the hand between."""
+
+    missing: str
+    unread: str
+    excess: float
+    slips: int
+    equal: bool  # in shape, and in place: rivals of each other
+
+
+class Pair(NamedTuple):
+    """What is missing and the unread tensors that it may be; `rivals` are others missing that those may be as well."""
+
+    missing: Group
+    candidates: list[Group]
+    rivals: list[Group]
+
+
+def pairs(
+    plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
+) -> Iterator[Pair]:
+    """Slips of the hand first, the smallest before others; then the names that are most alike.
+
+    Where several tensors of one shape stand in the same place, only a slip of the hand tells them apart: without one,
+    all of them are candidates.
+    """
+    edges = list(_edges(plan, asked, missing, unread, siblings=siblings)) if missing and unread else []
+    accepted = sorted((edge for edge in edges if edge.excess >= 0), key=lambda edge: -edge.excess)
+    for edge in sorted(accepted, key=lambda edge: edge.slips):
+        alike = (e for e in edges if e.slips == edge.slips and (e.missing == edge.missing) != (e.unread == edge.unread))
+        if edge.slips <= MOST and not any(_fits(e, missing, unread) for e in alike):
+            yield from _taken([edge], missing, unread)
+    for edge in accepted:
+        rivals = [e for e in _connected(edge, edges) if _fits(e, missing, unread)] if edge.equal else []
+        numbered = edge.missing.rpartition(".")[2].isdigit() and edge.unread.rpartition(".")[2].isdigit()
+        yield from _taken([edge] if numbered or not rivals else rivals, missing, unread)
+
+
+def _edges(
+    plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
+) -> Iterator[Edge]:
+    from difflib import SequenceMatcher
+
+    for other, theirs in unread.items():
+        matcher = SequenceMatcher(None, b=other, autojunk=False)
+        for pattern, names in missing.items():
+            ours, beside = _same_numbers(names, theirs), _beside(pattern, other)
+            if not ours or (siblings and not beside):
+                continue
+            evidence = _evidence(plan, asked, ours, theirs)
+            needed, equal = ALIKE[evidence], evidence in EQUAL and beside
+            matcher.set_seq1(pattern)
+            ratio = matcher.ratio() if equal or matcher.real_quick_ratio() >= needed else -1.0
+            if equal or ratio >= needed:
+                found = slips(pattern, other, MOST)
+                yield Edge(pattern, other, ratio - needed, MOST + 1 if found is None else found, equal)
+
+
+def _fits(edge: Edge, missing: dict[str, Group], unread: dict[str, Group]) -> bool:
+    """Whether both sides of an edge are still to be paired."""
+    return bool(_same_numbers(missing[edge.missing], unread.get(edge.unread, {})))
+
+
+def _connected(first: Edge, edges: list[Edge]) -> list[Edge]:
+    """The edges between all that `first` may be confused with, by equal shapes."""
+    found, ends = [first], {first.missing, first.unread}
+    rest = [edge for edge in edges if edge.equal and edge is not first]
+    while near := [edge for edge in rest if edge.missing in ends or edge.unread in ends]:
+        found += near
+        ends.update(end for edge in near for end in edge[:2])
+        rest = [edge for edge in rest if edge not in near]
+    return found
+
+
+def _taken(edges: list[Edge], missing: dict[str, Group], unread: dict[str, Group]) -> Iterator[Pair]:
+    """One pair for each missing pattern of these edges; both sides are taken out of what is to be paired."""
+    ours: dict[str, Group] = {}
+    for edge in edges:
+        if group := _same_numbers(missing[edge.missing], unread.get(edge.unread, {})):
+            ours.setdefault(edge.missing, {}).update(group)
+    if not ours:
+        return
+    candidates = {e.unread: unread[e.unread] for e in edges if e.unread in unread}
+    for pattern, group in ours.items():
+        own = [candidates[e.unread] for e in edges if e.missing == pattern and e.unread in candidates]
+        yield Pair(group, own, [other for name, other in ours.items() if name != pattern])
+    for pattern, group in ours.items():
+        missing[pattern] = {root: names for root, names in missing[pattern].items() if root not in group}
+    for name in candidates:
+        del unread[name]
+
+
+def _beside(one: str, other: str) -> bool:
+    """Whether two tensors hang below the same module, or modules that stand beside one another."""
+    upper, lower = one.split(".")[:-2], other.split(".")[:-2]
+    return upper == lower != []
+
+
+def _same_numbers(missing: Group, unread: Group) -> Group:
+    """The missing roots in the layers that the unread ones are in; nothing when those have other layers or sizes."""
+    ours = {_numbers(root): root for root in missing}
+    theirs = {_numbers(root): root for root in unread}
+    if any(n not in ours or len(missing[ours[n]]) != len(unread[root]) for n, root in theirs.items()):
+        return {}
+    return {ours[n]: missing[ours[n]] for n in theirs}
+
+
+def _numbers(root: str) -> tuple[int, ...]:
+    """The numbers that `_pattern` takes out."""
+    return digits(root.rpartition(".")[0] + ".")[1]
+
+
+def _evidence(plan: Plan, asked: Asked, ours: Group, theirs: Group) -> str:
+    """What shapes say of two groups being the same tensors: a key of ALIKE."""
+    sizes = {_below(root, name): _sizes(plan, asked[name][0]) for root, names in ours.items() for name in names}
+    found = {_below(root, name): sorted(plan.headers[name].shape) for root, names in theirs.items() for name in names}
+    if None in sizes.values():
+        return "unknown"
+    if len(sizes) > 1 and sizes == found:
+        return "same parts"
+    if sorted(filter(None, sizes.values())) != sorted(found.values()):
+        return "other shape"
+    return "same matrix" if len(sizes) > 1 or len(next(iter(found.values()))) > 1 else "same vector"
+
+
+def _below(root: str, name: str) -> str:
+    return name.removeprefix(root)
+
+
+def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
+    """The sizes of a tensor that is absent, where the rule is that tensor and nothing else."""
+    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.made, Source)
+    return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
+
+
+def flat(names: Group) -> tuple[str, ...]:
+    return tuple(name for group in names.values() for name in group)
+
+
+def absent(names: Group) -> str:
+    told, count = ", ".join(grouped(names)), len(flat(names))
+    if count == len(names):
+        return f"the checkpoint has no tensor `{told}`"
+    return f"the checkpoint has nothing below `{told}` ({count} tensors)"
+
+
+def renamed(plan: Plan, asked: Asked, pair: Pair) -> Diagnostic:
+    """The finding of a pair. One that cannot be decided names all candidates, and does not call them its own."""
+    wanted, found = pair.missing, pair.candidates[0]
+    if len(pair.candidates) > 1 or pair.rivals:
+        found_names, sources = flat({k: v for group in pair.candidates for k, v in group.items()}), flat(wanted)
+        help = _undecided(pair)
+    else:
+        found_names, sources = flat(found), (*flat(wanted), *flat(found))
+        other = ", ".join(grouped(_inner(wanted, found) if wanted.keys() == found.keys() else found))
+        help = renumbered(plan, next(iter(wanted)), next(iter(found)))
+        help = help or f"did you mean `{other}`? nothing reads it; correct the name in the rule"
+    return Diagnostic(
+        code="BU101",
+        message=absent(wanted),
+        help=help,
+        parameter=parameters_of(plan, asked, flat(wanted)),
+        sources=sources,
+        **sites_of(plan, asked, flat(wanted)) | stored(plan, found_names),
+    )
+
+
+def _undecided(pair: Pair) -> str:
+    names = " or ".join(f"`{', '.join(grouped(group))}`" for group in pair.candidates)
+    if pair.rivals:
+        others = " and ".join(f"`{', '.join(grouped(group))}`" for group in pair.rivals)
+        return (
+            f"it may be {names}, which nothing reads, but {others} may be as well: equal shapes cannot tell them "
+            "apart; look at the code that wrote the checkpoint"
+        )
+    return (
+        f"it may be {names}, which nothing reads: equal shapes cannot tell them apart; "
+        "look at the code that wrote the checkpoint"
+    )
+
+
+def _inner(wanted: Group, found: Group) -> list[str]:
+    """Of roots that have one name, what shows that they are not one: the unread twin of the first missing tensor."""
+    from difflib import get_close_matches
+
+    return [get_close_matches(names[0], found[root], n=1, cutoff=0)[0] for root, names in wanted.items()]

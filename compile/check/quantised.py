@@ -1,0 +1,219 @@
+"""A checkpoint in a quantiser's format that no rule reads, or a config that states one its tensors are not in.
+
+Each is one finding, whatever it leaves missing and unread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.quantization import (
+    WORDS,
+    Format,
+    block_size,
+    by_method,
+    format_of,
+    part_of,
+    parts_of,
+    quantization_words,
+)
+from bringup.compile.check.shapes import stored
+from bringup.diagnostics import Diagnostic, Severity
+from bringup.grouping import grouped, listed, roots
+from bringup.shown import shown
+from bringup.spec import FLOATS
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+CONFIG_KEYS = ("quantization_config", "quant_method")
+
+Parts = Mapping[str, Mapping[str, str]]  # plain tensor → part → name
+
+
+class Explained(NamedTuple):
+    """A job without what its quantisation explains, and the findings that say so. `unread` counts tensors."""
+
+    job: Job
+    findings: Sequence[Diagnostic] = ()
+    unread: int = 0
+
+
+def without_quantised(job: Job) -> Explained:
+    """Separates what comes of a quantisation that the job's rules do not read from all other facts."""
+    on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
+    plan = job.plan
+    if not (plan.problems or plan.unread or on_config):
+        return Explained(job)
+    words = quantization_words(job.config)
+    causes = [*_foreign(job, words)]
+    if not causes and words:
+        causes = [*_unquantised(job, words, stated=bool(on_config))]
+    if not causes:
+        return Explained(job)
+    tensors = {name.removeprefix(plan.prefix) for cause in causes for name in cause.tensors}
+    unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
+    problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
+    rest = replace(plan, problems=problems, unread=unread)
+    findings = [finding for finding in job.findings if finding not in on_config]
+    found = [cause.finding for cause in causes]
+    return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
+
+
+class _Cause(NamedTuple):
+    finding: Diagnostic
+    tensors: frozenset[str]
+
+
+def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
+    """What is left of a problem: of absent tensors those that are not explained, of any other all or nothing."""
+    left = tuple(name for name in problem.sources if name.removeprefix(prefix) not in tensors)
+    if len(left) == len(problem.sources):
+        return problem
+    return replace(problem, sources=left) if left and problem.code in ("BU101", "BU109") else None
+
+
+def _foreign(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
+    """One cause for each format that matrices are stored in and no rule reads."""
+    plan, method = job.plan, str(words.get("quant_method", ""))
+    touched = parts_of(plan.unread)  # matrices of which a part is unread
+    if not touched:
+        return
+    absent = parts_of(_bare(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
+    formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
+    for plain, parts in parts_of(plan.headers).items():
+        if plain not in touched or any(name in plan.wanted for name in parts.values()):
+            continue
+        row = format_of(parts, method)
+        if row is None:
+            continue
+        if not _renamed(plan, plain, parts, absent):
+            formats.setdefault(row.name, (row, {}))[1][plain] = parts
+    for row, matrices in formats.values():
+        names = {name for parts in matrices.values() for name in parts.values()}
+        wanted = {name for plain in _bare(plan, matrices) for name in absent.get(plain, {}).values()}
+        yield _Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+
+
+def _bare(plan: Plan, names: Iterable[str]) -> Iterator[str]:
+    """The names without the prefix that a checkpoint may carry or lack."""
+    return (name.removeprefix(plan.prefix) for name in names)
+
+
+def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) -> bool:
+    """Whether rules read the matrix as quantised too, and only miss its scales under another name."""
+    scales = [plan.headers[name] for name in parts.values()]
+    read = plain in plan.headers and plain.removeprefix(plan.prefix) in absent
+    return read and len(scales) == 1 and len(scales[0].shape) == 2
+
+
+def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> Diagnostic:
+    plan = job.plan
+    parts = dict.fromkeys(part for each in matrices.values() for part in each)
+    sources = [name for each in matrices.values() for name in each.values()]
+    said = f"says {_told(words)}" if words else "has no `quantization_config`"
+    return Diagnostic(
+        code="BU137",
+        message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
+        f"{', '.join(f'`{part}`' for part in parts)}; config.json {said}",
+        help=_advice(job, words, row, matrices),
+        parameter=_parameters(plan, matrices),
+        sources=tuple(sources),
+        expected="plain weights",
+        actual=row.name,
+        **stored(plan, sources),
+    )
+
+
+def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> str:
+    proposed = None if words else _words_for(job.plan, row, matrices)
+    if proposed and _reads(job, proposed):
+        return f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+    if words.get("quant_method") in row.methods and _reads(job, words):
+        return (
+            "these modules are taken as not converted: correct the list of them in `quantization_config`, or give "
+            "their plain weights"
+        )
+    how = f" ({row.dequantise})" if row.dequantise else ""
+    return f"give the checkpoint that was quantised, or dequantise this one{how}" + (
+        " and remove `quantization_config`" if words and not row.dequantise else ""
+    )
+
+
+def _words_for(plan: Plan, row: Format, matrices: Parts) -> dict[str, object] | None:
+    """The `quantization_config` that states a format, where its tensors tell all of it."""
+    if "mxfp4" in row.methods:
+        return {"quant_method": "mxfp4"}
+    pairs = [
+        (plan.headers[plain].shape, plan.headers[name].shape)
+        for plain, parts in matrices.items()
+        for name in parts.values()
+        if plain in plan.headers
+    ]
+    block = block_size(pairs) if "fp8" in row.methods and pairs else None
+    return {"quant_method": "fp8", "weight_block_size": list(block)} if block else None
+
+
+def _reads(job: Job, words: Mapping[str, object]) -> bool:
+    """Whether the family reads weights that its config describes so."""
+    _, findings = job.family.load("config").read({**job.config, "quantization_config": dict(words)}, job.allow)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    return not any(finding.parameter in CONFIG_KEYS or finding not in job.findings for finding in errors)
+
+
+def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[_Cause]:
+    """The cause where the config says more than the tensors show: matrices without the parts of its format.
+
+    `stated`: the config's words are a finding of their own.
+    """
+    plan, found = job.plan, dict[str, dict[str, str]]()
+    for p in plan.problems:
+        for plain, parts in parts_of(p.sources if p.code == "BU101" else ()).items():
+            if plain in plan.headers and plan.headers[plain].dtype in FLOATS:
+                found.setdefault(plain, {}).update(parts)
+    packed = {name for p in plan.problems if p.code == "BU108" and stated for name in p.sources}
+    if not (found or stated):
+        return
+    names = found or dict.fromkeys(packed) or _matrices(plan)
+    dtypes = ", ".join(sorted({plan.headers[name].dtype for name in names if name in plan.headers}))
+    parts = dict.fromkeys(part for each in found.values() for part in each)
+    lacking = f" without {', '.join(f'`{part}`' for part in parts)}" if parts else ""
+    row = by_method(str(words.get("quant_method", "")))
+    some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {_told(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
+        help=(
+            "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
+            if some
+            else "give the checkpoint that has the scales, or the one that was quantised"
+            if packed and not found
+            else "if the weights were dequantised, remove `quantization_config` from config.json"
+        ),
+        parameter=_parameters(plan, found or packed),
+        sources=tuple(names if found or packed else ()),
+        expected=row.name if row else str(words.get("quant_method", "")),
+        actual=dtypes,
+        **stored(plan, list(names)),
+    )
+    yield _Cause(finding, frozenset({*found, *packed, *(n for each in found.values() for n in each.values())}))
+
+
+def _matrices(plan: Plan) -> list[str]:
+    return [name for name, info in plan.headers.items() if name in plan.wanted and len(info.shape) > 1]
+
+
+def _parameters(plan: Plan, plains: Iterable[str]) -> str:
+    bare = set(_bare(plan, plains))
+    readers = [parameter for parameter, names in plan.asked if not bare.isdisjoint(_bare(plan, names))]
+    return ", ".join(grouped(roots(readers, plan.signature)))
+
+
+def _told(words: Mapping[str, object]) -> str:
+    """The words that describe the weights, as the config has them."""
+    return ", ".join(f"`{key}` = {shown(words[key])}" for key in WORDS if key in words) or "`quantization_config`"

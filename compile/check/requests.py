@@ -1,0 +1,25 @@
+"""Tensors that rules ask for and the checkpoint does not have, and who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.diagnostics import Sites
+from bringup.grouping import grouped, roots
+
+Asked = Mapping[str, list[Problem]]  # absent tensor → who asks for it
+
+
+def parameters_of(plan: Plan, asked: Asked, names: Iterable[str]) -> str:
+    """The parameters that these absent tensors would make, in few words."""
+    made = dict.fromkeys(problem.parameter for name in names for problem in asked[name])
+    return ", ".join(grouped(roots(made, plan.signature)))
+
+
+def sites_of(plan: Plan, asked: Asked, names: Iterable[str]) -> Sites:
+    """The rule and the declaration of the first of them."""
+    problem = asked[next(iter(names))][0]
+    declared = plan.signature[problem.parameter].site
+    return Sites(where=problem.rule and problem.rule.site, declared=declared)

@@ -1,0 +1,158 @@
+"""Tensors of another shape than the graph asks for: which of them are one mistake, and what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.diagnostics import Diagnostic, Sites
+from bringup.graphs.core.axes import Axes, shape_of, show, sizes_of
+from bringup.grouping import grouped
+from bringup.spec import Site
+
+if TYPE_CHECKING:
+    from bringup.compile.check.config_words import ConfigWords
+
+Rule = Callable[[Problem], Site | None]
+
+
+class Off(NamedTuple):
+    """An axis that has another size in the checkpoint."""
+
+    axis: str
+    wanted: int
+    found: int
+
+
+def first_sites(problems: Iterable[Problem]) -> Rule:
+    """The rule that stands for a problem: where two rules stumble over the same tensors, the first of them."""
+    first: dict[object, Site | None] = {}
+    for p in problems:
+        first.setdefault((p.code, p.sources), p.rule and p.rule.site)
+    return lambda p: first[p.code, p.sources] if p.sources else p.rule and p.rule.site
+
+
+def told_names(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
+    """The parameters in few words, and the tensors concerned."""
+    sources = dict.fromkeys(name for problem in problems for name in problem.sources)
+    return ", ".join(grouped(dict.fromkeys(p.parameter for p in problems if p.parameter))), tuple(sources)
+
+
+def sites(plan: Plan, problem: Problem) -> Sites:
+    """Where a diagnostic of a problem points."""
+    declared = plan.signature.get(problem.parameter)
+    site = Sites(where=problem.rule and problem.rule.site, declared=declared and declared.site)
+    return site | stored(plan, problem.sources)
+
+
+def stored(plan: Plan, sources: Sequence[str]) -> Sites:
+    """The first of these tensors, and its file, if it lies in one."""
+    info = plan.headers.get(sources[0]) if sources else None
+    return Sites(file=str(info.file), tensor=info.name) if info and info.file else Sites()
+
+
+def shape_mistakes(
+    plan: Plan, problems: Sequence[Problem], site: Rule, words: ConfigWords | None = None
+) -> Iterator[Diagnostic]:
+    """One diagnostic a mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
+    groups: dict[object, list[Problem]] = {}
+    several: list[tuple[Problem, list[Off]]] = []
+    for p in problems:
+        off = off_axes(plan, p)
+        if len(off) == 1:
+            groups.setdefault(off[0], []).append(p)
+        else:
+            several.append((p, off))
+    for p, off in several:
+        new = [axis for axis in off if axis not in groups]
+        if off and not _is_reversed(p) and len(new) < min(2, len(off)):  # the other axes are mistakes told already
+            groups.setdefault((new or off)[0], []).append(p)
+        else:
+            groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
+    for key, facts in _by_factor(plan, groups).items():
+        yield _told(plan, key if isinstance(key, Off) else None, facts, words)
+
+
+def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, list[Problem]]:
+    """`h d` and `g d` off by one ratio are one mistake, in `d`."""
+    alike: dict[Fraction, list[Off]] = {}
+    for key in groups:
+        if isinstance(key, Off):
+            alike.setdefault(Fraction(key.found, key.wanted), []).append(key)
+    for ratio, offs in alike.items():
+        shared = set(offs[0].axis.split()).intersection(*(off.axis.split() for off in offs))
+        if len(offs) == 1 or len(shared) != 1:
+            continue
+        name = shared.pop()
+        size = sizes_of(plan.signature[groups[offs[0]][0].parameter].axes).get(name)
+        if size and (size * ratio).denominator == 1:  # an axis that only the rule names has no size of its own
+            groups[Off(name, size, int(size * ratio))] = [fact for off in offs for fact in groups.pop(off)]
+    return groups
+
+
+def _shape(problem: Problem) -> list[int]:
+    return [int(size) for size in problem.actual.strip("[]").split(",") if size.strip()]
+
+
+def _is_reversed(problem: Problem) -> bool:
+    return _shape(problem) == list(shape_of(problem.axes))[::-1]
+
+
+def off_axes(plan: Plan, problem: Problem) -> list[Off]:
+    """The axes whose sizes differ, by the names of the sizes they are made of: `vocab` of `out:vocab`, `h d`."""
+    return _off(plan.signature[problem.parameter].axes, problem.axes, problem.actual)
+
+
+@lru_cache(maxsize=4096)  # layers are alike, and so are experts
+def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
+    found = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
+    if len(found) != len(axes):
+        return []
+    declared = {node.name: node for axis in of_parameter for node in axis.walk()}
+    return [
+        Off(" ".join(f.name for f in declared.get(axis.name, axis).factors(set())), axis.size, size)
+        for axis, size in zip(axes, found, strict=True)
+        if axis.size != size
+    ]
+
+
+def _told(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords | None) -> Diagnostic:
+    first = facts[0]
+    parameter, sources = told_names(facts)
+    wanted, told = list(shape_of(first.axes)), ", ".join(grouped(sources))
+    if off:
+        message = f"axis `{off.axis}` of `{told}` is {off.found} in the checkpoint, {off.wanted} in the graph"
+        named = words.of(first.parameter, off.axis.split()) if words else ()
+        keys = [f"`{key}`" for key in named]
+        message += f" ({' and '.join(keys)} of the config)" if keys else ""
+        help = (
+            f"correct {' or '.join(keys) or f'the size that the config gives `{off.axis}`'}, "
+            "or the checkpoint belongs to another config"
+        )
+        if off.axis == "vocab" and off.found > off.wanted:
+            help = f"the vocabulary is padded: set vocab_size to {off.found}, or cut the rows in the adapter: " + (
+                f'S(…, "vocab m", vocab={off.found}).split("vocab", {off.wanted}, {off.found - off.wanted})[0], '
+                'and drop(…, why="padding")'
+            )
+    else:
+        named = ()
+        message = f"`{told}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
+        help = "the config or the rule's axes are not those of this checkpoint"
+        if _is_reversed(first):
+            order = " ".join(axis.name or str(axis) for axis in first.axes[::-1])
+            help = f'it is stored the other way round: write S(…, "{order}"); the transpose follows'
+    return Diagnostic(
+        code="BU102",
+        message=message,
+        help=help,
+        parameter=parameter,
+        sources=sources,
+        expected=str(wanted),
+        actual=first.actual,
+        config_key=named[0] if len(named) == 1 else "",
+        **sites(plan, first),
+    )

@@ -1,0 +1,57 @@
+"""What can be found only in the values of tensors: ties that are broken, NaN, infinity, matrices of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bringup.adapters.apply.materialise import fill
+from bringup.adapters.checkpoints.arrays import give_back
+from bringup.adapters.planning.plan import Entry
+from bringup.compile.check.ties import tie_warnings
+from bringup.compile.check.value_stats import Soundness
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bringup.compile.job import Job
+
+
+def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) -> list[Diagnostic]:
+    """Every check of values that a compile does, without one: each parameter is read once.
+
+    Takes the memory of one parameter and its sources, or, for ties, of two. `advance` hears the share that is read.
+    A rule whose function fails is among the findings (BU116). Raises BU2xx where a file cannot be read.
+    """
+    found = [*tie_warnings(job)]
+    sound, aliases = Soundness(), job.plan.aliases()
+    entries = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
+    for index, (name, entry) in enumerate(entries.items()):
+        try:
+            array = read_parameter(job, entry)
+        except BringupError as error:
+            if any(finding.code != "BU116" for finding in error.findings):
+                raise
+            found += error.findings
+            continue
+        sound.look(name, array)
+        give_back(array)
+        advance((index + 1) / len(entries))
+    return [*found, *sound.findings(job.plan)]
+
+
+def read_parameter(job: Job, entry: Entry) -> np.ndarray:
+    """A parameter's array, from sources whose memory is given back unless it is the array's."""
+    sources: list[np.ndarray] = []
+
+    def read(info: TensorInfo) -> np.ndarray:
+        sources.append((job.checkpoint.load or job.checkpoint.read)(info))
+        return sources[-1]
+
+    array = fill(entry, read)
+    for source in sources:
+        if source.ctypes.data != array.ctypes.data:  # otherwise it is the array
+            give_back(source)
+    return array

@@ -1,0 +1,109 @@
+"""Mistakes that concern most names of a checkpoint at once: a wrapper's prefix, a LoRA, another tool's names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bringup.adapters.planning.plan import Plan
+from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.shapes import stored
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits, grouped, roots
+
+# Names as peft 0.18 saves them (peft/utils/save_and_load.py, peft/tuners/lora/layer.py).
+LORA = re.compile(r"\.(lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)(?=\.|$)")
+PEFT = "base_model.model."
+# A tensor that gives away whose names these are, and how they become transformers'.
+CONVENTIONS = {
+    "tok_embeddings.weight": "these are Meta's names: convert the checkpoint with transformers' "
+    "convert_llama_weights_to_hf.py, which also brings the channels of q and k into its order",
+    "token_embd.weight": "these are llama.cpp's names: give the .gguf file that they come from",
+}
+
+
+class Cause(NamedTuple):
+    """One mistake, and the missing and unread tensors that it explains."""
+
+    finding: Diagnostic
+    explains: frozenset[str]
+
+
+def lora(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+    """A LoRA beside the weights, around them (a peft model that was saved unmerged), or in their place."""
+    found = {name: match for name in unread if (match := LORA.search(name))}
+    if not found:
+        return
+    matrices = dict.fromkeys(f"{name[: m.start()].removeprefix(PEFT)}.weight" for name, m in found.items())
+    makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.wanted.items()}
+    parameters = dict.fromkeys(filter(None, (makes.get(name.removeprefix(plan.prefix)) for name in matrices)))
+    told = ", ".join(grouped(parameters or matrices))
+    alone = len(found) == len(plan.headers)
+    around = {name: set(_wrapped_by_peft(plan, name)) & set(unread) for name in asked}
+    explained = asked.keys() if alone else {name for name, wrapped in around.items() if wrapped}
+    finding = Diagnostic(
+        code="BU132",
+        message=f"{len(found)} tensors of a LoRA change `{told}`, and nothing applies them"
+        + (": the model itself is not in this checkpoint" if alone else ""),
+        help="merge the LoRA into the model that it was trained on (peft: `merge_and_unload()`), and save that",
+        parameter=told if parameters else "",
+        sources=tuple(found),
+        **stored(plan, list(found)),
+    )
+    yield Cause(finding, frozenset({*found, *explained}.union(*around.values())))
+
+
+def _wrapped_by_peft(plan: Plan, name: str) -> Iterator[str]:
+    """The names that peft may have given to a tensor."""
+    module, _, leaf = name.removeprefix(plan.prefix).rpartition(".")
+    for prefix in (PEFT, PEFT + plan.prefix):
+        yield f"{prefix}{module}.{leaf}"
+        yield f"{prefix}{module}.base_layer.{leaf}"
+
+
+def wrapped(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+    """A prefix before every name that is missing."""
+    there, names = set(unread), {name: name.removeprefix(plan.prefix) for name in asked}
+    if len(names) < 2:
+        return
+    first = next(iter(names.values()))
+    for head in sorted(name.removesuffix(first) for name in there if name.endswith(f".{first}")):
+        prefix = head.removesuffix(plan.prefix)
+        found = [next((n for n in (head + bare, prefix + bare) if n in there), "") for bare in names.values()]
+        if not prefix or not all(found):
+            continue
+        one_prefix = all(name == head + bare for name, bare in zip(found, names.values(), strict=True))
+        finding = Diagnostic(
+            code="BU101",
+            message=f"every name of the checkpoint carries the prefix `{prefix}` "
+            f"({len(names)} tensors are missing for it)",
+            help=(f'say so in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
+            + f"take `{prefix}` off the names: a wrapper was saved, not the model in it",
+            parameter=parameters_of(plan, asked, names),
+            sources=tuple(found),
+            **sites_of(plan, asked, names) | stored(plan, found),
+        )
+        yield Cause(finding, frozenset({*names, *(name for name in there if name.startswith(prefix))}))
+        return
+
+
+def foreign(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+    """Names by another convention: hardly any that rules ask for is there, and the others are not all of one root."""
+    if not unread:
+        return
+    wanted = {*asked, *plan.wanted}
+    present = wanted & plan.headers.keys()
+    if len(present) * 10 > len(asked) or len({digits(root)[0] for root in roots(asked, wanted)}) < 3:
+        return
+    known = (help for name, help in CONVENTIONS.items() if name in plan.headers)
+    finding = Diagnostic(
+        code="BU101",
+        message=f"of {len(wanted)} tensors that rules ask for, the checkpoint has {len(present)}: it has "
+        f"`{unread[0]}` and the like, they ask for `{next(iter(asked))}`",
+        help=next(known, "is this checkpoint of this architecture? then its names need an adapter of their own"),
+        parameter=parameters_of(plan, asked, asked),
+        sources=(*asked, *unread),
+        **sites_of(plan, asked, asked) | stored(plan, unread),
+    )
+    yield Cause(finding, frozenset({*asked, *unread}))

@@ -1,0 +1,1 @@
+"""Memory and sizes of a compile, before it starts."""

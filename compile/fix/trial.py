@@ -1,0 +1,92 @@
+"""The proof of an edit: the job planned and checked once more with the edited file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import make_plan
+from bringup.compile.check.checker import check
+from bringup.compile.fix.pyfile import PyFile
+from bringup.compile.job import Job
+from bringup.diagnostics import BringupError, Fix
+from bringup.userfiles import builtins_of
+
+_TRIAL = "bringup_fix_trial"
+NAMES = "names"
+Facts = frozenset[tuple[str, str, str]]
+# What an edited file's own code raises: a ValueError is also a conflict of edits, a SyntaxError a quote in a name.
+_REFUSALS = (BringupError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NameError,
+             AssertionError, re.error)  # fmt: skip
+
+
+def facts(job: Job) -> Facts:
+    """What does not fit, each tensor for itself, so that it does not matter how mistakes are told."""
+    plan = job.plan
+    found = {(kind(p.code), p.parameter, source) for p in plan.problems for source in p.sources or ("",)}
+    found |= {(NAMES, "", name) for name in plan.unread}
+    told = ((kind(finding.code), finding.sources) for finding in check(plan).errors)
+    return frozenset(found | {(code, "", source) for code, sources in told if code != NAMES for source in sources})
+
+
+def kind(code: str) -> str:
+    """A code; one for all that say that a name is missing or unread, which may be told as one mistake or as two."""
+    return NAMES if code in ("BU101", "BU105", "BU109") else code
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where edits of one job's adapter file are tried."""
+
+    job: Job
+    file: PyFile
+    function: str  # what makes the adapter in that file; "" when the file defines a family
+
+    @classmethod
+    def of(cls, job: Job) -> Bench | None:
+        """None when the adapter is not what one Python file says."""
+        file, function = adapter_file(job)
+        if file is None:
+            return None
+        return cls(job, PyFile.read(file), function)
+
+    def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
+        """The job with the adapter of the edited file; None when that makes none, or when edits contradict."""
+        try:
+            adapter = self._made(self.file.edited(fixes))
+            plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
+        except _REFUSALS:
+            return None  # the file's own code does not like the new name
+        return replace(self.job, adapter=adapter, plan=plan)
+
+    def _made(self, file: PyFile) -> Adapter:
+        """Runs the text in a module of its own; the file on disk stays as it is."""
+        module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses look their module up there
+        module.__file__ = str(file.path)
+        module.__dict__["__builtins__"] = builtins_of(file.path)  # modules beside it, too
+        try:
+            exec(compile(file.text, str(file.path), "exec", dont_inherit=True), module.__dict__)
+            make: Any = getattr(module, self.function) if self.function else module.__dict__["family"].load("adapter")
+            return make(self.job.graph.config)
+        finally:
+            del sys.modules[_TRIAL]
+
+
+def adapter_file(job: Job) -> tuple[Path | None, str]:
+    """The file that holds the job's rules, and the name of the function in it."""
+    if job.adapter_file:
+        return Path(job.adapter_file), "adapter"
+    if job.checkpoint.gguf and (dialect := job.family.load("dialect")):
+        return Path(dialect.table.__code__.co_filename).resolve(), dialect.table.__name__
+    if isinstance(job.family.adapter, str):
+        module, _, name = job.family.adapter.partition(":")
+        spec = find_spec(module)
+        return (Path(spec.origin).resolve() if spec and spec.origin else None), name
+    return (Path(job.model) if job.model and job.model.endswith(".py") else None), ""

@@ -1,0 +1,1 @@
+"""Measures the error against a reference implementation."""

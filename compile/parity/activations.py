@@ -1,0 +1,198 @@
+"""Activations in a file: what a reference computed, on this machine or another, to be verified against later.
+
+A safetensors file, or an .npz: one float tensor [T, …] for each module, by its path, as `NAME`, what it takes as
+`NAME@input`, and `logits` [T, vocab]. The tokens [T] are the metadata's `tokens` (a JSON list), or a tensor of that
+name. docs/verify.md describes it in full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bringup.compile.job import Job
+from bringup.compile.parity.reference import INPUT
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.graphs.core.module import Module
+
+LOGITS, TOKENS = "logits", "tokens"
+_AGAIN = "record it again; docs/verify.md shows how"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A reference read from a file: float32 [T, …] by name, in the file's order; `dtype` is "" when unsaid."""
+
+    name: str
+    tokens: list[int]
+    arrays: dict[str, np.ndarray]
+    dtype: str
+
+    def logits(self, tokens: list[int]) -> np.ndarray | None:
+        """Rows for a beginning of the tokens; None when none were saved."""
+        return self.arrays[LOGITS][: len(tokens)] if LOGITS in self.arrays else None
+
+    def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
+        """What modules take and give for a beginning of the tokens."""
+        return {name: array[: len(tokens)] for name, array in self.arrays.items() if name != LOGITS}
+
+
+def save_activations(
+    path: str | Path, activations: Mapping[str, np.ndarray], tokens: Sequence[int], **metadata: str
+) -> Path:
+    """Writes activations [T, …] of T tokens, whole or not at all.
+
+    `metadata` is text; `reference` (who computed them) and `dtype` (in which type) are read again. Raises BU901.
+    """
+    from safetensors.numpy import save
+
+    tensors = {name: np.ascontiguousarray(array, np.float32) for name, array in activations.items()}
+    said = {"format": "bringup activations 1", TOKENS: json.dumps([int(token) for token in tokens]), **metadata}
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(save(tensors, said))
+            Path(part).chmod(0o644)
+            Path(part).replace(path)
+        finally:
+            Path(part).unlink(missing_ok=True)
+    except OSError as error:
+        raise fail("BU901", f"cannot write `{path}`: {error.strerror}") from error
+    return path
+
+
+def load_activations(path: str | Path) -> Saved:
+    """Reads what `save_activations`, or numpy's `savez`, wrote.
+
+    Raises BU706 for a file that is none, BU707 for tensors that do not belong to the tokens, BU708 for NaN.
+    """
+    path = Path(path)
+    if not path.is_file():
+        hint = did_you_mean(str(path), ["transformers"]) or "`bringup verify MODEL --save FILE.safetensors` writes one"
+        raise fail("BU706", f"there is no file `{path}`", help=hint)
+    arrays, metadata = _npz(path) if path.suffix == ".npz" else _safetensors(path)
+    tokens = _tokens(path, arrays.pop(TOKENS, None), metadata.get(TOKENS))
+    if not arrays:
+        raise fail("BU706", f"`{path}` holds no activations", help=_AGAIN)
+    found = {name: _checked(path, name, array, len(tokens)) for name, array in arrays.items()}
+    return Saved(metadata.get("reference") or path.name, tokens, found, metadata.get("dtype", ""))
+
+
+def _safetensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    from bringup.adapters.checkpoints.arrays import mapped
+    from bringup.adapters.checkpoints.safetensors import read_header
+
+    arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
+    with path.open("rb") as file:  # the reader above has checked all of this
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return arrays, header.get("__metadata__", {})
+
+
+def _npz(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise fail("BU706", f"`{path}` cannot be read as .npz: {error}", help=_AGAIN) from error
+    text = {name: str(arrays.pop(name)) for name in ("reference", "dtype") if name in arrays}
+    return arrays, text
+
+
+def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
+    """The tokens. Raises BU706."""
+    given: Any = array
+    if given is None and text is not None:
+        try:
+            given = np.array(json.loads(text))
+        except ValueError:
+            given = np.array(text)
+    if given is None:
+        help = "save the token ids that the model was given: a tensor or a metadata entry `tokens`"
+        raise fail("BU706", f"`{path}` does not say which tokens its activations belong to", help=help)
+    if given.ndim == 2 and len(given) == 1:
+        given = given[0]
+    if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
+        said = f"{given.dtype} {list(given.shape)}"
+        raise fail("BU706", f"`tokens` of `{path}` is {said}; one row of token ids is wanted", help=_AGAIN)
+    return given.tolist()
+
+
+def _checked(path: Path, name: str, array: np.ndarray, count: int) -> np.ndarray:
+    """One tensor as float32 [T, …]. Raises BU707, BU708."""
+    if array.ndim > 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.dtype.kind not in "fV" and array.dtype.name not in ("bfloat16", "float16"):
+        raise _mismatch(f"`{name}` of `{path}` is {array.dtype}; activations are floats", name)
+    if array.ndim < 2 or len(array) != count:
+        raise _mismatch(f"`{name}` of `{path}` has shape {list(array.shape)} for {count} tokens", name)
+    wide = array.astype(np.float32)
+    if not np.isfinite(wide).all():
+        raise not_finite(str(path), name, wide)
+    return wide
+
+
+def fitted(saved: Saved, job: Job, source: str) -> Saved:
+    """A saved reference of a job's model. What its head gives are the logits, when there are none of that name.
+
+    Its dtype is the model's, or float32, whose numbers tell a mistake from rounding best. Raises BU015 for tokens that
+    are none of the model's, BU707 for names, widths and dtype.
+    """
+    vocab, dtype = job.graph.config.vocab_size, job.graph.dtype
+    wrong = [token for token in saved.tokens if not 0 <= token < vocab]
+    if wrong:
+        raise fail("BU015", f"token {wrong[0]} of `{source}` is not in the vocabulary of {vocab}", help=_AGAIN)
+    if saved.dtype and saved.dtype not in (dtype, "float32"):
+        help = f"verify with --dtype {saved.dtype}, or record in float32"
+        raise _mismatch(f"`{source}` was computed in {saved.dtype}, this model is {dtype}", "", help)
+    known = [*_modules(job.graph), LOGITS]
+    if not saved.arrays.keys() & set(known):
+        name = next(iter(saved.arrays)).removesuffix(INPUT)
+        hint = did_you_mean(name, known) or f"this model has {', '.join(known[:3])}, …"
+        raise _mismatch(f"`{source}` names no module of this model: its first is `{name}`", name, hint)
+    heads = [name for name in known if name in saved.arrays and saved.arrays[name].shape[-1] == vocab]
+    if LOGITS in saved.arrays and LOGITS not in heads:
+        raise _mismatch(f"`{LOGITS}` of `{source}` are of {saved.arrays[LOGITS].shape[-1]} words, not {vocab}", LOGITS)
+    return replace(saved, arrays=saved.arrays | {LOGITS: saved.arrays[heads[-1]]}) if heads else saved
+
+
+def _modules(module: Module, prefix: str = "") -> Iterator[str]:
+    """The path of every module of a graph."""
+    for name, part in module.children():
+        if isinstance(part, Module):
+            yield prefix + name
+            yield from _modules(part, f"{prefix}{name}.")
+
+
+def mismatched(source: str, name: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> BringupError:
+    """BU707 for a tensor of another shape than the model's."""
+    said = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
+    return _mismatch(
+        said, name, "is the file of another size of the model? leave the tensor out if it means another thing"
+    )
+
+
+def not_finite(source: str, name: str, array: np.ndarray) -> BringupError:
+    """BU708 for an array [T, …] of a reference."""
+    row = int(np.argwhere(~np.isfinite(array))[0][0])
+    what = "NaN" if np.isnan(array).any() else "infinity"
+    return fail(
+        "BU708",
+        f"`{name}` of `{source}` has {what} at token {row}: nothing can be compared with it",
+        help="the reference itself went wrong: float16 ends at 65504; in float32 look at that module's weights",
+        parameter=name,
+    )
+
+
+def _mismatch(said: str, name: str, help: str = _AGAIN) -> BringupError:
+    return fail("BU707", said, help=help, parameter=name)

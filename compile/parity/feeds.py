@@ -1,0 +1,153 @@
+"""What a verification runs: prompts that reach every entry of a program, and what each step gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bringup.compile.program.program import Executor, Interface
+from bringup.compile.program.step_inputs import chunks_of
+from bringup.compile.runtime.session import Session
+from bringup.diagnostics import Diagnostic, Severity
+from bringup.graphs.core.graph import Graph
+
+PADDING = 3  # rows of padding in a bucket that is not quite full
+FEW = 4  # decode steps after each prompt but the first
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A sequence from its start: a prompt of so many tokens, then so many decode steps."""
+
+    prompt: int
+    decode: int
+
+    @property
+    def end(self) -> int:
+        return self.prompt + self.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One step of an entry: its arrays and the logits it gave, float32 [R, V]: of every token or of the last."""
+
+    run: int
+    entry: str
+    step: Mapping[str, np.ndarray]
+    logits: np.ndarray
+
+    @property
+    def first(self) -> int:
+        return int(self.step["positions"][0])
+
+    @property
+    def end(self) -> int:
+        """Tokens in the sequence once the step is done."""
+        return int(self.step["lengths"][0])
+
+    def rows(self, whole: np.ndarray) -> np.ndarray:
+        """Those of the rows [T, …] of a whole sequence that the logits belong to."""
+        return whole[self.end - len(self.logits) : self.end]
+
+
+def windows(graph: Graph) -> list[int]:
+    """The sliding windows of a model's layers, in tokens, shortest first."""
+    found: Sequence[int | None] = getattr(graph.config, "windows", ())
+    return sorted({window for window in found if window})
+
+
+def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int]) -> list[Run]:
+    """Runs of at most `cap` tokens that touch each prefill entry with some padding, a prompt in chunks, decode past
+    the end of a cache block, and tokens further apart than each of `spans` (windows), as far as `cap` allows.
+    """
+    sizes = sorted(entry.num_tokens for entry in interface.entries if entry.num_tokens > 1)
+    runs: list[Run] = []
+    longer = [(size, before, size - PADDING) for size, before in zip(sizes, [0, *sizes], strict=False)]
+    longer.append((cap, sizes[-1], sizes[-1] + PADDING + 2))
+    for size, before, wanted in longer:
+        if before >= cap:
+            break
+        steps = FEW if runs else decode
+        prompt = min(wanted if wanted > before else size, max(cap - steps, before + 1), size)
+        runs.append(Run(prompt, min(steps, cap - prompt)))
+    for span in spans:
+        if max(run.prompt for run in runs) <= span < cap:
+            prompt = max(min(span + PADDING, cap - FEW), span + 1)
+            runs.append(Run(prompt, min(FEW, cap - prompt)))
+    return runs
+
+
+class _Listening:
+    """An executor that keeps what passes through it.
+
+    Each step is told that it is part of a sequence of `total` tokens: the reference has them all at once, and rope may
+    go by how many there are.
+    """
+
+    def __init__(self, executor: Executor, total: int) -> None:
+        self.executor, self.total = executor, np.array([total])
+        self.steps: list[tuple[str, Mapping[str, np.ndarray], np.ndarray]] = []
+        self.reset, self.states, self.set_states = executor.reset, executor.states, executor.set_states
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        step = {**step, "totals": self.total}
+        results = self.executor.step(entry, step)
+        self.steps.append((entry, step, results["logits"].astype(np.float32)))
+        return results
+
+
+def feed(
+    session: Session, tokens: Sequence[int], runs: Sequence[Run], inputs: Mapping[str, np.ndarray] | None = None
+) -> list[Feed]:
+    """Has the session take in the runs, each a beginning of `tokens`; `inputs` have a row for each token."""
+
+    def rows(first: int, end: int) -> dict[str, np.ndarray]:
+        return {name: array[first:end] for name, array in (inputs or {}).items()}
+
+    listening = session.executor = _Listening(executor := session.executor, len(tokens))
+    done: list[Feed] = []
+    try:
+        for index, run in enumerate(runs):
+            session.reset()
+            session.prefill(tokens[: run.prompt], **rows(0, run.prompt))
+            for at in range(run.prompt, run.end):
+                session.decode(tokens[at], **rows(at, at + 1))
+            done += _feeds(index, listening, all_logits=session.interface.all_logits)
+            listening.steps.clear()
+    finally:
+        session.executor = executor
+        session.reset()
+    return done
+
+
+def _feeds(run: int, listening: _Listening, *, all_logits: bool) -> Iterator[Feed]:
+    for entry, step, logits in listening.steps:
+        count = int(step["lengths"][0]) - int(step["positions"][0])
+        yield Feed(run, entry, step, logits[:count] if all_logits else logits)
+
+
+def not_covered(
+    interface: Interface, feeds: Sequence[Feed], spans: Sequence[int], advice: Callable[[int], str]
+) -> Iterator[Diagnostic]:
+    """BU709: what no step of a verification has touched; `advice` says how to have so many tokens verified."""
+    entries = {feed.entry for feed in feeds}
+    sizes = [entry.num_tokens for entry in interface.entries if entry.num_tokens > 1]
+    longest = max(feed.end for feed in feeds)
+    for entry in interface.entries:
+        if entry.name not in entries:
+            needed = _least(entry.num_tokens, sizes) if entry.num_tokens > 1 else longest + 1
+            yield _note(f"`{entry.name}` was not run", advice(needed))
+    for span in spans:
+        if longest <= span:
+            yield _note(f"no token lies behind a window of {span}: {longest} tokens were given", advice(span + 1))
+
+
+def _least(size: int, sizes: Sequence[int]) -> int:
+    """The shortest prompt that is put together with an entry of this length; see `step_inputs.chunks_of`."""
+    return next(count for count in range(1, size + 1) if size in (taken for _, taken in chunks_of(count, sizes)))
+
+
+def _note(said: str, help: str) -> Diagnostic:
+    return Diagnostic(code="BU709", severity=Severity.NOTE, message=said, help=help)

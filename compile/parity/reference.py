@@ -1,0 +1,193 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""transformers as the independent reference: the same checkpoint, its own loader, its own code."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.compile.bundle.weights_file import write_weights
+from bringup.diagnostics import BringupError, fail
+
+if TYPE_CHECKING:
+    import numpy as np
+
+INPUT = "@input"  # behind a module's name: what it takes
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers opens
+
+
+class Reference:
+    """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
+
+    Raises BU703 when transformers cannot make that model, or would make up a part of its weights.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any], dtype: str) -> None:
+        import torch
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        self.name, self.dtype = f"transformers {transformers.__version__}", dtype
+        self.model, told = _open(
+            checkpoint,
+            config,
+            dtype=getattr(torch, dtype),
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+        )
+        if missing := sorted(told["missing_keys"]):
+            raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
+        self.model.eval()
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """Float32 [T, V] of every position."""
+        import torch
+
+        with torch.no_grad():
+            return self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+    def observe(self, tokens: list[int]) -> Observed:
+        """Logits and activations of one forward, to be compared with after the model is gone."""
+        import torch
+
+        kept: list[np.ndarray] = []
+
+        def run() -> None:
+            kept.append(self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy())
+
+        with torch.no_grad():
+            seen = record(self.model, run)
+        return Observed(
+            self.name,
+            self.dtype,
+            kept[0],
+            {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a reference gave for T tokens: float32 logits [T, V], and `arrays` [T, …] as `record` names them.
+
+    Only modules that take and give a row for each token: a head's shares, or the rows that go to one expert, have
+    others.
+    """
+
+    name: str
+    dtype: str
+    whole: np.ndarray
+    arrays: Mapping[str, np.ndarray]
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """Rows for a beginning of the tokens."""
+        return self.whole[: len(tokens)]
+
+    def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
+        """What modules take and give for a beginning of the tokens."""
+        return {name: array[: len(tokens)] for name, array in self.arrays.items()}
+
+
+def record(model: Any, run: Any) -> dict[str, np.ndarray]:
+    """What each module of a torch model gives, as `NAME`, and takes, as `NAME@input`, while `run` runs.
+
+    Float32 [T, …], in the order in which modules end; of several outputs or inputs the first float one. A module that
+    runs more than once is kept as it ran last.
+    """
+    import torch
+
+    seen: dict[str, np.ndarray] = {}
+
+    def keep(name: str, given: Any) -> None:
+        found = given if isinstance(given, tuple) else (given,)
+        floats = [value for value in found if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        if floats:
+            first = floats[0].detach()
+            seen[name] = (first[0] if first.ndim > 2 and first.shape[0] == 1 else first).float().cpu().numpy().copy()
+
+    def watch(name: str) -> Any:
+        def hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            keep(name, output[:1] if isinstance(output, tuple) else output)
+            keep(name + INPUT, (*args[:1], kwargs.get("hidden_states")))
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(watch(name), with_kwargs=True) for name, module in model.named_modules() if name
+    ]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def known_config(config: Mapping[str, Any]) -> Any:
+    """The config as transformers reads it. Raises BU703 when it has no causal language model for it."""
+    import transformers
+    from huggingface_hub.errors import StrictDataclassError
+
+    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(dict(config)), "utf-8")
+        try:
+            read = transformers.AutoConfig.from_pretrained(folder)
+        except (ValueError, KeyError, StrictDataclassError) as error:
+            raise _unknown(config, _first_line(error)) from error
+    of_text, of_both = transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(read) not in (of_both if _sees(config) else of_text):
+        raise _unknown(config, f"`{read.model_type}` is no causal language model there")
+    return read
+
+
+def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
+    """transformers' model, and what it says of loading it."""
+    import transformers
+
+    kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM
+    load = kind.from_pretrained
+    path = Path(checkpoint.provenance.get("path", ""))
+    if dict(config) != dict(checkpoint.config) or checkpoint.format != "gguf":
+        options["config"] = known_config(config)
+    try:
+        if checkpoint.format == "gguf":
+            import_module("accelerate")  # transformers needs it for GGUF, and raises a bare ValueError without it
+            return load(str(path.parent), gguf_file=path.name, **options)
+        if (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS):
+            return load(str(path), **options)
+        with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+            _write(checkpoint, config, Path(folder))
+            return load(folder, **options)
+    except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
+        raise _unknown(config, _first_line(error)) from error
+
+
+def _sees(config: Mapping[str, Any]) -> bool:
+    """Whether it is the config of a model of text and images."""
+    return "text_config" in config
+
+
+def _unknown(config: Mapping[str, Any], why: str) -> BringupError:
+    name = next(iter(config.get("architectures") or []), config.get("model_type", "this model"))
+    return fail(
+        "BU703",
+        f"transformers has no reference for `{name}`: {why}",
+        help="record the model's own code with `save_activations` and give the file: --against FILE (docs/verify.md)",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _write(checkpoint: Checkpoint, config: Mapping[str, Any], folder: Path) -> None:
+    """The checkpoint as a folder that transformers opens."""
+    (folder / "config.json").write_text(json.dumps(dict(config)), "utf-8")
+    headers = list(checkpoint.headers.values())
+    write_weights(folder / "model.safetensors", headers, lambda name: checkpoint.read(checkpoint.headers[name]))

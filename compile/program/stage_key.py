@@ -1,0 +1,121 @@
+"""What a traced stage is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from pathlib import Path, PurePath
+from types import FunctionType
+from typing import Any
+
+from bringup.compile.cache.engine_files import TRACING, tools
+from bringup.compile.cache.source_digest import Body, body_of, digests, files_of
+from bringup.compile.program.assemble import Stage
+from bringup.compile.program.export_options import Layout
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.module import Module
+
+# The methods of modules and graphs that are traced: no weight depends on their bodies.
+TRACED = ("forward", "prologue", "epilogue", "final")
+
+
+def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[str, str] | None:
+    """Everything that decides what `stage` becomes, by name; None where that cannot be told."""
+    owner, inside, outside = _parts(graph, stage)
+    structure = spelled(owner.likeness())
+    sources = digests((file for kind in inside for file in files_of(kind)), _left_out(graph, stage, inside, outside))
+    if structure is None or sources is None:
+        return None
+    return {
+        "stage": f"{stage.part} of {type(graph).__qualname__} as {form}",
+        "name": stage.name,
+        "tokens": str(stage.num_tokens),
+        "values": str(stage.values),
+        "context": f"{layout.context} tokens, {layout.max_blocks} blocks",
+        "dtype": graph.dtype,
+        "structure": sha256(structure.encode()).hexdigest()[:16],
+        "tools": tools(TRACING),
+        **sources,
+    }
+
+
+def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:
+    """The module that a stage belongs to, the classes that run in it, and those of the other stages."""
+    inside, outside = set[type](), set[type]()
+    owner: Module = graph
+    for path, module in walk(graph):
+        owner = module if path == stage.path else owner
+        if stage.part == "layer":
+            mine = path == stage.path or path.startswith(f"{stage.path}.")
+        else:
+            mine = not path.startswith(f"{graph.layer_path}.")
+        (inside if mine else outside).update(bases(module))
+    return owner, inside, outside - inside
+
+
+def bases(module: Module) -> Iterator[type]:
+    """A module's class and those that it inherits from."""
+    return (kind for kind in type(module).__mro__ if kind is not object)
+
+
+def _left_out(graph: Graph, stage: Stage, inside: set[type], outside: set[type]) -> set[Body]:
+    """The bodies that run in other stages only."""
+    elsewhere = {"prologue": ("epilogue", "final"), "layer": TRACED[1:]}.get(stage.part, ("prologue",))
+    bodies = {body_of(kind, "forward") for kind in outside if issubclass(kind, Module)}
+    for kind in type(graph).__mro__:
+        if issubclass(kind, Graph):
+            bodies |= {body_of(kind, method) for method in elsewhere}
+    return {body for body in bodies if body} - set(_bodies_used(inside, elsewhere))
+
+
+def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[Body]:
+    """Bodies that a stage's classes took from others by assignment: `forward = Other.forward`."""
+    for kind in inside:
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType) and not (issubclass(kind, Graph) and name in elsewhere):
+                code = value.__code__
+                yield Body(Path(code.co_filename).resolve(), code.co_qualname)
+
+
+def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
+    """A module and those below it, by path."""
+    yield path, module
+    for name, part in module.children():
+        if isinstance(part, Module):
+            yield from walk(part, f"{path}.{name}" if path else name)
+
+
+def spelled(value: object) -> str | None:
+    """A text that is equal for equal settings in every process, and for no others; None for a value that has none."""
+    if isinstance(value, type):
+        return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
+        return f"{type(value).__qualname__} {value!r}"
+    made: Any = value
+    kind = type(made).__qualname__
+    if isinstance(value, tuple | list):
+        return _joined(kind, made)
+    if isinstance(value, set | frozenset):
+        return _joined(kind, made, in_order=False)
+    if isinstance(value, Mapping):
+        return _joined(kind, made.items())
+    if is_dataclass(value):
+        settings: list[object] = [getattr(made, field.name) for field in fields(made)]
+        return _joined(kind, [made.__class__, *settings])
+    return _of_array(made)
+
+
+def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> str | None:
+    parts = [spelled(value) for value in values]
+    if None in parts:
+        return None
+    said = [str(part) for part in parts]
+    return f"{kind}({', '.join(said if in_order else sorted(said))})"
+
+
+def _of_array(value: Any) -> str | None:
+    """Of numpy's arrays and numbers all their bytes: what they print leaves some out."""
+    if type(value).__module__ != "numpy" or value.dtype.hasobject:
+        return None
+    return f"{value.dtype} {value.shape} {sha256(value.tobytes()).hexdigest()}"

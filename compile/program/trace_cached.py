@@ -1,0 +1,126 @@
+"""Every stage of a graph in the form that a lowering takes: found in the cache, or traced."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from bringup.compile.cache.store import Store
+from bringup.compile.program.assemble import Stage, Traced, interface_of, tensors_of, trace_entry
+from bringup.compile.program.export_options import Layout
+from bringup.compile.program.program import Entry, Function, Interface
+from bringup.compile.program.stage_key import stage_inputs
+from bringup.graphs.core.graph import Graph
+from bringup.system import gc_pause
+from bringup.system.forked import forked
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from bringup.compile.program.trace import Tracer
+
+Part = tuple[Entry, list[Traced[bytes]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a traced stage is kept: `encode` makes the bytes that a lowering takes."""
+
+    name: str
+    encode: Callable[[Function, ExportedProgram], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coded:
+    """A program whose stages are bytes; `found` of them were in the cache."""
+
+    interface: Interface
+    code: Mapping[str, bytes]
+    found: int
+
+    @property
+    def told(self) -> str:
+        """`15 functions`, `15 functions, 10 of them from the cache`."""
+        count = f"{len(self.code)} functions"
+        if self.found == len(self.code):
+            return f"{count}, all from the cache"
+        return f"{count}, {self.found} of them from the cache" if self.found else count
+
+
+def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
+    """The program of a graph. torch is imported only when a stage has to be traced."""
+    source = _Source(graph, layout, form, store)
+    parts = {entry: source.part(entry) for entry in layout.entries}
+    if missing := [entry for entry, part in parts.items() if part is None]:
+        with gc_pause.left_alone():
+            source.may_trace()
+            parts |= zip(missing, forked(source.part, missing), strict=True)
+    whole = [part for part in parts.values() if part]
+    stages = [stage for _, made in whole for stage in made]
+    return Coded(
+        interface=interface_of(layout, whole, tensors_of(graph, layout.context)),
+        code={stage.function.name: stage.code for stage in stages},
+        found=sum(stage.found for stage in stages),
+    )
+
+
+class _Missing(Exception):
+    """A stage that is not in the cache."""
+
+
+class _Source:
+    """Where stages come from."""
+
+    def __init__(self, graph: Graph, layout: Layout, form: Form, store: Store) -> None:
+        self.graph, self.layout, self.form, self.store = graph, layout, form, store
+        self.tracer: Tracer | None = None
+
+    def part(self, entry: tuple[str, int]) -> Part | None:
+        """One entry point and its stages; None when one is missing that must not be traced yet."""
+        try:
+            return trace_entry(self.layout, *entry, self._stage)
+        except _Missing:
+            return None
+
+    def may_trace(self) -> None:
+        """From here on, what is missing is traced. Done before forking, so that torch is imported once."""
+        from bringup.compile.program.trace import tracer_of
+
+        self.tracer = tracer_of(self.graph, self.layout)
+
+    def _stage(self, stage: Stage) -> Traced[bytes]:
+        inputs = stage_inputs(self.graph, self.layout, stage, self.form.name)
+        kept = self.store.get("stage", inputs) if inputs else None
+        if kept is not None:
+            return _unpacked(kept)
+        if self.tracer is None:
+            raise _Missing
+        start = time.perf_counter()
+        made = self.tracer(stage)
+        code = self.form.encode(made.function, made.code)
+        traced = Traced(function=made.function, outputs=made.outputs, code=code)
+        if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.form.name):  # no file changed since
+            what = f"{stage.name} of {type(self.graph).__name__}, {self.form.name}"
+            self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
+        return traced
+
+
+def _packed(traced: Traced[bytes]) -> bytes:
+    """A line of JSON, then the code."""
+    head = {"function": asdict(traced.function), "outputs": traced.outputs}
+    return json.dumps(head).encode() + b"\n" + traced.code
+
+
+def _unpacked(data: bytes) -> Traced[bytes]:
+    head, _, code = data.partition(b"\n")
+    words = json.loads(head)
+    function = words["function"]
+    return Traced(
+        function=Function(name=function["name"], weights=tuple(function["weights"]), states=tuple(function["states"])),
+        outputs=tuple((tuple(shape), dtype) for shape, dtype in words["outputs"]),
+        code=code,
+        found=True,
+    )

@@ -1,0 +1,1 @@
+"""Facts about a compile or a verification, for renderers."""

@@ -1,0 +1,148 @@
+"""What a plan does with one name, in words: how a parameter is made, and what becomes of a tensor."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.expr import Expr, Mv, Scope, Source
+from bringup.adapters.algebra.pattern import match
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Tied
+from bringup.adapters.planning.coverage import read_bits, total_bits
+from bringup.adapters.planning.plan import Entry
+from bringup.compile.job import Job
+from bringup.compile.report.describe import copies, dtypes, how
+from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.core.axes import show, sizes_of
+from bringup.spec import Site, TensorInfo
+
+MOST = 6  # lines of a kind before the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A title and labelled lines; a label holds until the next one."""
+
+    title: str
+    rows: list[tuple[str, str]]
+
+
+def explain(job: Job, name: str) -> list[Explanation]:
+    """The parameter and the tensor of that name, whichever there are. Raises BU010 when neither is."""
+    made = [_parameter(job, name)] if name in job.plan.signature else []
+    made += [_tensor(job, name)] if name in job.plan.headers else []
+    if not made:
+        known = [*job.plan.signature, *job.plan.headers]
+        hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists what there is"
+        raise fail("BU010", f"`{job.family.name}` has no parameter and no tensor `{name}`", help=hint)
+    return made
+
+
+def _parameter(job: Job, name: str) -> Explanation:
+    declared, entry = job.plan.signature[name], job.plan.entries.get(name)
+    shape, dtype = declared.storage
+    rows = [("declared", f"{show(declared.axes)}  {list(shape)}  {dtype}"), *_line("", declared.site)]
+    if entry is None:
+        return Explanation(f"parameter {name}", [*rows, *_problems(job, name)])
+    rows += [("rule", entry.rule.pattern), *_line("", entry.rule.site)]
+    rows += _limited("reads", [_header(info) for info in dict.fromkeys(entry.tensors)])
+    leaves = _leaves(job, entry)
+    rows += _limited("axes", _axes(job, entry, leaves))
+    rows += [("computed", _computed(source)) for source in entry.sources if isinstance(source, Computed)]
+    rows += _limited("copies", list(copies(entry)))
+    rows += [("dtype", text) for text in dtypes(entry)]
+    others = {o: e for o, e in job.plan.entries.items() if o != name and set(entry.tensors) & set(e.tensors)}
+    rows += _limited("also read by", [f"{o} ({how(e)})" for o, e in others.items()] or ["nothing else"])
+    return Explanation(f"parameter {name}", rows)
+
+
+def _tensor(job: Job, name: str) -> Explanation:
+    plan, info = job.plan, job.plan.headers[name]
+    rows = [("stored", _header(info).removeprefix(f"{name}  "))]
+    readers = {p: e for p, e in plan.entries.items() if any(read.name == name for read in e.tensors)}
+    if readers:
+        rows += _limited("read by", [f"{parameter} ({how(entry)})" for parameter, entry in readers.items()])
+        rows += _line("rule", next(iter(readers.values())).rule.site)
+        part = read_bits(plan)[name] / total_bits(info)
+        rows.append(("coverage", "whole" if part == 1 else f"{part:.1%} of it"))
+    elif name in plan.dropped:
+        drop = plan.dropped[name]
+        rows += [("dropped", f"{drop.why}  (`{drop.pattern}`)"), *_line("rule", drop.site)]
+    elif name in plan.wanted:
+        asked = plan.wanted[name]
+        rows += [("read by", f"{asked}, which is not made"), *_problems(job, asked)]
+    else:
+        rows.append(("read by", "nothing: `bringup check` says BU105"))
+    return Explanation(f"tensor {name}", rows)
+
+
+def _header(info: TensorInfo) -> str:
+    return f"{info.name}  {list(info.shape)}  {info.dtype}" + (f"  in {info.file.name}" if info.file else "")
+
+
+def _computed(source: Computed) -> str:
+    exactness = "exact" if source.exact else "not exact"
+    return f"{source.name}, gives {list(source.shape)} {source.dtype} ({exactness})"
+
+
+def _line(label: str, site: Site | None) -> Iterator[tuple[str, str]]:
+    """A site, and its line of source where that can be read."""
+    if site:
+        yield label, f"{site}  {linecache.getline(site.file, site.line).strip()}".rstrip()
+
+
+def _limited(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
+    for index, text in enumerate(texts[:MOST]):
+        yield (label if index == 0 else ""), text
+    if len(texts) > MOST:
+        yield "", f"and {len(texts) - MOST} more"
+
+
+def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:
+    """Why a parameter is not made."""
+    for problem in (p for p in job.plan.problems if p.parameter == parameter):
+        facts = [problem.message, *(f"`{name}`" for name in problem.sources[:MOST])]
+        wanted = problem.expected or show(problem.axes)
+        facts += [f"should be {wanted}" if wanted else "", f"is {problem.actual}" if problem.actual else ""]
+        yield "not made", f"{problem.code}: {', '.join(fact for fact in facts if fact)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A source where a rule writes it: in which expression, and by what name the checkpoint has it."""
+
+    source: Source
+    owner: Expr
+    name: str
+
+
+def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
+    """How each source's axes, as the rules state them, become the declared ones."""
+    names, wanted = job.adapter.names(job.plan.headers), show(entry.declared.axes)
+    told: list[str] = []
+    for leaf in leaves:
+        stored = _stored(job, entry, leaf, names)
+        same = " (the same)" if stored == wanted else ""
+        told.append(f"{names[leaf.name].name}: {stored or 'not stated'} → {wanted}{same}")
+    return list(dict.fromkeys(told))
+
+
+def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
+    """The axes of a source as it is stored: its own, the adapter's default, or those that `mv` gives it."""
+    if isinstance(leaf.owner, Mv) and leaf.owner.of is leaf.source and not leaf.source.axes:
+        return show(leaf.owner.before)
+    defaults = job.adapter.default_axes(entry.declared.axes) if isinstance(leaf.owner, Source) else ()
+    scope = Scope(sizes_of(entry.declared.axes), defaults, names, {})
+    return show(leaf.source.stored(scope, names[leaf.name].shape))
+
+
+def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
+    """Every source of an entry."""
+    bindings = match(entry.rule.pattern, entry.declared.name) or {}
+    exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.made]
+    names, read = job.adapter.names(job.plan.headers), {info.name for info in entry.tensors}
+    found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
+    return [leaf for leaf in found if leaf.name in names and names[leaf.name].name in read]

@@ -1,0 +1,1 @@
+"""From a program to code that runs: torch, and MLIR compiled by IREE."""

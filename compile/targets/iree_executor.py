@@ -1,0 +1,143 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+"""Runs a vmfb without torch: 64-byte aligned weights are used where they lie, states stay on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.program.bind_weights import check_weights, dtype_of
+from bringup.compile.program.program import Interface, TensorSpec
+from bringup.graphs.core.graph import Step
+
+if TYPE_CHECKING:
+    from iree.runtime import HalBufferView, HalElementType
+
+_SCOPE = "model"
+
+
+class IreeExecutor:
+    """Executor of a compiled module; `device` is an IREE device URI such as "local-task"."""
+
+    def __init__(
+        self,
+        vmfb: bytes,
+        interface: Interface,
+        weights: Mapping[str, np.ndarray],
+        *,
+        device: str = "local-task",
+    ) -> None:
+        import iree.runtime as rt
+
+        check_weights(interface, weights)
+        self._rt, self._interface = rt, interface
+        self._device = rt.get_device(device)
+        instance = rt.VmInstance()
+        index = rt.ParameterIndex()
+        self._weights = {spec.name: _bytes(weights[spec.name]) for spec in interface.weights}
+        for name, array in self._weights.items():
+            index.add_buffer(name, array)
+        # Parameters must be registered before the module whose initialisers read them.
+        modules = [
+            rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
+            rt.create_hal_module(instance, self._device),
+            rt.VmModule.copy_buffer(instance, vmfb),
+        ]
+        self._context = rt.VmContext(instance, modules)
+        self._entries = {entry.name: entry for entry in interface.entries}
+        self._functions = {name: modules[-1].lookup_function(name) for name in self._entries}
+        self._states = [self._zeros(spec) for spec in interface.states]
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs one entry; see `program.Executor`.
+
+        An entry gives the states back, updated in place: the views returned are those passed.
+        """
+        rt, wanted = self._rt, self._entries[entry]
+        args = rt.VmVariantList(len(self._states) + len(Step._fields) + len(wanted.inputs))
+        results = rt.VmVariantList(len(wanted.outputs) + len(self._states))
+        for state in self._states:
+            args.push_ref(state)
+        for name in Step._fields:
+            args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
+        for spec in wanted.inputs:
+            buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
+            args.push_ref(rt.HalBufferView(buffer, spec.shape, _element(spec.dtype)))
+        self._context.invoke(self._functions[entry], args, results)
+        views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(wanted.outputs) + len(self._states))]
+        self._states = views[len(wanted.outputs) :]
+        return {name: _download(view) for name, view in zip(wanted.outputs, views, strict=False)}
+
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for state in self._states:
+            buffer = state.get_buffer()
+            buffer.fill_zero(0, buffer.byte_length())
+
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        pairs = zip(self._interface.states, self._states, strict=True)
+        return {spec.name: _download(view, spec.dtype) for spec, view in pairs}
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named."""
+        for index, spec in enumerate(self._interface.states):
+            if spec.name in arrays:
+                buffer = self._upload(_bytes(arrays[spec.name]), self._rt.HalElementType.UINT_8).get_buffer()
+                self._states[index] = self._rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+
+    def _upload(self, array: np.ndarray, element: HalElementType) -> HalBufferView:
+        rt = self._rt
+        return self._device.allocator.allocate_buffer_copy(
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            device=self._device,
+            buffer=array,
+            element_type=element,
+        )
+
+    def _zeros(self, spec: TensorSpec) -> HalBufferView:
+        rt, size = self._rt, dtype_of(spec.dtype).itemsize
+        buffer = self._device.allocator.allocate_buffer(
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+            allocation_size=math.prod(spec.shape) * size,
+        )
+        buffer.fill_zero(0, buffer.byte_length())
+        return rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The array's memory as bytes: bfloat16 and fp8 arrays do not export a buffer themselves."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+_ELEMENTS = {
+    "float32": "FLOAT_32",
+    "float16": "FLOAT_16",
+    "bfloat16": "BFLOAT_16",
+    "int64": "INT_64",
+    "int32": "INT_32",
+    "int8": "SINT_8",
+    "uint8": "UINT_8",
+    "float8_e4m3fn": "FLOAT_8_E4M3_FN",
+    "float8_e5m2": "FLOAT_8_E5M2",
+}
+
+
+def _element(dtype: str) -> HalElementType:
+    import iree.runtime as rt
+
+    return getattr(rt.HalElementType, _ELEMENTS[dtype])
+
+
+def _download(view: HalBufferView, dtype_name: str = "") -> np.ndarray:
+    """A copy on the host, bfloat16 as ml_dtypes.bfloat16."""
+    names = {int(_element(name)): name for name in ("float32", "float16", "bfloat16")}
+    dtype = dtype_of(dtype_name or names[int(view.element_type)])
+    raw = view.map().asarray([math.prod(view.shape) * dtype.itemsize], np.dtype(np.uint8))
+    return raw.copy().view(dtype).reshape(view.shape)

@@ -1,0 +1,43 @@
+"""A conversation as the text that a model was trained to go on from: its chat template, rendered in a jail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from bringup.compile.text.limited_process import Overrun, confined
+from bringup.diagnostics import fail
+
+SECONDS, MEGABYTES = 0.6, 160  # a published template takes 0.07 s, most of it Python's own start
+
+
+class Message(TypedDict):
+    role: str  # "system", "user" or "assistant"
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A jinja2 template, and the tokens that it may name (`bos_token`, `eos_token`, …)."""
+
+    template: str
+    named: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text up to where the model's answer begins. Raises BU611, BU612, BU922."""
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        asked = json.dumps({"template": self.template, "variables": {**self.named, **given}}).encode()
+        try:
+            answer = json.loads(confined("chat_render.py", asked, seconds=SECONDS, megabytes=MEGABYTES))
+        except Overrun as error:
+            help = "use a template that the model's makers published: no real one comes near"
+            raise fail("BU612", f"the chat template {error}", help=help) from None
+        if "missing" in answer:
+            help = "run: pip install 'bringup[compile]'"
+            raise fail("BU922", f"the package `{answer['missing']}` is not installed", help=help)
+        if "error" in answer:
+            help = "the template may forbid such a conversation (a system message, say); `--prompt` needs no template"
+            raise fail("BU611", f"the chat template refuses the conversation: {answer['error']}", help=help)
+        return answer["text"]

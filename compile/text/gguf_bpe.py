@@ -1,0 +1,34 @@
+"""A byte-level BPE (`tokenizer.ggml.model` = gpt2): merges in their order, over bytes written as printable letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bringup.compile.text.gguf_pre import PRE
+from bringup.compile.text.gguf_vocab import Vocab, broken, strings, unsupported
+from bringup.diagnostics import did_you_mean
+
+
+def byte_level(vocab: Vocab) -> dict[str, Any]:
+    """Normalizer, pre-tokenizer, model and decoder. Raises BU231, BU232."""
+    name = vocab.meta.scalar("tokenizer.ggml.pre")
+    pre = PRE.get(name) if isinstance(name, str) else None
+    if pre is None:
+        said = f"pre-tokenizer `{name[:40]}`" if isinstance(name, str) else "no name of a pre-tokenizer"
+        guess = did_you_mean(str(name)[:40], PRE) or f"known: {', '.join(PRE)}"
+        raise unsupported(vocab.meta, f"{said}, whose regexes bringup does not have; {guess}")
+    ids = vocab.ids()
+    merges = [merge.split(" ") for merge in strings(vocab.meta, "merges")]
+    if not all(len(pair) == 2 and pair[0] + pair[1] in ids for pair in merges):
+        raise broken(vocab.meta, "has a merge that does not make a token of two")
+    byte = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*map(_split, pre.regexes), byte]},
+        "decoder": byte,
+        "model": {"type": "BPE", "vocab": ids, "merges": merges, "ignore_merges": pre.ignore_merges},
+    }
+
+
+def _split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}

@@ -1,0 +1,76 @@
+"""SentencePiece models in GGUF: pieces with scores, a space written as U+2581, other characters byte by byte.
+
+`llama` merges the neighbours whose joint piece has the best score (SentencePiece's `bpe_model.cc`); as a BPE, that is
+the list of all ways to make a piece of two, best piece first. `t5` is a unigram model: the best sum of scores.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from bringup.compile.text.gguf_vocab import BYTE, NORMAL, Vocab, broken, numbers
+
+SPACE = "\u2581"
+MOST_SPLITS = 1 << 22  # places to cut a piece in two; a vocabulary of 262,144 has under 2 million
+
+
+def scored_merges(vocab: Vocab) -> dict[str, Any]:
+    """Normalizer, pre-tokenizer, model and decoder of a `llama` model. Raises BU231."""
+    model = {"type": "BPE", "vocab": vocab.ids(), "merges": _merges(vocab), "unk_token": vocab.unknown_token()}
+    return _whole(vocab, [], {**model, "fuse_unk": True, "byte_fallback": True})
+
+
+def _merges(vocab: Vocab) -> list[tuple[str, str]]:
+    """Every pair of pieces that makes a piece: by score, then id, then the shorter left half first."""
+    scores = vocab.scores()
+    pieces = {token for token, kind in zip(vocab.tokens, vocab.types, strict=True) if kind == NORMAL}
+    ranked = sorted(
+        (index for index, token in enumerate(vocab.tokens) if token in pieces), key=lambda index: -scores[index]
+    )
+    if sum(len(piece) for piece in pieces) > MOST_SPLITS:
+        raise broken(vocab.meta, f"has pieces of more than {MOST_SPLITS:,} characters together")
+    longest = max(map(len, pieces), default=0)
+    if longest > 1 << 10:
+        raise broken(vocab.meta, f"has a piece of {longest:,} characters")
+    made: list[tuple[str, str]] = []
+    for index in ranked:
+        piece = vocab.tokens[index]
+        halves = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
+        made += [(left, right) for left, right in halves if left in pieces and right in pieces]
+    return made
+
+
+def unigram(vocab: Vocab) -> dict[str, Any]:
+    """Normalizer, pre-tokenizer, model and decoder of a `t5` model. Raises BU231."""
+    meta = vocab.meta
+    normalizers: list[dict[str, Any]] = []
+    if "tokenizer.ggml.precompiled_charsmap" in meta:
+        charsmap = numbers(meta, "precompiled_charsmap")
+        if not all(type(number) is int and -128 <= number < 256 for number in charsmap):
+            raise broken(meta, "has a `precompiled_charsmap` that is not made of bytes")
+        packed = base64.b64encode(bytes(int(number) % 256 for number in charsmap)).decode()
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": packed})
+    if meta.scalar("tokenizer.ggml.remove_extra_whitespaces", False):
+        normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    if vocab.unknown_token() is None:
+        raise broken(meta, "has no token for what is unknown")
+    scored = list(zip(vocab.ids(), vocab.scores(), strict=True))
+    model = {"type": "Unigram", "unk_id": vocab.unknown, "vocab": scored, "byte_fallback": BYTE in vocab.types}
+    return _whole(vocab, normalizers, model)
+
+
+def _whole(vocab: Vocab, normalizers: list[dict[str, Any]], model: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer that cuts no words: a text is one, with its spaces written as U+2581, and one put before it."""
+    prefix = vocab.meta.scalar("tokenizer.ggml.add_space_prefix", True) is not False
+    begin = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*normalizers, *begin, escape]},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "model": model,
+    }

@@ -1,0 +1,61 @@
+"""The tokenizer in a GGUF file, as the tokenizer.json that means the same.
+
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer; what holds where a key is left out:
+llama.cpp, `llama-vocab.cpp`. tokenizer.json: https://github.com/huggingface/tokenizers (serde of `TokenizerImpl`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bringup.compile.text.gguf_bpe import byte_level
+from bringup.compile.text.gguf_pieces import scored_merges, unigram
+from bringup.compile.text.gguf_vocab import Vocab, broken, unsupported
+
+KINDS = {"gpt2": byte_level, "llama": scored_merges, "t5": unigram}  # by `tokenizer.ggml.model`
+EOS = ("eot_token_id", "eom_token_id")  # end of turn, of message
+
+
+def tokenizer_json(vocab: Vocab) -> dict[str, Any]:
+    """The words of a tokenizer.json. Raises BU221, BU231, BU232."""
+    meta = vocab.meta
+    model = meta.scalar("tokenizer.ggml.model")
+    if model not in KINDS:
+        said = f"`{model[:40]}`" if isinstance(model, str) else "no name"
+        raise unsupported(meta, f"a tokenizer of model {said}; {', '.join(f'`{kind}`' for kind in KINDS)} are built")
+    parts = KINDS[model](vocab)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": vocab.added(),
+        "post_processor": _ends(vocab),
+        **parts,
+    }
+
+
+def eos_ids(vocab: Vocab) -> frozenset[int]:
+    """The ids that end a text, a turn or a message."""
+    ids = (vocab.eos, *(vocab.meta.scalar(f"tokenizer.ggml.{key}") for key in EOS))
+    return frozenset(number for number in ids if type(number) is int)
+
+
+def _ends(vocab: Vocab) -> dict[str, Any] | None:
+    """A post-processor that puts the tokens around a text that the file asks for."""
+    text, special = {"Sequence": {"id": "A", "type_id": 0}}, dict[str, Any]()
+    ends: list[list[dict[str, Any]]] = [[], []]
+    for around, asked, number, what in zip(
+        ends, vocab.asked, (vocab.bos, vocab.eos), ("beginning", "end"), strict=True
+    ):
+        if not asked:
+            continue
+        if type(number) is not int or not 0 <= number < len(vocab.tokens):
+            raise broken(vocab.meta, f"adds a token at the {what} of a text, and its id is {number!r}")
+        name = vocab.tokens[number]
+        around.append({"SpecialToken": {"id": name, "type_id": 0}})
+        special[name] = {"id": name, "ids": [number], "tokens": [name]}
+    if not special:
+        return None
+    pair = [*ends[0], text, *ends[1], *ends[0], {"Sequence": {"id": "B", "type_id": 1}}, *ends[1]]
+    single = [*ends[0], text, *ends[1]]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}

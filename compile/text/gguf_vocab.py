@@ -1,0 +1,116 @@
+"""The vocabulary of a GGUF file: tokens, their types and scores, and the ids of those with a meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bringup.adapters.checkpoints.gguf import Metadata
+from bringup.compile.text.gguf_pre import PRE
+from bringup.diagnostics import BringupError, fail
+
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6  # `tokenizer.ggml.token_type`; 2 is unknown, 5 unused
+# What llama.cpp takes where a file does not say: ids of bos, eos and unknown; whether bos and eos are added.
+DEFAULTS: dict[str, tuple[int | None, int | None, int | None, bool, bool]] = {
+    "llama": (1, 2, 0, True, False),
+    "t5": (None, 1, 2, False, True),
+    "gpt2": (None, None, None, False, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """What a file says of its tokens. `asked` says whether bos and eos are put around a text."""
+
+    meta: Metadata
+    tokens: list[str]
+    types: Sequence[float]
+    bos: Any
+    eos: Any
+    unknown: Any
+    asked: tuple[bool, bool]
+
+    def ids(self) -> dict[str, int]:
+        """Each token's id. Raises BU231 when two have the same text."""
+        ids = {token: index for index, token in enumerate(self.tokens)}
+        if len(ids) < len(self.tokens):
+            raise broken(self.meta, "has a token twice")
+        return ids
+
+    def scores(self) -> list[float]:
+        """One a token. Raises BU231 when it has not."""
+        scores = numbers(self.meta, "scores")
+        if len(scores) != len(self.tokens) or not all(abs(score) < math.inf for score in scores):
+            raise broken(self.meta, "does not have one finite score a token")
+        return scores
+
+    def unknown_token(self) -> str | None:
+        """The token of what no other stands for, if there is one."""
+        known = type(self.unknown) is int and 0 <= self.unknown < len(self.tokens)
+        return self.tokens[self.unknown] if known else None
+
+    def added(self) -> list[dict[str, Any]]:
+        """Tokens that are matched whole in a text before anything splits it."""
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        return [
+            {"id": index, "content": self.tokens[index], **plain, "special": kind == CONTROL}
+            for index, kind in enumerate(self.types)
+            if kind in (CONTROL, USER_DEFINED) and self.tokens[index]
+        ]
+
+
+def read_vocab(meta: Metadata) -> Vocab:
+    """The vocabulary of a file. Raises BU221, BU231."""
+    bos, eos, unknown, add_bos, add_eos = DEFAULTS.get(str(meta.scalar("tokenizer.ggml.model")), DEFAULTS["gpt2"])
+    if pre := PRE.get(str(meta.scalar("tokenizer.ggml.pre"))):
+        add_bos = add_bos or pre.add_bos
+    tokens = strings(meta, "tokens")
+    has_types = "tokenizer.ggml.token_type" in meta
+    types: Sequence[float] = numbers(meta, "token_type") if has_types else [NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise broken(meta, f"has {len(tokens)} tokens and {len(types)} token types")
+
+    def said(key: str, otherwise: Any) -> Any:
+        return meta.scalar(f"tokenizer.ggml.{key}", otherwise)
+
+    return Vocab(
+        meta=meta,
+        tokens=tokens,
+        types=types,
+        bos=said("bos_token_id", bos),
+        eos=said("eos_token_id", eos),
+        unknown=said("unknown_token_id", unknown),
+        asked=(said("add_bos_token", add_bos) is True, said("add_eos_token", add_eos) is True),
+    )
+
+
+def strings(meta: Metadata, key: str) -> list[str]:
+    """A list of texts under `tokenizer.ggml`. Raises BU231."""
+    values = meta.get(f"tokenizer.ggml.{key}")
+    if not isinstance(values, list) or not values or not isinstance(values[0], str):
+        raise broken(meta, f"has no strings under `tokenizer.ggml.{key}`")
+    return values  # pyright: ignore[reportUnknownVariableType]  a GGUF array has one element type
+
+
+def numbers(meta: Metadata, key: str) -> list[float]:
+    """A list of numbers under `tokenizer.ggml`. Raises BU231."""
+    values = meta.get(f"tokenizer.ggml.{key}")
+    if not isinstance(values, list) or not values or isinstance(values[0], str):
+        raise broken(meta, f"has no numbers under `tokenizer.ggml.{key}`")
+    return values  # pyright: ignore[reportUnknownVariableType]  a GGUF array has one element type
+
+
+def broken(meta: Metadata, why: str) -> BringupError:
+    help = "convert the model again, or give its tokenizer.json: --tokenizer FILE, or in the folder of the weights"
+    return fail("BU231", f"the tokenizer in `{meta.path}` {why}", help=help, file=str(meta.path))
+
+
+def unsupported(meta: Metadata, what: str) -> BringupError:
+    return fail(
+        "BU232",
+        f"`{meta.path}` has {what}",
+        help="give the model's own tokenizer.json: --tokenizer FILE, or in the folder of this file",
+        file=str(meta.path),
+    )

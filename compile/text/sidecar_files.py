@@ -1,0 +1,94 @@
+"""What the files beside a tokenizer.json say: the tokens that end a text, those with a name, the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from bringup.adapters.checkpoints.bounded_json import read_json
+from bringup.adapters.checkpoints.files import opened
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.gguf_vocab import Vocab
+from bringup.diagnostics import BringupError, fail
+
+if TYPE_CHECKING:
+    import tokenizers
+
+GENERATION, CONFIG, TEMPLATE = "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
+MOST_TEMPLATE = 1 << 20  # bytes; the longest published ones have 30,000
+
+
+def eos_beside(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """Ids in generation_config.json (without it, config.json), and the token in tokenizer_config.json."""
+    said = _words(folder / GENERATION).get("eos_token_id")
+    if said is None:
+        said = _words(folder / "config.json").get("eos_token_id")
+    listed: Sequence[Any] = cast(Sequence[Any], said) if isinstance(said, list) else [said]
+    token = _named(_words(folder / CONFIG)).get("eos_token")
+    named = backend.token_to_id(token) if token else None
+    return frozenset(number for number in (*listed, named) if type(number) is int and number >= 0)
+
+
+def chat_beside(folder: Path) -> Chat | None:
+    """From chat_template.jinja or, without it, tokenizer_config.json: its template, or the one it calls `default`."""
+    words = _words(folder / CONFIG)
+    if (folder / TEMPLATE).is_file():
+        found: Any = read_small(folder / TEMPLATE, MOST_TEMPLATE).decode("utf-8", "replace")
+    else:
+        found = words.get("chat_template")
+    if isinstance(found, list):
+        entries = [cast(dict[str, Any], entry) for entry in cast(list[Any], found) if isinstance(entry, dict)]
+        found = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+    return Chat(found, _named(words)) if isinstance(found, str) else None
+
+
+def chat_of_gguf(vocab: Vocab) -> Chat | None:
+    """From `tokenizer.chat_template`."""
+    meta = vocab.meta
+    found = meta.scalar("tokenizer.chat_template")
+    if not isinstance(found, str):
+        return None
+    pad = meta.scalar("tokenizer.ggml.padding_token_id")
+    ids = {"bos_token": vocab.bos, "eos_token": vocab.eos, "unk_token": vocab.unknown, "pad_token": pad}
+    known = {name: number for name, number in ids.items() if type(number) is int and 0 <= number < len(vocab.tokens)}
+    return Chat(found, {name: vocab.tokens[number] for name, number in known.items()})
+
+
+def write_beside(folder: Path, eos: frozenset[int], chat: Chat | None) -> None:
+    """The files that the functions above read."""
+    (folder / GENERATION).write_text(json.dumps({"eos_token_id": sorted(eos)}) + "\n", "utf-8")
+    if chat:
+        (folder / TEMPLATE).write_text(chat.template, "utf-8", newline="")
+        (folder / CONFIG).write_text(json.dumps(dict(chat.named), indent=2) + "\n", "utf-8")
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """A file of at most `most` bytes. Raises BU231, BU233."""
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise unreadable(path, f"it has over {most >> 20} MiB")
+    return data
+
+
+def unreadable(path: Path, why: str) -> BringupError:
+    return fail("BU231", f"`{path}` is not readable: {why}", help="fetch the file again", file=str(path))
+
+
+def _words(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path) if path.is_file() else {}
+    except ValueError as error:
+        raise unreadable(path, str(error)) from None
+
+
+def _named(words: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, each written as a text or as an object with its `content`."""
+    found: dict[str, str] = {}
+    for name, token in words.items():
+        content = cast(dict[str, Any], token).get("content") if isinstance(token, dict) else token
+        if name.endswith("_token") and isinstance(content, str):
+            found[name] = content
+    return found

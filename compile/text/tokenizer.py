@@ -1,0 +1,165 @@
+"""Text to token ids and back, by the `tokenizers` package, from a tokenizer.json or GGUF metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bringup.adapters.checkpoints.files import opened
+from bringup.adapters.checkpoints.gguf import MAGIC, Metadata, metadata
+from bringup.compile.text.byte_fallback import Fallback
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.gguf_tokenizer import eos_ids, tokenizer_json
+from bringup.compile.text.gguf_vocab import read_vocab, strings
+from bringup.compile.text.limited_process import Overrun, confined
+from bringup.compile.text.panics import told_as
+from bringup.compile.text.sidecar_files import (
+    chat_beside,
+    chat_of_gguf,
+    eos_beside,
+    read_small,
+    unreadable,
+    write_beside,
+)
+from bringup.compile.text.stream import Stream
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MOST_BYTES = 64 << 20  # of a tokenizer.json; the largest published ones have 33 MB
+# What loading one may take, whatever is in it. A vocabulary of 262,144 with 580,000 merges takes 500 MB and 3 s.
+MOST_MEGABYTES, MOST_SECONDS = 1000, 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """`eos` are the ids after which generation stops; `chat` is how a conversation is written, where that is known."""
+
+    backend: tokenizers.Tokenizer
+    eos: frozenset[int]
+    chat: Chat | None = None
+    warning: Diagnostic | None = None  # why it is not the one that the checkpoint itself has
+    fallback: Fallback = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fallback", Fallback.of(self.backend))
+
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        """Token ids; special tokens written in the text count as such.
+
+        `whole` puts the model's own tokens around the text. What is no Unicode becomes U+FFFD. Raises BU613.
+        """
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        with told_as(_impossible):
+            return self.backend.encode(text, add_special_tokens=whole).ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """The text of ids, with or without special tokens such as `<|im_end|>`. Raises BU613."""
+        with told_as(_impossible):
+            return self.fallback.decode(self.backend, list(ids), skip_special)
+
+    def stream(self, *, skip_special: bool = False) -> Stream:
+        return Stream(self.decode, skip_special)
+
+
+def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
+    """From a tokenizer.json, a folder that has one, or a GGUF file. Raises BU221, BU226, BU231, BU232, BU922.
+
+    Where the tokenizer in a GGUF file cannot be built, a tokenizer.json in its folder is used, with a warning. One that
+    is not `trusted` (a bundle's is) is tried first in a process of its own.
+    """
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        help = "give a tokenizer.json, or a folder that has one"
+        raise fail("BU231", f"no tokenizer at `{path}`", help=help, file=str(path))
+    with opened(path) as file:
+        is_gguf = file.read(len(MAGIC)) == MAGIC
+    if is_gguf:
+        return _of_gguf(path, trusted)
+    backend = _build(read_small(path, MOST_BYTES), path, trusted)
+    return Tokenizer(backend, eos_beside(path.parent, backend), chat_beside(path.parent))
+
+
+def _of_gguf(path: Path, trusted: bool) -> Tokenizer:
+    meta, sibling = metadata(path), path.with_name("tokenizer.json")
+    try:
+        vocab = read_vocab(meta)
+        text = json.dumps(tokenizer_json(vocab), ensure_ascii=False).encode()
+        return Tokenizer(_build(text, path, trusted), eos_ids(vocab), chat_of_gguf(vocab))
+    except BringupError as error:
+        if error.findings[0].code not in ("BU226", "BU231", "BU232") or sibling == path or not sibling.is_file():
+            raise
+        why = replace(error.findings[0], severity=Severity.WARNING, help=f"`{sibling}` is used instead")
+    found = load_tokenizer(sibling, trusted=trusted)
+    _check_same_model(found, meta, sibling)
+    return replace(found, warning=why)
+
+
+def _check_same_model(tokenizer: Tokenizer, meta: Metadata, path: Path) -> None:
+    """Raises BU231 where most tokens of a GGUF file are others in the tokenizer.json of its folder."""
+    try:
+        tokens = strings(meta, "tokens")
+    except BringupError:
+        return  # there is nothing to compare with
+    ids = tokenizer.backend.get_vocab()
+    same = sum(ids.get(token) == index for index, token in enumerate(tokens))
+    if 2 * same < len(tokens):
+        raise fail(
+            "BU231",
+            f"`{path}` is not the tokenizer of `{meta.path}`: {same:,} of {len(tokens):,} tokens are the same",
+            help="give the model's own: --tokenizer FILE",
+            file=str(path),
+        )
+
+
+def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes a tokenizer.json, and beside it what says `eos` and `chat`, for `load_tokenizer`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(tokenizer.backend.to_str(), "utf-8")
+    write_beside(folder, tokenizer.eos, tokenizer.chat)
+
+
+def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
+    try:
+        import tokenizers
+    except ImportError:
+        help = "run: pip install 'bringup[compile]'"
+        raise fail("BU922", "the package `tokenizers` is not installed", help=help) from None
+    if not trusted:
+        _try(text, path)
+    with told_as(lambda why: unreadable(path, why)):
+        backend = tokenizers.Tokenizer.from_buffer(text)
+    backend.no_truncation()  # settings of training that some published files keep
+    backend.no_padding()
+    return backend
+
+
+def _try(text: bytes, path: Path) -> None:
+    """Raises BU226 for a file that takes much more than its size would, BU231 for one that does not load."""
+    try:
+        seconds, megabytes = _limits(text)
+        answer = json.loads(confined("tokenizer_trial.py", text, seconds=seconds, megabytes=megabytes))
+    except Overrun as error:
+        help = "give the model's published tokenizer.json: --tokenizer FILE"
+        raise fail("BU226", f"the tokenizer in `{path}` {error}", help=help, file=str(path)) from None
+    if answer["error"]:
+        raise unreadable(path, answer["error"])
+
+
+def _limits(text: bytes) -> tuple[float, int]:
+    """Seconds and megabytes for a file: by its size, and by its entries, of which each is an object of its own.
+
+    A merge is a list of two tokens: a vocabulary of many short ones takes more than its size tells.
+    """
+    size, entries = len(text) / 1e6, text.count(b",") / 1e6
+    megabytes = 130 + max(12 * size, 4 * size + 250 * entries)
+    return min(0.6 + size / 8 + 2 * entries, MOST_SECONDS), min(int(megabytes), MOST_MEGABYTES)
+
+
+def _impossible(why: str) -> BringupError:
+    help = "its tokenizer.json asks for the impossible; compile again with the one that the model's makers published"
+    return fail("BU613", f"the tokenizer gives up: {why}", help=help)

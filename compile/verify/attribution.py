@@ -1,0 +1,209 @@
+"""The steps that a session took beside a reference: where they part first, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bringup import __version__
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.checkpoints.arrays import mapped
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.compile.bisect.diagnose import Departure, bisect, code_departs, module_departs, weights_changed
+from bringup.compile.bisect.eager import Eager, Seen, Shapes
+from bringup.compile.bisect.modules import compared, compared_rounded, culprit
+from bringup.compile.bundle.folder import WEIGHTS
+from bringup.compile.job import Job
+from bringup.compile.parity.activations import LOGITS, Saved, mismatched, not_finite, save_activations
+from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.parity import Layer, Parity
+from bringup.compile.parity.reference import INPUT, Observed, record
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.step_inputs import make_step
+from bringup.compile.runtime.session import Session
+from bringup.compile.verify.evidence import GRAPH, Evidence, Referring
+from bringup.diagnostics import Diagnostic
+from bringup.graphs.core.module import Const
+
+
+class Proof:
+    """What was run, and what should have come of it.
+
+    `rounded` gives the reference in the job's own 16-bit dtype; None where it has no other than `reference`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        job: Job,
+        reference: Referring,
+        tokens: list[int],
+        feeds: Sequence[Feed],
+        rounded: Callable[[], Observed] | None = None,
+    ) -> None:
+        self.session, self.job, self.reference, self.tokens, self.feeds = session, job, reference, tokens, feeds
+        self.rounded = rounded
+        self._refuse_nonsense(reference)
+        theirs = rounded().logits(tokens) if rounded else None
+        self.evidence = Evidence(job, session.max_seq_len, reference, theirs, tokens, feeds)
+        self.departure: Departure | None = None
+
+    def compare(self, parity: Parity) -> None:
+        """Adds the logits of every phase; in 16 bits those of the graph in float32 before them."""
+        evidence = self.evidence
+        parity.differences = [
+            evidence.phase(entry.name)
+            for entry in self.session.interface.entries
+            if any(feed.entry == entry.name for feed in self.feeds)
+        ]
+        if parity.dtype != "float32" and evidence.is_exact and evidence.logits is not None:
+            parity.differences.insert(0, evidence.exact())
+
+    def explain(self, parity: Parity, *, source: str, bundled: bool, bisect: bool) -> None:
+        """Adds the table of modules, and what is at fault when something is."""
+        departing = None if parity.ok else self._departing(parity)
+        of_graph = departing is not None and self._graph_departs(departing)
+        in_rounding = departing is not None and not of_graph
+        parity.modules = self._modules(departing or self.feeds[0], source, in_rounding=in_rounding)
+        if bundled and (departing or bisect):
+            parity.findings += self._changed_weights()
+            if parity.findings:
+                return
+        module = culprit(parity.modules, parity.tolerance)
+        if module and (departing or self.evidence.logits is None):
+            sources = tuple(name for name in self.job.plan.entries if name.startswith(f"{module.name}."))
+            parity.findings.append(module_departs(parity.modules, module, parity.reference, parity.tolerance, sources))
+        elif of_graph:
+            parity.findings.append(code_departs(parity.modules, parity.reference, parity.tolerance))
+        if bisect:
+            self._bisect(parity)
+        if departing and not parity.findings:
+            parity.findings.append(_unexplained(parity, departing, bisected=bisect))
+
+    def _refuse_nonsense(self, reference: Referring) -> None:
+        """Raises BU708 for the first module of a reference that gives NaN or infinity."""
+        logits = reference.logits(self.tokens)
+        if logits is None or np.isfinite(logits).all():
+            return
+        given = {**reference.activations(self.tokens), LOGITS: logits}
+        name = next(name for name, array in given.items() if not np.isfinite(array).all())
+        raise not_finite(reference.name, name, given[name])
+
+    def _departing(self, parity: Parity) -> Feed:
+        """The first step whose logits are not the reference's; the furthest off where each by itself is near enough."""
+        evidence = self.evidence
+        graph = parity.differences[0].phase == GRAPH and not parity.differences[0].ok
+        found = [evidence.exact(index) if graph else evidence.of("", [feed]) for index, feed in enumerate(self.feeds)]
+        phases = {difference.phase for difference in parity.differences if not difference.ok}
+        pairs = [(feed, error) for feed, error in zip(self.feeds, found, strict=True) if graph or feed.entry in phases]
+        first = (feed for feed, error in pairs if not error.ok)
+        return next(first, max(pairs, key=lambda pair: pair[1].excess)[0]) if pairs else self.feeds[0]
+
+    def _graph_departs(self, feed: Feed) -> bool:
+        """Whether the graph, run by torch in float32, departs in this step: then no program is at fault."""
+        evidence = self.evidence
+        if evidence.logits is None or not evidence.is_exact:
+            return False
+        return not evidence.exact(self.feeds.index(feed)).ok
+
+    def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> list[Layer]:
+        """Each module in that step, after those of its run that came before.
+
+        In float32 where the reference is; in 16 bits where it has only those, or where the graph departs
+        `in_rounding` only.
+        """
+        evidence, dtype = self.evidence, self.job.graph.dtype
+        low = dtype != "float32" and (in_rounding or not evidence.is_exact)
+        reference = self.rounded() if low and self.rounded else self.reference
+        given = reference.activations(self.tokens)
+        rows = {name: array[feed.first : feed.end] for name, array in given.items() if len(array) == len(self.tokens)}
+        exact, odd = self._observed(evidence.graph, feed, rows)
+        if odd and isinstance(self.reference, Saved):
+            name = next(iter(odd))
+            theirs = self.reference.arrays[name].shape
+            raise mismatched(source, name, theirs, (theirs[0], *odd[name][1:]))
+        if not low:
+            return list(compared(exact, rows))
+        rounded, _ = self._observed(evidence.rounding_graph, feed, rows)
+        return list(compared_rounded(rounded, exact, rows, dtype, proven=evidence.is_exact))
+
+    def _observed(self, graph: Eager, feed: Feed, rows: dict[str, np.ndarray]) -> tuple[list[Seen], Shapes]:
+        for earlier in self.feeds:
+            if earlier.run == feed.run and earlier.end <= feed.first:
+                graph(earlier.step)
+        return graph.observe(feed.step, rows)
+
+    def _changed_weights(self) -> list[Diagnostic]:
+        path = self.session.folder / WEIGHTS
+        stored = {name: mapped(path, info) for name, info in read_header(path).items()}
+        wanted = {name: array for name, array in self._weights().items() if name in stored}
+        return list(weights_changed(stored, wanted, self.job.checkpoint.source))
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        tables = {name: leaf.table(self.session.max_seq_len) for name, leaf in self.job.graph.leaves(Const)}
+        return {**materialise(self.job.plan, self.job.checkpoint), **tables}
+
+    def _bisect(self, parity: Parity) -> None:
+        whole = self.session.interface
+        sizes = [entry.num_tokens for entry in whole.entries if entry.num_tokens > 1]
+        from bringup.compile.program.trace import export_graph
+
+        layout = layout_of(self.job.graph, self.session.max_seq_len, sizes, all_logits=whole.all_logits)
+        program = export_graph(self.job.graph, layout)
+        self.departure = bisect(
+            program, self._weights(), self.session.executor, self.feeds, target=parity.target, dtype=parity.dtype,
+            exact=self.evidence.graph,
+        )  # fmt: skip
+        self.session.reset()
+        if self.departure and self.departure.finding:
+            parity.calls = {call.name: call.worst for call in self.departure.calls}
+            parity.op = self.departure.found.op if self.departure.found else None
+            parity.findings.append(self.departure.finding)
+
+    def save(self, place: Path) -> list[Path]:
+        """A file of the reference's activations; or a folder of that, ours, and the departing operation's tensors."""
+        said = {"model": self.job.graph.config.family, "bringup": __version__}
+        computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **said}
+        graph = self.evidence.graph if self.evidence.is_exact else self.evidence.rounding_graph
+        step = make_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
+        theirs = self.reference.activations(self.tokens)
+        _, odd = graph.observe(step, theirs)  # what it calls by a name of ours and means otherwise: a router's scores
+        theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}
+        if self.evidence.logits is not None:
+            theirs[LOGITS] = self.evidence.logits
+        by = {"reference": self.reference.name, **computed}
+        if place.suffix == ".safetensors":
+            return [save_activations(place, theirs, self.tokens, **by)]
+        ours = record(graph.module, lambda: graph(step))
+        paths = [
+            save_activations(place / "reference.safetensors", theirs, self.tokens, **by),
+            save_activations(
+                place / "ours.safetensors", ours, self.tokens, reference="bringup, run by torch", **computed
+            ),
+        ]
+        if self.departure and self.departure.found:
+            found = self.departure.found
+            tensors = {f"input:{name}": array for name, array in found.inputs.items()}
+            tensors |= {"torch": found.ours, "compiled": found.compiled}
+            where = {"op": found.op.target, "call": found.op.call, "entry": found.op.entry}
+            dtype = self.job.graph.dtype
+            paths.append(save_activations(place / "op.safetensors", tensors, self.tokens, dtype=dtype, **where, **said))
+        return paths
+
+
+def _unexplained(parity: Parity, departing: Feed, *, bisected: bool) -> Diagnostic:
+    """BU702: every module is right, the logits are not."""
+    count = len(parity.modules)
+    if bisected:
+        said = f"all {count} modules agree with {parity.reference}, and the program run by torch with `{parity.target}`"
+        said, help = (
+            f"{said}; the logits of `{departing.entry}` do not",
+            "export is at fault: it traced another program",
+        )
+    else:
+        said = f"all {count} modules agree with {parity.reference} when run by torch in `{departing.entry}`, "
+        said += f"the compiled program for `{parity.target}` does not"
+        help = "the lowering is at fault; --bisect names the operation, `--target torch` runs without it"
+    return Diagnostic(code="BU702", message=said, help=help)

@@ -1,0 +1,253 @@
+"""Proof by numbers: a program's logits against a reference's, and, where they part, the place where they do."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from bringup.arguments import path, whole
+from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
+from bringup.compile.job import Job, open_job
+from bringup.compile.parity.activations import Saved, fitted, load_activations, save_activations
+from bringup.compile.parity.feeds import Run, feed, not_covered, plan_runs, windows
+from bringup.compile.parity.parity import TOLERANCE, Parity
+from bringup.compile.parity.reference import Observed, Reference, known_config, record
+from bringup.compile.pipeline import build
+from bringup.compile.program.export_options import DEFAULT_CONTEXT, context_of
+from bringup.compile.program.step_inputs import make_step
+from bringup.compile.runtime.session import Session, integers, load
+from bringup.compile.verify.attribution import Proof
+from bringup.diagnostics import BringupError, Severity, fail
+from bringup.progress import Silent
+from bringup.system.atomic import sha256, write_file
+
+if TYPE_CHECKING:
+    from bringup.progress import Progress
+
+__all__ = ["activations", "load_activations", "parity_of", "record", "save_activations", "verify"]
+
+TRANSFORMERS = "transformers"
+DECODE_STEPS = 16
+# For a model that is compiled to be verified: into a second bucket and a second cache block.
+TOKENS = 61 + DECODE_STEPS
+
+
+def verify(
+    model: str | PathLike[str] | Job,
+    checkpoint: str | PathLike[str] | None = None,
+    *,
+    against: str | PathLike[str] = TRANSFORMERS,
+    target: str = "torch",
+    dtype: str = "auto",
+    max_seq_len: int | None = None,
+    prompt_tokens: Iterable[SupportsIndex] | int | None = None,
+    decode_steps: int = DECODE_STEPS,
+    bisect: bool = False,
+    save: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Parity:
+    """Compares a bundle, or a model compiled for the purpose, with a reference on the same checkpoint and config.
+
+    `model` is a bundle's folder, a model's name, or a job (`open_job`). A model's name wins over a bundle of that name,
+    which is written as a path (`./gpt2`, or a `Path`). A bundle has its own config, adapter, dtype, target and context;
+    of the options that choose them only `checkpoint` counts. `against` is `transformers` or a file of saved
+    activations. `max_seq_len` is the context that a model is compiled for. `prompt_tokens` are the prompt's ids, or how
+    many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch
+    down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle
+    gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016 for tokens that
+    it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
+    those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
+    does not serve.
+    """
+    against = path("against", against)
+    saved = load_activations(against) if against != TRANSFORMERS else None
+    if saved and prompt_tokens is not None:
+        raise fail("BU015", f"`{against}` has the tokens of its activations", help="leave the prompt out")
+    if isinstance(prompt_tokens, Iterable):
+        prompt_tokens = integers(prompt_tokens)
+    elif prompt_tokens is not None:
+        prompt_tokens = whole("prompt_tokens", prompt_tokens, least=1)
+    decode_steps = whole("decode_steps", decode_steps, least=0)
+    model = model if isinstance(model, PathLike | Job) else path("model", model)
+    save = None if save is None else path("save", save)
+    progress = progress or Silent()
+
+    def compared(bundle: Path, *, bundled: bool) -> Parity:
+        with progress.stage("Comparing") as stage:
+            parity = parity_of(
+                load(bundle), job, prompt_tokens, decode_steps,
+                saved=saved, source=against, bundled=bundled, bisect=bisect, save=save,
+            )  # fmt: skip
+            stage.done(f"{parity.tokens} tokens with {parity.reference}")
+        return parity
+
+    folder = None if isinstance(model, Job) else bundle_of(model)
+    if folder is not None:
+        with steady(folder) as same:
+            manifest = read_manifest(folder)
+            check_files(folder, manifest)
+            job = _of_tokens(job_of_bundle(manifest, checkpoint))
+            saved = saved and fitted(saved, job, against)
+            parity = compared(folder, bundled=True)
+            if same():  # else another bundle was put there meanwhile
+                write_parity(folder, parity, progress)
+        return parity
+    job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
+    if saved:  # all of this before the work of compiling
+        saved = fitted(saved, job, against)
+    elif job.checkpoint.format != "gguf":
+        known_config(job.config)
+    with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
+        context = context_of(job, max_seq_len) if max_seq_len else _context(job, saved, prompt_tokens, decode_steps)
+        out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
+        return compared(out, bundled=False)
+
+
+def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
+    """Puts the result into a bundle as parity.json, whole or not at all; a bundle that takes no files is a warning.
+
+    It is no part of what was compiled, and the manifest does not list it: `manifest` in it is the SHA-256 of the
+    manifest.json that it belongs to.
+    """
+    whole = {"manifest": sha256(bundle / MANIFEST), **parity.as_json()}
+    try:
+        write_file(bundle / PARITY, (json.dumps(whole, indent=2) + "\n").encode())
+    except BringupError as error:
+        for finding in error.findings:
+            help = "the result stands above and is the same; --json prints it"
+            progress.warn(replace(finding, severity=Severity.WARNING, help=help))
+
+
+def _of_tokens(job: Job) -> Job:
+    """A job whose model can be run on tokens alone; any other raises BU029."""
+    if not job.graph.inputs:
+        return job
+    said = ", ".join(f"`{name}`" for name in job.graph.inputs)
+    help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
+    raise fail(
+        "BU029", f"`{job.graph.config.family}` takes {said} beside its tokens; verify has only tokens", help=help
+    )
+
+
+def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, decode: int) -> int:
+    """How many tokens a model is compiled for to be verified."""
+    if saved:
+        length = len(saved.tokens)
+    elif prompt is None:
+        reach = [window + DECODE_STEPS for window in windows(job.graph) if window + DECODE_STEPS <= DEFAULT_CONTEXT]
+        length = max(TOKENS, *reach) if reach else TOKENS
+    else:
+        length = (prompt if isinstance(prompt, int) else len(prompt)) + decode
+    return min(job.graph.config.max_positions, max(length, 64))
+
+
+def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
+    """The job that a bundle was built from: the same model, config, adapter and allowances."""
+    return open_job(
+        manifest["asked_model"] or manifest["model"],
+        _source(manifest["provenance"]) if checkpoint is None else checkpoint,
+        config=manifest["config"] or None,
+        adapter=manifest.get("adapter"),
+        allow=manifest.get("allow"),
+        dtype=manifest["dtype"],
+    )
+
+
+def _source(provenance: dict[str, Any]) -> str:
+    """Where the tensors came from: on the Hub the same revision, on this machine the same place from any folder."""
+    source: str = provenance["source"]
+    if source == "dict":
+        help = "name a checkpoint with the same tensors: --checkpoint SRC"
+        raise fail("BU005", "the bundle was built from arrays in memory", help=help)
+    if source.startswith("hf://") and "revision" in provenance:
+        return f"{source.partition('@')[0]}@{provenance['revision']}"
+    return source if re.match(r"\w+:", source) else provenance.get("path", source)
+
+
+def parity_of(
+    session: Session,
+    job: Job,
+    prompt_tokens: list[int] | int | None = None,
+    decode_steps: int = DECODE_STEPS,
+    *,
+    saved: Saved | None = None,
+    source: str = "",
+    bundled: bool = False,
+    bisect: bool = False,
+    save: str | Path | None = None,
+) -> Parity:
+    """Prefill and decode logits of a session against transformers', or against saved activations; see `verify`.
+
+    `saved` is one that `fitted` gave, `source` its file. `bundled`: the session's weights come from a bundle that may
+    not be the job's.
+    """
+    config, dtype = job.graph.config, job.graph.dtype
+    spans = windows(job.graph)
+    cap = min(session.max_seq_len, len(saved.tokens)) if saved else session.max_seq_len
+    if saved or prompt_tokens is None:
+        runs = plan_runs(session.interface, cap, decode_steps, spans)
+    else:
+        prompt = prompt_tokens if isinstance(prompt_tokens, int) else len(prompt_tokens)
+        runs = [Run(prompt, max(0, min(decode_steps, cap - prompt)))]
+    length = max(run.end for run in runs)
+    tokens = saved.tokens if saved else _random(0, config.vocab_size, length)
+    if isinstance(prompt_tokens, list) and not saved:
+        tokens = [*prompt_tokens, *tokens[len(prompt_tokens) :]]
+    tokens = tokens[:length]
+    feeds = feed(session, tokens, runs)
+
+    def rounded() -> Observed:
+        return Reference(job.checkpoint, job.config, dtype).observe(tokens)
+
+    reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
+    proof = Proof(session, job, reference, tokens, feeds, None if saved or dtype == "float32" else rounded)
+    parity = Parity(
+        model=config.family,
+        target=session.manifest["target"],
+        dtype=dtype,
+        reference=reference.name,
+        tolerance=TOLERANCE,
+        tokens=length,
+    )
+    proof.compare(parity)
+    proof.explain(parity, source=source, bundled=bundled, bisect=bisect)
+    parity.findings += not_covered(session.interface, feeds, spans, _advice(session, job, saved, bundled=bundled))
+    if save:
+        proof.save(Path(save))
+    return parity
+
+
+def _advice(session: Session, job: Job, saved: Saved | None, *, bundled: bool) -> Callable[[int], str]:
+    """How to have so many tokens verified."""
+
+    def advice(count: int) -> str:
+        if saved:
+            return f"record activations of at least {count} tokens"
+        if count <= session.max_seq_len:
+            return f"give a prompt of at least {count} tokens: --prompt-length {count}"
+        if count > job.graph.config.max_positions:
+            return f"the model has {job.graph.config.max_positions} positions: no prompt reaches it"
+        again = "compile the bundle" if bundled else "verify"
+        return f"{again} with --max-seq-len {count}, or longer"
+
+    return advice
+
+
+def _random(seed: int, vocab: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, count).tolist()
+
+
+def activations(job: Job, tokens: list[int]) -> dict[str, np.ndarray]:
+    """What every module of our graph takes and gives, run by torch on the job's weights; see `reference.record`."""
+    from bringup.compile.bisect.eager import Eager
+
+    eager = Eager(job, len(tokens))
+    return record(eager.module, lambda: eager(make_step(tokens, 0, len(tokens), len(tokens))))

@@ -1,0 +1,1 @@
+"""Reading config.json: every key is read, refused, or known to change no number."""

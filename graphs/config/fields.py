@@ -1,0 +1,262 @@
+"""Reading a config.json so that no key is overlooked.
+
+Each key is read by the family, stands in a table of keys that change no number, or is a finding: a scale, window or
+rope type that the graph does not implement never passes silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+from bringup.diagnostics import Diagnostic, Severity, did_you_mean
+from bringup.graphs.config.tracked import Tracked
+from bringup.graphs.config.unread_keys import unread_keys
+from bringup.shown import shown
+
+T = TypeVar("T", int, float, str, bool)
+
+MOST = 1 << 63  # of any number: what a 64-bit integer holds
+MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the longest contexts 10^7
+MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
+MOST_EXPERTS = 1 << 17  # of all layers: each has tensors of its own; Kimi K2 has 23,424
+
+
+class Fields:
+    """The keys of one config.json, ticked off as a family reads them."""
+
+    def __init__(self, raw: Mapping[str, Any], family: str, allow: Mapping[str, str] | None = None) -> None:
+        self.raw = raw
+        self.family = family
+        self.allowed = dict(allow or {})
+        self.read: set[str] = set()
+        self.findings: list[Diagnostic] = []
+        self.doubtful = False  # whether some whole number is none: it is not compared with others
+
+    @property
+    def wrong(self) -> bool:
+        """Whether an error was noted: some of the values read are then stand-ins."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    def sound(self, *keys: str) -> bool:
+        """Whether no error was noted about these keys: their values are those of the config."""
+        return all(f.severity is not Severity.ERROR or f.parameter not in keys for f in self.findings)
+
+    def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
+        """The value of a key: `default` when it is absent, `null` when it is null.
+
+        Without them the key is needed, and may not be null: transformers 5.23 refuses null where the annotation of its
+        configuration class does not admit None, and where it does, None is not the default but a value of its own. A
+        missing or mistyped value is a finding.
+        """
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is None and (instead := null if key in self.raw else default) is not None:
+            return instead
+        if type(value) is int and abs(value) >= MOST:
+            self.error("BU124", f"config key `{key}` is a number of {len(str(value))} digits; no model has that", key)
+            self.doubtful |= kind is int
+            return kind(1)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        endless = isinstance(value, float) and not isfinite(value)
+        if isinstance(value, kind) and not endless and (kind is not int or not isinstance(value, bool)):
+            return value
+        message = f"config key `{key}` {self._state(key)}; {self.family} needs a value of type {kind.__name__}"
+        drop = value is None and key in self.raw and default is not None
+        help = f"null is not the default: leave the key out for that, {shown(default)}" if drop else ""
+        meaning = _converted(value, kind)
+        unknown = kind is int or (kind is bool and default is None)  # else a flag has its default while planning
+        self.doubtful |= kind is int
+        self.error("BU121", message, key, help, stops="size" if meaning is None and unknown else "")
+        return meaning if meaning is not None else default if default is not None else kind(1)
+
+    def size(
+        self,
+        key: str,
+        default: int | None = None,
+        *,
+        null: int | None = None,
+        least: int = 1,
+        most: int = MOST_ELEMENTS,
+    ) -> int:
+        """A whole number that counts something: at least 1, and no more than a machine can hold."""
+        return self._number(key, default, most, "size", null=null, least=least)
+
+    def _number(
+        self, key: str, default: int | None, most: int, stops: str, *, null: int | None = None, least: int = 1
+    ) -> int:
+        count = len(self.findings)
+        if default is not None and any(isinstance(value, Tracked) for value in self.raw.values()):
+            default = default if isinstance(default, Tracked) else Tracked.of(default, (key,))
+        value = self.take(key, int, default, null=null)
+        if not least <= value <= most:
+            if value < least:
+                self.error("BU121", f"config key `{key}` is {value}; {self.family} needs at least {least}", key)
+            else:
+                self.error("BU124", f"config key `{key}` is {value}; more than {most} is not possible", key)
+            value, self.doubtful = 1, True
+            self.findings[count:] = [replace(f, stops=stops) for f in self.findings[count:]]
+        self.findings[count:] = [replace(f, stops=f.stops and stops) for f in self.findings[count:]]
+        return value
+
+    def layers(self, key: str) -> int:
+        """How many layers there are; an object is made for each."""
+        return self._number(key, None, MOST_LAYERS, "layers")
+
+    def experts(self, key: str, default: int, *, least: int = 1) -> int:
+        """How many experts a layer of a mixture has."""
+        layers: object = self.raw.get("num_hidden_layers")
+        each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
+        most = MOST_EXPERTS // each
+        value = self._number(key, default, most, "experts", least=least)
+        return max(value, most if self.stopped else 0)  # one mistake, one finding
+
+    def positive(self, key: str, default: float | None = None, *, null: float | None = None) -> float:
+        """A number above 0."""
+        value = self.take(key, float, default, null=null)
+        if value > 0:
+            return value
+        message = f"config key `{key}` is {value:g}; {self.family} needs a number above 0"
+        self.error("BU121", message, key, stops="")
+        return 1.0
+
+    def maybe(self, key: str, kind: type[T]) -> T | None:
+        """The value of a key that may be absent or null."""
+        self.read.add(key)
+        return None if self.raw.get(key) is None else self.take(key, kind)
+
+    def words(self, key: str) -> list[str] | None:
+        """A list of strings that may be absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in cast(list[Any], value))):
+            return cast("list[str] | None", value)
+        value = cast("object", value)
+        said = f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings"
+        self.error("BU121", said, key, stops="")
+        return None
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        items = cast(list[Any], value) if isinstance(value, list) else []
+        if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
+            return tuple(map(float, items))
+        said = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
+        self.error("BU121", said, key, stops="")
+        return ()
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers; none when it is absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is None or (isinstance(value, list) and all(type(v) is int for v in cast(list[Any], value))):
+            return tuple(cast("list[int]", value or []))
+        said = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of whole numbers"
+        self.error("BU121", said, key)
+        return ()
+
+    def group(self, key: str) -> dict[str, Any]:
+        """The settings under one key; none when it is absent or null."""
+        self.read.add(key)
+        value: Any = self.raw.get(key)
+        if value is not None and not isinstance(value, dict):
+            self.error("BU121", f"config key `{key}` is {shown(value)}; {self.family} needs an object", key)
+            return {}
+        return cast("dict[str, Any]", value or {})
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """A key for which the graph implements only some values; the first is what an absent key means.
+
+        Null is one of them where it is listed. Values are compared with their types: 0 is not false, 1 is not true.
+        """
+        self.read.add(key)
+        value = self.raw.get(key, allowed[0])
+        fits = key not in self.raw or any(value == known and _alike(value, known) for known in allowed)
+        numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
+        unknown = self.stopped and numbers  # nothing to compare with
+        if not fits and key not in self.allowed and not unknown:
+            said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
+            self.error("BU122", said, key)
+
+    def choice(self, key: str, known: Collection[str], default: str) -> str:
+        """A key whose value names something that the graph has to have; --allow-config cannot make up for it."""
+        value = self.take(key, str, default)
+        if value in known:
+            return value
+        said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
+        self.error("BU122", said, key, did_you_mean(value, known))
+        return default
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a size that planning needs is unknown: then some values of the config are stand-ins."""
+        return any(finding.stops for finding in self.findings)
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        key: str,
+        help: str = "",
+        *,
+        severity: Severity = Severity.ERROR,
+        stops: str | None = None,
+    ) -> None:
+        """Adds a finding about a key, unless there is one: one mistake is one finding.
+
+        `stops` as in `Diagnostic`; left out, a BU121 or BU124 leaves a size unknown, and others nothing.
+        """
+        stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
+        said = (found for found in self.findings if found.severity is Severity.ERROR or severity is not Severity.ERROR)
+        if all(found.parameter != key for found in said):
+            finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
+            self.findings.append(finding)
+
+    def overruled(self, key: str, value: Any, by: str, used: Any) -> None:
+        """Warns that one key says other than another, which transformers obeys."""
+        message = f"config says `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
+        help = f"transformers does not look at `{key}` here either: remove the one that is wrong"
+        self.error("BU151", message, key, help, severity=Severity.WARNING)
+
+    def ignored(self, key: str, value: Any, differs: str) -> None:
+        """Warns of a key that other code reads and transformers, whose logits are computed, does not."""
+        message = f"config says `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
+        self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
+
+    def _state(self, key: str) -> str:
+        """What stands under a key, for a sentence about it."""
+        return f"is {'null' if self.raw[key] is None else shown(self.raw[key])}" if key in self.raw else "is missing"
+
+    def done(self) -> list[Diagnostic]:
+        """Ends the reading: every finding, with those on keys that nobody read."""
+        self.findings += unread_keys(self.raw, self.read, self.allowed, self.family)
+        return self.findings
+
+
+def _alike(value: Any, known: Any) -> bool:
+    """Whether two equal values are so for JSON: Python takes true for 1."""
+    return isinstance(value, bool) == isinstance(known, bool)
+
+
+def _converted(value: object, kind: type[T]) -> T | None:
+    """What a value of the wrong JSON type says without doubt: `"1e-6"`, `"32"`, `32.0`, `"true"`; else None."""
+    if isinstance(value, str):
+        try:
+            value = cast(object, json.loads(value.strip().lower()))
+        except (ValueError, RecursionError):
+            return None
+    if kind is bool:
+        return kind(value) if value in (0, 1) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:
+        return None
+    return kind(value) if kind is float or (kind is int and value == int(value)) else None
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(repr, values))

@@ -1,0 +1,58 @@
+"""The base of the families' config dataclasses: made from the words of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unread_keys import misspelt, unknown_key
+
+
+def architectures(raw: Mapping[str, Any]) -> list[str]:
+    """The architectures that a config.json names; none when it names none. Raises BU121 for what are no names."""
+    fields = Fields(raw, "the choice of a graph")
+    names = fields.words("architectures")
+    if fields.findings:
+        raise BringupError(*fields.findings)
+    return names or []
+
+
+class HFConfig:
+    """Base of the families' frozen config dataclasses: built from the words of a config.json."""
+
+    __slots__ = ()
+    family: ClassVar[str]
+    model_types: ClassVar[tuple[str, ...]] = ()  # of config.json; a class that names none takes any
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Self:
+        """Reads every key that changes a number; what does not fit is noted in `fields`."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> Self:
+        """From config.json. Raises BU12x for keys that are missing, unknown or not implemented."""
+        config, findings = cls.read(raw, allow)
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise BringupError(*findings)
+        return config
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> tuple[Self, list[Diagnostic]]:
+        """The config, and what is wrong with it. After a BU121 or a BU124 some of its values are stand-ins.
+
+        A misspelt key is one finding: its value is read as that of the key which was meant.
+        """
+        fields = Fields(raw, cls.family, allow)
+        config, findings = cls.from_fields(fields), fields.done()
+        meant = misspelt(raw, fields.read, fields.allowed)
+        if not meant:
+            return config, findings
+        again = Fields({meant.get(key, key): value for key, value in raw.items()}, cls.family, allow)
+        corrected = cls.from_fields(again)
+        if any(finding.parameter in meant.values() for finding in again.findings):
+            return config, findings  # the key that was meant does not take such a value
+        wrong = [unknown_key(key, raw[key], fields.read, cls.family) for key in meant]
+        return corrected, [*wrong, *again.done()]

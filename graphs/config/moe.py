@@ -1,0 +1,59 @@
+"""The sigmoid routing of DeepSeek-V3 and GLM-4.5 as configs describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from bringup.graphs.config.fields import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig:
+    """A token goes to `per_token` experts of the `kept_groups` best of `groups`; their weights, which `normalise`
+    makes add up to 1, are multiplied by `factor`."""
+
+    experts: int
+    per_token: int
+    groups: int
+    kept_groups: int
+    normalise: bool
+    factor: float
+
+    @classmethod
+    def from_fields(
+        cls,
+        fields: Fields,
+        *,
+        experts: int,
+        per_token: int,
+        groups: int,
+        kept_groups: int,
+        factor: float,
+        normalise_null: bool | None = None,
+    ) -> Self:
+        """From config.json; the settings are what a family has for keys that are absent.
+
+        `normalise_null` is what null under `norm_topk_prob` stands for; None: it is refused.
+        """
+        experts = fields.experts("n_routed_experts", experts)
+        groups = fields.size("n_group", groups)
+        kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
+        if not fields.doubtful:
+            if experts < 2 * groups or experts % groups:
+                said = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
+                fields.error("BU121", said, "n_group", stops="")
+            elif kept > groups:
+                said = f"`topk_group` is {kept} and there are {groups} groups"
+                fields.error("BU121", said, "topk_group", stops="")
+            elif per_token > experts // groups * kept:
+                said = f"a token cannot go to {per_token} of the {experts // groups * kept} experts of {kept} groups"
+                fields.error("BU121", said, "num_experts_per_tok", stops="")
+        return cls(
+            experts=experts,
+            per_token=per_token,
+            groups=groups,
+            kept_groups=kept,
+            normalise=fields.take("norm_topk_prob", bool, True, null=normalise_null),
+            factor=fields.take("routed_scaling_factor", float, factor),
+        )

@@ -1,0 +1,283 @@
+"""Rotary position embedding as configs describe it: which type, with which settings, and the frequencies they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.config.fields import Fields
+from bringup.shown import short, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST = 1e18  # of theta and factors, whose powers and products are float32
+NO_SETTINGS: Mapping[str, Any] = {}
+NO_ALIASES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions become angles.
+
+    `kind` is a key of KINDS. `max_positions` is what the model was trained for before its context was stretched, where
+    the type asks. cos and sin are multiplied by `magnitude`. `partial` is the part of a head's channels that turns.
+    `stretch`: how many times longer than the config's positions the context is.
+    """
+
+    kind: str = "default"
+    theta: float = 10000.0
+    partial: float = 1.0
+    max_positions: int = 2048
+    factor: float = 1.0
+    stretch: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    mscale_all_dim: float = 0.0
+    magnitude: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+    @classmethod
+    def from_hf(
+        cls,
+        fields: Fields,
+        head_dim: int,
+        max_positions: int,
+        *,
+        theta: float = 10000.0,
+        theta_key: str = "rope_theta",
+        partial: float | None = None,
+        partial_key: str = "partial_rotary_factor",
+        absent: Mapping[str, Any] = NO_SETTINGS,
+        aliases: Mapping[str, str] = NO_ALIASES,
+    ) -> RopeConfig:
+        """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
+
+        `max_positions` are those that the config states. `partial` is the default of a family that knows
+        `partial_rotary_factor`. `theta_key` and `partial_key` are what the two are called outside `rope_parameters`.
+        `absent` are the settings of a config that has none. `aliases` are a family's other names for types.
+
+        Where two words contradict each other, the one that transformers obeys counts, and the other is a warning
+        (BU151): `rope_scaling` before `rope_parameters`, what the group says before what stands beside it, `rope_type`
+        before `type`.
+        """
+        older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
+        if fields.raw.get("rope_parameters") is None:
+            newer = dict(absent)
+        elif older and newer and _resolved(older, fields, theta_key) != _resolved(newer, fields, theta_key):
+            fields.overruled("rope_parameters", newer, "rope_scaling", older)
+        raw = older or newer  # the order of transformers' `convert_rope_params_to_dict`
+        inner = Fields(raw, f"{fields.family} rope")
+        theta = _either(inner, "rope_theta", fields, theta_key, theta)
+        share = 1.0
+        if partial is not None:
+            share = _either(inner, "partial_rotary_factor", fields, partial_key, partial)
+        kind = _kind(inner)
+        kind = aliases.get(kind, kind)
+        made = cls(theta=theta, partial=share, max_positions=max_positions)
+        if inner.wrong:  # theta or the type is a stand-in
+            inner.read |= raw.keys()
+        elif kind in KINDS:
+            made = KINDS[kind](replace(made, kind=kind), inner, fields)
+        else:
+            inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
+            inner.error(
+                "BU122",
+                f"config says rope type `{short(kind)}`; the {fields.family} graph implements "
+                + ", ".join(f"`{known}`" for known in KINDS),
+                "rope_type",
+                "add the type to graphs/config/rope.py; angles of another type would be wrong at every position",
+            )
+        made._check(inner, 2 * head_dim if fields.doubtful else head_dim)
+        if not 0 < made.partial <= 1:
+            made = replace(made, partial=1.0)  # a stand-in: the finding says so
+        inner.read |= {"original_max_position_embeddings"}
+        if made.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
+            made = replace(made, stretch=made.factor)  # where the config states no other, it states what is stretched
+        if unknown := [key for key in raw if key not in inner.read]:
+            said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
+        fields.findings += (replace(finding, stops="") for finding in inner.findings)  # rope has no parameters
+        return made
+
+    def _check(self, inner: Fields, head_dim: int) -> None:
+        for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
+            if not 0 < value < MOST:
+                inner.error("BU121", f"rope's `{key}` is {value:g}; it has to be above 0 and below {MOST:g}", key)
+        if self.kind == "yarn" and self.theta <= 1:
+            inner.error("BU121", f"rope's `rope_theta` is {self.theta:g}; yarn needs more than 1", "rope_theta")
+        if self.high_freq_factor <= self.low_freq_factor:
+            inner.error("BU121", "rope's `high_freq_factor` has to be above its `low_freq_factor`", "high_freq_factor")
+        if not 0 < self.partial <= 1:
+            inner.error("BU121", f"`partial_rotary_factor` is {self.partial:g}; a part of 1", "partial_rotary_factor")
+        else:
+            self._check_channels(inner, head_dim)
+
+    def _check_channels(self, inner: Fields, head_dim: int) -> None:
+        d, pairs = self.channels(head_dim), self.pairs(head_dim)
+        if not d or 2 * pairs > head_dim:
+            said = f"rope turns channels in pairs, and {2 * pairs or 'none'} of `head_dim` {head_dim} would turn"
+            inner.error("BU121", said, "head_dim")
+        elif d % 2 and self.kind == "yarn":
+            said = f"yarn needs an even number of channels that turn, and of `head_dim` {head_dim}, {d} do"
+            inner.error("BU121", said, "partial_rotary_factor")
+        elif self.kind == "dynamic" and d == 2:
+            inner.error("BU121", f"of `head_dim` {head_dim}, one pair turns; dynamic rope needs two", "head_dim")
+        for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
+            if factors and len(factors) != pairs:
+                inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
+
+    def channels(self, head_dim: int) -> int:
+        """The width that frequencies are computed for: a part of `head_dim`, rounded down."""
+        return int(head_dim * self.partial)
+
+    def pairs(self, head_dim: int) -> int:
+        """How many pairs of a head's channels turn: an odd width is rounded up to a whole pair."""
+        return (self.channels(head_dim) + 1) // 2
+
+    def frequencies(self, d: int, *, factors: tuple[float, ...] = ()) -> np.ndarray:
+        """Radians per position of each pair of d channels, float32[(d + 1) // 2]; `dynamic` before it stretches.
+
+        theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
+        factor (Chen et al. 2023). `llama3` divides low frequencies, keeps high ones and blends between
+        (meta-llama/llama-models `apply_scaling`); so does `yarn` (Peng et al. 2023), by another measure.
+        """
+        import numpy as np
+
+        exponent = np.arange(0, d, 2, dtype=np.int64).astype(np.float32) / np.float32(d)
+        power = np.power(np.float32(self.theta), exponent, dtype=np.float32)
+        freq = np.float32(1.0) / (power * np.array(factors, np.float32) if factors else power)
+        if self.kind == "linear":
+            return freq / np.float32(self.factor)
+        if self.kind == "llama3":
+            low, high = self.low_freq_factor, self.high_freq_factor
+            turns = self.max_positions * freq.astype(np.float64) / (2 * math.pi)
+            keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+            return (freq * (keep + (1 - keep) / self.factor)).astype(np.float32)
+        if self.kind == "yarn":
+            low, high = self._yarn_range(d)
+            divided = np.clip((np.arange(d // 2, dtype=np.float32) - low) / (high - low), 0, 1).astype(np.float32)
+            return freq / np.float32(self.factor) * divided + freq * (1 - divided)
+        return freq
+
+    def _yarn_range(self, d: int) -> tuple[float, float]:
+        """Between which pairs the blend lies: those that turn `beta_fast` and `beta_slow` times in training."""
+
+        def pair(turns: float) -> float:
+            return d * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, d - 1)
+        return low, high if low != high else high + 0.001
+
+
+def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[str, Any]:
+    """The settings of a group as two of them can be compared: with the theta beside it, and `type` as `rope_type`."""
+    beside = {"rope_type": group.get("type", "default"), "rope_theta": fields.raw.get(theta_key)}
+    return {key: value for key, value in (beside | dict(group)).items() if key != "type" and value is not None}
+
+
+def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
+    """A number that stands in the group of rope's settings or beside it; the one in the group counts."""
+    if key not in inner.raw:
+        return fields.take(outer_key, float, default)
+    number, outer = inner.take(key, float), fields.take(outer_key, float, default, null=default)
+    if inner.sound(key) and fields.sound(outer_key) and fields.raw.get(outer_key) is not None and outer != number:
+        fields.overruled(outer_key, outer, f"{key} of rope's settings", number)
+    return number
+
+
+def _kind(inner: Fields) -> str:
+    """The type of rope: `rope_type`, or `type` in files of transformers up to 4.42."""
+    older = inner.take("type", str, "default", null="" if "rope_type" in inner.raw else None)
+    kind = inner.take("rope_type", str, older)
+    if inner.sound("type", "rope_type") and inner.raw.get("type") is not None and older != kind:
+        inner.overruled("type", older, "rope_type", kind)
+    return kind
+
+
+def _default(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return made
+
+
+def _by_factor(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return replace(made, factor=inner.take("factor", float))
+
+
+def _llama3(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return replace(
+        made,
+        factor=inner.take("factor", float),
+        low_freq_factor=inner.take("low_freq_factor", float),
+        high_freq_factor=inner.take("high_freq_factor", float),
+        max_positions=_original(inner, fields, made.max_positions),
+    )
+
+
+def _yarn(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, made.max_positions)
+    factor = made.max_positions / original
+    factor = inner.positive("factor", factor, null=factor)
+    mscale, all_dim = (inner.take(key, float, 0.0, null=0.0) for key in ("mscale", "mscale_all_dim"))
+    magnitude = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
+    return replace(
+        made,
+        factor=factor,
+        max_positions=original,
+        beta_fast=inner.positive("beta_fast", 32.0, null=32.0),
+        beta_slow=inner.positive("beta_slow", 1.0, null=1.0),
+        truncate=inner.take("truncate", bool, True, null=False),
+        mscale_all_dim=all_dim,
+        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
+    )
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """How much attention is sharpened when the context is stretched by `factor` (Peng et al. 2023, equation 22)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, made.max_positions)
+    factor = made.max_positions / original
+    factor = inner.positive("factor", factor, null=factor)
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return replace(
+        made,
+        factor=factor,
+        max_positions=original,
+        short_factor=inner.numbers("short_factor"),
+        long_factor=inner.numbers("long_factor"),
+        magnitude=inner.positive("attention_factor", magnitude, null=magnitude),
+    )
+
+
+def _original(inner: Fields, fields: Fields, stated: int) -> int:
+    """The context before it was stretched: beside rope's settings (Phi-3), in them, or all that the config states."""
+    key = "original_max_position_embeddings"
+    inside = inner.size(key, stated, null=stated if key in fields.raw else None)
+    original = fields.size(key, inside)
+    if inner.raw.get(key) is not None and original != inside:
+        inner.overruled(key, inside, f"{key} beside rope's settings", original)
+    return original
+
+
+# Reads a type's own settings. Those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that decoders of
+# text use.
+KINDS: dict[str, Callable[[RopeConfig, Fields, Fields], RopeConfig]] = {
+    "default": _default,
+    "linear": _by_factor,
+    "dynamic": _by_factor,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}

@@ -1,0 +1,1 @@
+"""The type system: named axes, modules, their parameters, graphs and signatures."""

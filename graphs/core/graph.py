@@ -1,0 +1,107 @@
+"""Graph: a model in three stages, so that each kind of layer is traced and lowered once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from bringup.graphs.core.axes import shape_of
+from bringup.graphs.core.module import Module, Param, State
+from bringup.graphs.core.signature import Declared, Signature
+from bringup.spec import DTYPES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Step(NamedTuple):
+    """The calling convention of every program on every target. All int64; N = B · T tokens, sequence by sequence.
+
+    tokens[N]; positions[N]; slots[N]: the cache row each token's state is written to; block_table[B, P]: the cache
+    blocks of each sequence; lengths[B]: tokens in each sequence's cache once this step is done; totals[B]: once the
+    whole prompt is in that this step may be a part of (rope that depends on a sequence's length goes by it).
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_table: Tensor
+    lengths: Tensor
+    totals: Tensor
+
+
+class Config(Protocol):
+    """What every family's frozen config dataclass offers; see `config.HFConfig`."""
+
+    family: ClassVar[str]
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
+
+
+class Graph(Module):
+    """A causal language model: `prologue`, then `layers` one after the other, then `epilogue`.
+
+    `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
+    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab], of `final(x_Rm)`.
+    """
+
+    layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
+
+    def __init__(self, config: Config, dtype: str) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+
+    @property
+    def layers(self) -> Sequence[Module]:
+        """The list at `layer_path`."""
+        found: object = self
+        for name in self.layer_path.split("."):
+            found = getattr(found, name)
+        return found  # type: ignore[return-value]  a list here, a ModuleList after to_torch
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """What `prologue` takes after the step: names, and the channels of each row [N, channels]. Usually nothing."""
+        return {}
+
+    def prologue(self, step: Step) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def final(self, x_Nm: Tensor) -> Tensor:
+        """The last hidden states [N, m]: what the head makes logits of."""
+        raise NotImplementedError
+
+    def epilogue(self, x_Rm: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def signature(self) -> Signature:
+        """Every parameter of the graph; declared dtypes that are None become the graph's dtype."""
+        return Signature({name: _declare(name, leaf, self.dtype) for name, leaf in self.leaves(Param)})
+
+    def kinds(self) -> list[int]:
+        """For each layer, the index of the first layer that is alike: equal numbers are lowered once."""
+        seen: list[object] = []
+        for layer in self.layers:
+            seen.append(layer.likeness())
+        return [seen.index(likeness) for likeness in seen]
+
+    def recompute_lengths(self) -> list[int]:
+        """The numbers of tokens past which a sequence's states are computed again, in order."""
+        return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
+
+    def state_bytes(self) -> int:
+        """Bytes of State kept for each token of context, all layers together."""
+        bits = sum(
+            math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits
+            for _, leaf in self.leaves(State)
+        )
+        return bits // 8
+
+
+def _declare(name: str, leaf: Param, dtype: str) -> Declared:
+    return Declared(name, leaf.axes, leaf.declared_dtype or dtype, leaf.pack, leaf.site)

@@ -1,0 +1,159 @@
+"""What a graph is made of: Module, and its typed leaves Param (loaded), State (kept between steps), Const (computed).
+
+Names come from the attribute hierarchy, exactly as in torch: `transformer.h.0.attn.c_attn.weight`. Building a graph
+needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the one written here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from bringup.graphs.core.axes import Axes, AxesError, Sizes, leaf_names, shape_of, show, sized
+from bringup.graphs.core.packing import read_pack, stored
+from bringup.spec import DTYPES, Shape, Site
+
+if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
+    import numpy as np
+    from torch import Tensor as _Leaf
+    from torch.nn import Module as _Callable
+else:
+    _Leaf = _Callable = object
+
+
+NO_SIZES: Sizes = {}
+_LAYERS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "layers", "")  # noqa: PTH118, PTH120  a text to compare with others
+
+
+class Leaf(_Leaf):
+    """A declared tensor. Sizes fill the named axes, as a mapping or by keyword; one left without is an AxesError.
+
+    `dtype` None means the model's dtype. `site` is the line that declared it, for diagnostics.
+    """
+
+    def __init__(self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, **more: int) -> None:
+        assert dtype is None or dtype in DTYPES, dtype
+        sizes = {**sizes, **more}
+        self.axes: Axes = sized(axes, sizes)
+        self.declared_dtype = dtype
+        self.site = Site.outside(__file__, _LAYERS)
+        unknown = sizes.keys() - {n.name for axis in self.axes for n in axis.walk()}
+        if unknown:
+            raise AxesError(f"sizes given for {sorted(unknown)}, which axes `{axes}` do not name")
+
+    def likeness(self) -> tuple[Any, ...]:
+        """Equal for leaves that a forward cannot tell apart but by their values."""
+        return (type(self), self.axes, self.declared_dtype)
+
+
+class Param(Leaf):
+    """A parameter: loaded from a checkpoint, exact name and shape.
+
+    Sub-byte types say how they are stored: `Param("in out", dtype="int4", pack="out:8")` is logically
+    [in, out] and stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits.
+    `forward` sees the words. Raises BU302 for a pack that its axes and dtype cannot have.
+    """
+
+    def __init__(
+        self, axes: str, sizes: Sizes = NO_SIZES, /, *, dtype: str | None = None, pack: str = "", **more: int
+    ) -> None:
+        super().__init__(axes, {**sizes, **more}, dtype=dtype)
+        self.pack = read_pack(pack, self.axes, dtype)
+        missing = [name for name in leaf_names(self.axes) if not _size(self.axes, name)]
+        if missing:
+            raise AxesError(f"no size given for axis `{missing[0]}` of `{axes}`")
+
+    def likeness(self) -> tuple[Any, ...]:
+        return (*super().likeness(), self.pack)
+
+    def stored(self, dtype: str) -> tuple[Shape, str]:
+        """Shape and dtype of the array that holds it, as `forward` sees it; `dtype` is the model's."""
+        return stored(self.axes, self.declared_dtype or dtype, self.pack)
+
+
+class State(Leaf):
+    """What a step keeps for the next (K/V caches): updated in place. The axis `slot` is sized at export."""
+
+    def sized(self, slots: int) -> Shape:
+        """The shape for a cache of so many rows."""
+        return shape_of(tuple(axis.sized({"slot": slots}) for axis in self.axes))
+
+
+class Const(Leaf):
+    """A table that is computed, not loaded (rope, ALiBi): never part of the signature.
+
+    `table(n)` gives the float32 array; n is the number of positions the program is exported for.
+    """
+
+    def __init__(self, axes: str, table: Callable[[int], np.ndarray], **sizes: int) -> None:
+        super().__init__(axes, sizes, dtype="float32")
+        self.table = table
+
+
+def _size(axes: Axes, name: str) -> int:
+    sizes = [node.size for axis in axes for node in axis.walk() if node.name == name]
+    if not sizes:
+        raise AxesError(f"there is no axis `{name}` among `{show(axes)}`")
+    return sizes[0]
+
+
+Kind = TypeVar("Kind", bound=Leaf)
+
+
+class Module(_Callable):
+    """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy.
+
+    `recompute_past` is a number of tokens, for modules that read a longer sequence another way: once it is longer, its
+    states are computed again from its first token.
+    """
+
+    recompute_past: int | None = None
+
+    if not TYPE_CHECKING:
+
+        def __init__(self) -> None:
+            pass
+
+    def children(self) -> Iterator[tuple[str, Leaf | Module]]:  # type: ignore[override]  torch's yields modules only
+        """Direct parts by name; the items of a list are `name.0`, `name.1`, …"""
+        for name, value in vars(self).items():
+            if isinstance(value, Leaf | Module):
+                yield name, value
+            else:
+                yield from ((f"{name}.{i}", item) for i, item in enumerate(_modules(name, value)))
+
+    def parts(self) -> Iterator[Module]:
+        """This module and every module below it."""
+        yield self
+        for _, part in self.children():
+            if isinstance(part, Module):
+                yield from part.parts()
+
+    def leaves(self, kind: type[Kind], prefix: str = "") -> Iterator[tuple[str, Kind]]:
+        """Every leaf of a kind below this module, by full name, in order of declaration."""
+        for name, value in self.children():
+            if isinstance(value, Module):
+                yield from value.leaves(kind, f"{prefix}{name}.")
+            elif isinstance(value, kind):
+                yield prefix + name, value
+
+    def likeness(self) -> tuple[Any, ...]:
+        """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
+        parts = {name.partition(".")[0] for name, _ in self.children()}
+        own: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in parts}
+        inner = tuple((name, part.likeness()) for name, part in self.children())
+        return (type(self), sorted(own.items()), inner)
+
+
+def _modules(name: str, value: object) -> list[Module]:
+    """The modules of a list attribute. Raises TypeError for parts that names could not reach."""
+    if not isinstance(value, list | tuple | dict | set):
+        return []
+    held = cast(Any, value)
+    items: list[object] = list(held.values() if isinstance(value, dict) else held)
+    modules = [item for item in items if isinstance(item, Module)]
+    plain = not modules and not any(isinstance(item, Leaf) for item in items)
+    if plain or (isinstance(value, list) and len(modules) == len(items)):
+        return modules
+    raise TypeError(f"`{name}` is a {type(held).__name__} that holds parameters or modules; use a list of modules only")

@@ -1,0 +1,67 @@
+"""The mixture of experts of DeepSeek-V3 and GLM-4.5: sigmoid scores, and experts that every token goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.mlp import GatedMLP
+from bringup.graphs.layers.moe_experts import Experts
+from bringup.graphs.ops.linear import linear
+from bringup.graphs.ops.moe_routing import keep_best_groups, top_experts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SigmoidRouter(Module):
+    """(chosen_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
+
+    A learnt bias helps to choose and does not weigh; a group of experts is as good as its two best.
+    """
+
+    def __init__(self, m: int, routing: RoutingConfig) -> None:
+        super().__init__()
+        self.routing = routing
+        self.weight = Param("out:e in:m", e=routing.experts, m=m)
+        self.e_score_correction_bias = Param("e", e=routing.experts, dtype="float32")
+
+    def forward(self, x_Nm: Tensor) -> tuple[Tensor, Tensor]:
+        routing = self.routing
+        scores_NE = linear(x_Nm.float(), self.weight.float()).sigmoid()
+        by_NE = scores_NE + self.e_score_correction_bias
+        if routing.kept_groups < routing.groups:
+            by_NE = keep_best_groups(by_NE, routing.groups, routing.kept_groups, best=2)
+        chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
+        if routing.normalise:
+            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)
+        return chosen_NK, weights_NK * routing.factor
+
+
+class SharedMixture(Module):
+    """`f` is the width of an expert; those that every token goes to are one MLP of `shared` times that.
+
+    `router` makes the module that chooses from the hidden size and the settings. `bias` is that of the shared MLP.
+    """
+
+    def __init__(
+        self,
+        m: int,
+        f: int,
+        shared: int,
+        activation: str,
+        routing: RoutingConfig,
+        *,
+        router: Callable[[int, RoutingConfig], Module] = SigmoidRouter,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.gate = router(m, routing)
+        self.experts = Experts(routing.experts, m, f, activation)
+        self.shared_experts = GatedMLP(m, f * shared, activation, bias=bias)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        chosen_NK, weights_NK = self.gate(x_Nm)
+        return self.experts(x_Nm, chosen_NK, weights_NK) + self.shared_experts(x_Nm)

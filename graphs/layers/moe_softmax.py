@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.core.module import Module
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.moe_experts import Experts
+from bringup.graphs.ops.moe_routing import top_experts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SparseMLP(Module):
+    """Every token goes to the experts that the gate likes most, by softmax in float32 (Jiang et al. 2024, §2.1).
+
+    `normalise`: the shares of the experts that were chosen add up to 1.
+    """
+
+    def __init__(self, e: int, m: int, f: int, activation: str, *, per_token: int, normalise: bool) -> None:
+        super().__init__()
+        self.per_token, self.normalise = per_token, normalise
+        self.gate = Linear("out:e in:m", e=e, m=m, bias=False)
+        self.experts = Experts(e, m, f, activation)
+
+    def forward(self, x_Nm: Tensor) -> Tensor:
+        shares_NE = self.gate(x_Nm).float().softmax(-1)
+        chosen_NK, weights_NK = top_experts(shares_NE, self.per_token)
+        if self.normalise:
+            weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
+        return self.experts(x_Nm, chosen_NK, weights_NK)

@@ -1,0 +1,46 @@
+"""What chooses the keys that a query of DeepSeek-V3.2 attends to."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from bringup.graphs.core.module import Module, State
+from bringup.graphs.layers.linear import Linear
+from bringup.graphs.layers.norm import LayerNorm
+from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.ops.kv_cache import write_cache
+from bringup.graphs.ops.linear import linear
+from bringup.graphs.ops.rotary import rope
+from bringup.graphs.ops.topk_keys import index_scores, top_keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bringup.graphs.core.graph import Step
+
+
+class Indexer(Module):
+    """The lightning indexer (DeepSeek-V3.2 report §2.1): a few small heads, one key of D channels a token.
+
+    Its queries come from the latent of attention's queries, of rank q. The first channels turn, in halves and not
+    interleaved. Scores are float32. The published code turns queries and keys by a Hadamard matrix before it rounds
+    them to float8; that changes no product, and nothing is rounded here.
+    """
+
+    def __init__(self, m: int, q: int, *, heads: int, d: int, keep: int) -> None:
+        super().__init__()
+        self.d, self.keep, self.scale = d, keep, 1 / math.sqrt(d * heads)
+        self.wq_b = Linear("out:(i d) in:q", i=heads, d=d, q=q, bias=False)
+        self.wk = Linear("out:d in:m", d=d, m=m, bias=False)
+        self.k_norm = LayerNorm(d, 1e-6)
+        self.weights_proj = Linear("out:i in:m", i=heads, m=m, bias=False)
+        self.keys = State("slot one d", one=1, d=d)
+
+    def forward(self, x_Nm: Tensor, q_Nq: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
+        """Which of L keys each query may see [N, L]; of those that come after it, it may be any."""
+        write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
+        keys_LD = self.keys[: step.block_table.shape[1] * BLOCK, 0]
+        q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
+        weights_NH = linear(x_Nm.float(), self.weights_proj.weight.float()) * self.scale
+        return top_keys(index_scores(q_NHD, keys_LD, weights_NH), step.positions, self.keep)
