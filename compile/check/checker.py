@@ -77,13 +77,14 @@ def _checked(job: Job) -> Report:
     known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in said]
     report.findings = [*known, *quantised, *report.findings]
     sized = {"BU102", "BU122", *UNREAD} & {finding.code for finding in report.findings}
-    for key, size, corrected in corrections(job, words) if sized else ():
+    for key, value, corrected in corrections(job, words) if sized else ():
         others = _checked(corrected).findings
         left = {(finding.code, finding.parameter) for finding in others}
         gone = [f for f in report.findings if f.code in FOLLOW and (f.code, f.parameter) not in left]
         gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
-            first = explained(gone[0], key, size, len(report.findings) - len(others) - 1)
+            first = next((finding for finding in known if finding.parameter == key), None)  # it says so itself
+            first = first or explained(gone[0], key, value, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]
             break
     return report

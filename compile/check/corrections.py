@@ -1,11 +1,12 @@
-"""Sizes of a config that the tensors contradict: what follows from one wrong size is one finding.
+"""Words of a config that the tensors contradict: what follows from one wrong word is one finding.
 
-A size is corrected as the tensors have it, and the checkpoint is planned once more. When less is wrong then and nothing
+A word is corrected as the tensors have it, and the checkpoint is planned once more. When less is wrong then and nothing
 new, what has gone were consequences.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 UNREAD = ("BU105", "BU137")  # findings of tensors that nothing reads
+BIASES = ("attention_bias", "mlp_bias")  # keys that configs often leave out
+DRAFTS = "num_nextn_predict_layers"  # how many layers past the last one are a draft's
 FOLLOW = ("BU101", "BU102", *UNREAD)  # what may follow from a wrong size
 MOST = 2  # corrections tried at a time: each plans the whole checkpoint
 
@@ -35,11 +38,24 @@ def known_sizes(job: Job) -> Job:
     return job
 
 
-def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> Iterator[tuple[str, int, Job]]:
-    """Config keys with the sizes that tensors have, and the job with each corrected: those in `first` before others.
+def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> Iterator[tuple[str, object, Job]]:
+    """Config keys with the values that tensors have, and the job with each corrected: those in `first` before others.
 
     A correction holds where fewer tensors are wrong with it, and none that was not wrong before.
     """
+    for key, size in _sizes(job, words, first):
+        made = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
+        if made and _facts(made) < _facts(job):
+            yield key, size, made
+    for key, value in (*_other_layers(job), *((key, True) for key in _flags_of_biases(job))):
+        made = _corrected(job, {key: value})
+        counts = value is not True
+        if made and _facts(made) < _facts(job) and not (counts and _unread_layers(made)):
+            yield key, value, made
+
+
+def _sizes(job: Job, words: ConfigWords, first: Collection[str]) -> list[tuple[str, int]]:
+    """The keys behind axes that have another size in the checkpoint, with the size that most of them have there."""
     found: dict[str, Counter[int]] = {}
     example: dict[Off, str] = {}
     counts: Counter[Off] = Counter()
@@ -54,18 +70,10 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
             if isinstance(stated, int) and stated and not stated * off.found % off.wanted:
                 found.setdefault(key, Counter())[stated * off.found // off.wanted] += count
     ordered = sorted(found, key=lambda key: (key not in first, -found[key].total()))
-    sizes = [(key, found[key].most_common(1)[0][0]) for key in ordered[:MOST]]
-    for key, size in sizes:
-        made = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
-        if made and _facts(made) < _facts(job):
-            yield key, size, made
-    for key, number in _other_layers(job):
-        made = _corrected(job, {key: number})
-        if made and not _unread_layers(made) and _facts(made) < _facts(job):
-            yield key, number, made
+    return [(key, found[key].most_common(1)[0][0]) for key in ordered[:MOST]]
 
 
-def _corrected(job: Job, sizes: Mapping[str, int]) -> Job | None:
+def _corrected(job: Job, sizes: Mapping[str, object]) -> Job | None:
     try:
         return replanned(job, {**job.config, **sizes})
     except (BringupError, AxesError):
@@ -86,10 +94,18 @@ def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
     elif _unread_layers(job):
         most = max(_layers_of(job, job.plan.headers))
         numbers = [most, most + 1]
+        if most >= count:
+            yield from ((key, most + 1 - count) for key in job.config if key == DRAFTS)
     else:
         return
     keys = [key for key, value in job.config.items() if type(value) is int and value == count]
     yield from ((key, number) for key in keys for number in numbers if 0 < number != count)
+
+
+def _flags_of_biases(job: Job) -> Iterator[str]:
+    """The keys that may say that there are biases, where the checkpoint has some that nothing reads."""
+    if any(name.endswith(".bias") for name in job.plan.unread):
+        yield from (key for key in dict.fromkeys((*BIASES, *job.config)) if "bias" in key and not job.config.get(key))
 
 
 def _unread_layers(job: Job) -> bool:
@@ -116,12 +132,12 @@ def _facts(job: Job) -> set[str]:
     return {*wrong, *job.plan.unread, *(f"config: {finding.parameter}" for finding in job.findings)}
 
 
-def explained(finding: Diagnostic, key: str, size: int, others: int) -> Diagnostic:
-    """The finding of a wrong size, with how many others follow from it."""
+def explained(finding: Diagnostic, key: str, value: object, others: int) -> Diagnostic:
+    """The finding of a wrong word of the config, with how many others follow from it."""
     if others < 1:
         return finding
     more = "another finding follows" if others == 1 else f"{others} other findings follow"
     if not finding.config_key and finding.code not in UNREAD:
-        return replace(finding, help=f"{finding.help}; with `{key}` = {size} it fits ({more} from it)")
-    help = f"correct `{key}` to {size} ({more} from it), or the checkpoint belongs to another config"
+        return replace(finding, help=f"{finding.help}; with `{key}` = {json.dumps(value)} it fits ({more} from it)")
+    help = f"correct `{key}` to {json.dumps(value)} ({more} from it), or the checkpoint belongs to another config"
     return replace(finding, help=help)

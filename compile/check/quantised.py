@@ -54,13 +54,13 @@ def without_quantised(job: Job) -> Explained:
     causes = [*_foreign(job, words)]
     if not causes and words:
         causes = [*_unquantised(job, words, stated=bool(on_config))]
-    if not causes:
+    tensors = {*_bare(plan, (name for cause in causes for name in cause.tensors)), *_bare(plan, _without_rule(plan))}
+    if not tensors:
         return Explained(job)
-    tensors = {name.removeprefix(plan.prefix) for cause in causes for name in cause.tensors}
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
     problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
-    findings = [finding for finding in job.findings if finding not in on_config]
+    findings = [finding for finding in job.findings if not causes or finding not in on_config]
     found = [cause.finding for cause in causes]
     return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
 
@@ -84,13 +84,14 @@ def _foreign(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
     touched = parts_of(plan.unread)  # matrices of which a part is unread
     if not touched:
         return
+    unruled = set(_without_rule(plan))
     absent = parts_of(_bare(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
         if plain not in touched or any(name in plan.wanted for name in parts.values()):
             continue
         row = format_of(parts, method)
-        if row is None:
+        if row is None or not unruled.isdisjoint(parts.values()):
             continue
         if not _renamed(plan, plain, parts, absent):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
@@ -98,6 +99,14 @@ def _foreign(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
         names = {name for parts in matrices.values() for name in parts.values()}
         wanted = {name for plain in _bare(plan, matrices) for name in absent.get(plain, {}).values()}
         yield _Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+
+
+def _without_rule(plan: Plan) -> Iterator[str]:
+    """The quantiser's tensors of matrices for whose parameters there is no rule at all, which is another mistake."""
+    unruled = set(_bare(plan, (problem.parameter for problem in plan.problems if problem.code == "BU103")))
+    for plain, parts in parts_of(plan.unread).items() if unruled else ():
+        if plain.removeprefix(plan.prefix) in unruled:
+            yield from parts.values()
 
 
 def _bare(plan: Plan, names: Iterable[str]) -> Iterator[str]:

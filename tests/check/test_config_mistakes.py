@@ -129,3 +129,40 @@ def test_what_cannot_be_the_value_of_the_key_that_is_meant() -> None:
     assert {(found.code, found.parameter) for found in findings(draft)} == {
         ("BU120", "hidden_sizes"), ("BU121", "hidden_size"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "code"), [(None, "BU121"), (False, "BU105"), ("absent", "BU105")])
+def test_biases_that_the_config_does_not_have(said: object, code: str) -> None:
+    """However many there are, it is one word of the config."""
+    draft = base("llama")
+    for name in [name for name in draft.tensors if ".self_attn." in name]:
+        draft.tensors[name.replace(".weight", ".bias")] = np.zeros(len(draft.tensors[name]), np.float32)
+    draft.config |= {"attention_bias": said}
+    if said == "absent":
+        del draft.config["attention_bias"]
+    (found,) = findings(draft)
+    assert found.code == code
+    assert "attention_bias" in f"{found.parameter} {found.help}"
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_a_wrong_number_of_layers(more: int) -> None:
+    draft = base("deepseek_v3")
+    layers = draft.config["num_hidden_layers"]
+    draft.config["num_hidden_layers"] += more
+    (found,) = findings(draft)
+    assert found.code in ("BU101", "BU105")
+    assert f"`num_hidden_layers` to {layers} " in found.help or f"`num_hidden_layers` = {layers} " in found.help
+
+
+def test_a_draft_that_the_config_does_not_count() -> None:
+    draft = base("deepseek_v3")
+    m, layers = draft.config["hidden_size"], draft.config["num_hidden_layers"]
+    last, at = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    draft.tensors |= {name.replace(last, at): array for name, array in draft.tensors.items() if last in name}
+    own = {"enorm": (m,), "hnorm": (m,), "eh_proj": (m, 2 * m)}
+    draft.tensors |= {f"{at}{name}.weight": np.zeros(shape, np.float32) for name, shape in own.items()}
+    draft.config["num_nextn_predict_layers"] = 0
+    (found,) = findings(draft)
+    assert found.code == "BU105"
+    assert found.help.startswith("correct `num_nextn_predict_layers` to 1 ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.planning.plan import make_plan
 from bringup.adapters.planning.quantization import FORMATS, block_size, format_of, part_of
 from bringup.compile.fix.search import add_fixes
 from bringup.compile.job import open_job
@@ -18,6 +21,8 @@ from bringup.diagnostics import Report
 from bringup.graphs.registry import FAMILIES
 from tests.check.drafts import read_draft
 from tests.check.mutations.bases import BASES, base
+from tests.check.mutations.deepseek_fp8 import fp8
+from tests.check.mutations.mutation import Trial
 from tests.check.quantised_forms import FORMS, Form, quantised
 from tests.models import family as shown
 
@@ -160,3 +165,15 @@ def test_every_format_is_recognised_by_its_marks() -> None:
     assert part_of("model.layers.0.mlp.gate_proj.weight") is None
     assert part_of("logit_scale") is None
     assert part_of("model.layers.0.input_layernorm.weight") is None
+
+
+def test_a_quantised_matrix_whose_rule_is_missing() -> None:
+    """What is missing is the rule: other rules of the adapter read the format."""
+    trial = Trial(base("deepseek_v3"))
+    fp8(trial)
+    job = open_job(None, dict_checkpoint(trial.tensors, trial.config))
+    rules = copy(job.adapter)
+    rules.rules = [rule for rule in rules.rules if "o_proj" not in rule.pattern]
+    plan = make_plan(job.graph.signature(), rules, job.checkpoint.headers)
+    (found,) = check(replace(job, adapter=rules, plan=plan)).findings
+    assert (found.code, found.parameter) == ("BU103", "model.layers.{0..2}.self_attn.o_proj.weight")

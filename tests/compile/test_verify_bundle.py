@@ -92,7 +92,7 @@ from bringup.compile.verify.command import write_parity
 from bringup.progress import Silent
 from tests.compile.test_verify_bundle import parity
 
-disk.NewFile.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+atomic.NewFile.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 write_parity(Path(sys.argv[1]), parity(4), Silent())
 """
 

@@ -18,7 +18,7 @@ ATTENTION = [
 EXPERTS = ("experts", "shared_experts")
 
 
-def _fp8(trial: Trial) -> None:
+def fp8(trial: Trial) -> None:
     """Every matrix but the router, the embeddings and the head as published: fp8, with a scale a block."""
     for name in [name for name in trial.tensors if not any(part in name for part in PLAIN)]:
         array = trial.tensors[name]
@@ -31,17 +31,17 @@ def _fp8(trial: Trial) -> None:
 
 
 def lost_scale(trial: Trial) -> None:
-    _fp8(trial)
+    fp8(trial)
     del trial.tensors[f"model.layers.1.mlp.experts.3.up_proj.{SCALE}"]
 
 
 def renamed_scales(trial: Trial) -> None:
-    _fp8(trial)
+    fp8(trial)
     trial.rename(lambda name: name.replace(f"kv_b_proj.{SCALE}", "kv_b_proj.weight_scale"))
 
 
 def unsaid(trial: Trial) -> None:
-    _fp8(trial)
+    fp8(trial)
     del trial.config["quantization_config"]
 
 
