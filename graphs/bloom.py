@@ -1,4 +1,4 @@
-"""BLOOM: ALiBi in the place of positions, embeddings normalised (Scao et al. 2022).
+"""BLOOM: ALiBi attention biases, a LayerNorm after the embedding (Scao et al. 2022).
 
 N tokens of the step · m hidden · h heads · d channels a head · f feed-forward = 4 m
 """

@@ -1,4 +1,4 @@
-"""What DeepSeek-V2, V3 and V3.2 have in common: latent attention, dense layers and then mixtures of experts."""
+"""What DeepSeek-V2, V3 and V3.2 share: multi-head latent attention, dense layers before MoE layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts of DeepSeek-V3 and V3.2: one more of their layers, on a token and the hidden state before it (report, §2.2).
+"""DeepSeek-V3 and V3.2 drafts: a multi-token-prediction (MTP) layer, run after the model (report, §2.2).
 
 N tokens of the step · R rows of logits · m hidden
 """

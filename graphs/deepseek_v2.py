@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V2-Lite and V2.5: latent attention, and experts by softmax scores (DeepSeek-V2 report, section 2)."""
+"""DeepSeek-V2, V2-Lite and V2.5: multi-head latent attention (MLA), MoE with softmax routing (report, section 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V3, V3.1 and R1: V2's layer with experts by sigmoid scores and a learnt bias (DeepSeek-V3 report §2.1)."""
+"""DeepSeek-V3, V3.1 and R1: MLA, MoE with sigmoid routing and a learned routing bias (DeepSeek-V3 report §2.1)."""
 
 from __future__ import annotations
 

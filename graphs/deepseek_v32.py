@@ -1,4 +1,4 @@
-"""DeepSeek-V3.2: V3 whose queries see only the keys that an indexer chooses (DeepSeek-V3.2 report §2.1)."""
+"""DeepSeek-V3.2: V3 with sparse attention, keys chosen by a lightning indexer (DeepSeek-V3.2 report §2.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EXAONE 3.0 and 3.5: Llama in other words (modeling_exaone.py of LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct)."""
+"""EXAONE 3.0 and 3.5: Llama architecture, other parameter names (LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct)."""
 
 from __future__ import annotations
 

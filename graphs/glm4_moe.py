@@ -1,4 +1,4 @@
-"""GLM-4.5: half of each head's channels turn, norms of queries and keys by config, dense layers and then mixtures."""
+"""GLM-4.5: partial RoPE, optional query and key norms, dense layers before MoE layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, LayerNorms, gelu, a tied head (Radford et al. 2019).
+"""GPT-2: learned positions, LayerNorm, GELU, tied embeddings (Radford et al. 2019).
 
 N tokens of the step · m hidden · h heads · d channels a head · t = 3 of q, k, v · f feed-forward
 """

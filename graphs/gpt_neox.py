@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia: attention beside the MLP, part of a head turns (Black et al. 2022; Biderman et al. 2023).
+"""GPT-NeoX, Pythia: parallel attention and MLP, partial RoPE (Black et al. 2022; Biderman et al. 2023).
 
 N tokens of the step · m hidden · h heads · d channels a head · f feed-forward
 """

@@ -1,4 +1,4 @@
-"""gpt-oss: attention with sinks, every other layer in a window, and experts with biases and a clamped SwiGLU."""
+"""gpt-oss: attention sinks, a sliding window in every other layer, MoE with biases and a clamped SwiGLU."""
 
 from __future__ import annotations
 

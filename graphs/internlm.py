@@ -1,4 +1,4 @@
-"""InternLM 1: Llama with biases in attention (modeling_internlm.py of internlm/internlm-7b)."""
+"""InternLM 1: Llama with attention biases (modeling_internlm.py of internlm/internlm-7b)."""
 
 from __future__ import annotations
 

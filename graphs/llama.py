@@ -1,4 +1,4 @@
-"""Llama 1 to 3.2, Mistral and SmolLM2: the pre-norm decoder with rope, grouped-query attention and a gated MLP."""
+"""Llama 1 to 3.2, Mistral and SmolLM2: RMSNorm, RoPE, grouped-query attention, a gated MLP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLaVA's language model: Llama, Mistral or Qwen2 inside a model that also sees (Liu et al. 2023).
+"""LLaVA's language model: Llama, Mistral or Qwen2 under a vision model's names (Liu et al. 2023).
 
 config.json has the text model's words under `text_config`; the original code's (github.com/haotian-liu/LLaVA) is the
 text model's own, with words about images among them.

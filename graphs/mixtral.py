@@ -1,4 +1,4 @@
-"""Mixtral 8x7B and 8x22B: Llama's layer with a mixture of experts in the MLP's place (Jiang et al. 2024)."""
+"""Mixtral 8x7B and 8x22B: Llama with MoE layers (Jiang et al. 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 and Phi-4: Llama's layer with LongRoPE, of some channels, and a window on all layers.
+"""Phi-3, Phi-3.5 and Phi-4: Llama with LongRoPE, partial RoPE, and a sliding window in every layer.
 
 Abdin et al. 2024; LongRoPE: Ding et al. 2024. Not Phi-3-small, Phi-3.5-MoE and what also sees: other architectures.
 """

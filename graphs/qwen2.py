@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama's layer with biases on q, k and v; windows from a layer on (Qwen2 report §2.2)."""
+"""Qwen2 and Qwen2.5: Llama with biases on q, k and v, sliding windows in upper layers (Qwen2 report §2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3: Llama's layer with a norm of each head's queries and keys; windows as Qwen2's (Qwen3 report §2)."""
+"""Qwen3: Llama with query and key norms, sliding windows in upper layers (Qwen3 report §2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3-MoE: Qwen3's layer with a mixture of experts as its MLP, in some layers or all (Qwen3 report §2)."""
+"""Qwen3-MoE: Qwen3 with MoE layers, in some layers or all (Qwen3 report §2)."""
 
 from __future__ import annotations
 
