@@ -25,7 +25,13 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
-@click.option("--aux-hidden", type=int, multiple=True, metavar="I", help="Give what layer I takes as well; repeatable.")
+@click.option(
+    "--aux-hidden",
+    type=int,
+    multiple=True,
+    metavar="I",
+    help="Also output the hidden state that enters layer I (repeatable).",
+)
 @click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--emit", type=OneOf(PHASES), default="bundle", help="Stop at a phase.")

@@ -89,8 +89,8 @@ def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
     padded = -(-size // grain) * grain
     return Diagnostic(
         code="BU136",
-        message=f"`{cut.parameter}`: {ranks} ranks have {part} of the {size} of axis `{axis}` each, "
-        f"which cuts blocks of {cut.block} values with one scale",
+        message=f"`{cut.parameter}`: splitting `{axis}` ({size}) over {ranks} ranks gives {part} each, "
+        f"which cuts quantisation blocks of {cut.block}",
         help=f"keep `{axis}` whole, or pad it to {padded} in the adapter, {padded // ranks} for each rank",
         parameter=cut.parameter,
         sources=tuple(info.name for info in entry.tensors),

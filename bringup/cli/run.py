@@ -62,7 +62,7 @@ def command(
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
     if session.manifest["weights"] == "dummy":
-        print("note: the weights are seeded dummies; what they say means nothing", file=sys.stderr)
+        print("note: random dummy weights: the output is meaningless", file=sys.stderr)
     tokenizer = tokenizer_of(session, required=tokens is None)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
     if tokenizer and chat:

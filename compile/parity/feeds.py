@@ -141,7 +141,10 @@ def not_covered(
             yield _note(f"`{entry.name}` was not run", advice(needed))
     for span in spans:
         if longest <= span:
-            yield _note(f"no token lies behind a window of {span}: {longest} tokens were given", advice(span + 1))
+            yield _note(
+                f"the prompt and the decoded tokens ({longest}) do not exceed the sliding window ({span})",
+                advice(span + 1),
+            )
 
 
 def _least(size: int, sizes: Sequence[int]) -> int:

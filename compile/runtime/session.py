@@ -150,7 +150,7 @@ class Session:
 
         `resume` takes in only what comes after the tokens that the sequence before began with as well.
 
-        It begins with the first token asked for. Raises BU017 when it goes on after the session was used otherwise.
+        It begins with the first token asked for. Raises BU017 when another call used the session meanwhile.
         """
         check_sampling(temperature, top_p)
         max_new_tokens = whole("max_new_tokens", max_new_tokens, least=0)
@@ -171,7 +171,7 @@ class Session:
                 return
             if self._turn != turn:
                 help = "a session holds one sequence: finish it first, or load the bundle twice"
-                raise fail("BU017", "the session was used otherwise while tokens were generated", help=help)
+                raise fail("BU017", "the session was used by another call during generate()", help=help)
             if len(self._tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
@@ -208,7 +208,9 @@ class Session:
             )
         wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].inputs}
         if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
-            raise fail("BU029", f"beside {len(tokens)} tokens this model takes {wanted or 'nothing'}, not {found}")
+            raise fail(
+                "BU029", f"inputs {found or 'none'}: this model takes {wanted or 'none'} with {len(tokens)} tokens"
+            )
         return tokens
 
 

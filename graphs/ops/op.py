@@ -42,7 +42,7 @@ def op(signature: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(reference)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            sizes: dict[str, int] = {}
+            sizes: dict[str, tuple[int, str]] = {}
             values = _named(reference, parameters, args, kwargs)
             for name, axes in arguments:
                 _bind(reference.__name__, name, axes, values[name], sizes)
@@ -90,7 +90,7 @@ def _wrong_call(op_name: str, why: str, help: str) -> Exception:
     return fail("BU301", f"op `{op_name}` {why}", help=help or "look at the call in the graph's forward")
 
 
-def _bind(op_name: str, name: str, axes: list[str], value: Tensor | None, sizes: dict[str, int]) -> None:
+def _bind(op_name: str, name: str, axes: list[str], value: Tensor | None, sizes: dict[str, tuple[int, str]]) -> None:
     if value is None:  # an optional tensor, such as a bias
         return
     if not hasattr(value, "shape"):
@@ -101,8 +101,11 @@ def _bind(op_name: str, name: str, axes: list[str], value: Tensor | None, sizes:
     if len(shape) < len(named) or (len(shape) > len(named) and not leading):
         raise _mismatch(op_name, name, axes, shape, f"{len(named)} dimensions are wanted")
     for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
-        if type(size) is int and sizes.setdefault(axis, size) != size:  # dynamic sizes are checked by torch.export
-            raise _mismatch(op_name, name, axes, shape, f"axis `{axis}` is {sizes[axis]} in an argument before it")
+        if type(size) is not int:  # torch.export checks dynamic sizes
+            continue
+        other, where = sizes.setdefault(axis, (size, name))
+        if other != size:
+            raise _mismatch(op_name, name, axes, shape, f"axis `{axis}` is {size} here but {other} in `{where}`")
 
 
 def _mismatch(op_name: str, name: str, axes: list[str], shape: tuple[int, ...], why: str) -> Exception:

@@ -89,5 +89,5 @@ def test_a_rank_that_shares_a_head_may_cut_a_block():
     plan, _ = plan_of("f (g d)", {"f": 8, "g": 4, "d": 16}, (8, 64), (1, 32), made)
     (refusal,) = divide(plan, 8).refusals
     assert refusal.code == "BU136"
-    assert "8 ranks have 1 of the 4 of axis `g` each, which cuts blocks of 32" in refusal.message
+    assert "splitting `g` (4) over 8 ranks gives 1 each, which cuts quantisation blocks of 32" in refusal.message
     assert divide(plan, 2).refusals == []

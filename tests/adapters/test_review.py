@@ -164,7 +164,7 @@ def test_a_drop_that_misses_every_layer_is_told_once():
     table.drop("h.{L}.mask", why="masks", expect=(1, 1))
     plan, _ = planned(table, layers("h.0.w", "h.1.w"), h__0__w=Param("a", a=2), h__1__w=Param("a", a=2))
     assert [p.message for p in plan.problems] == [
-        "drop `h.{L}.mask` (masks) meets 0 tensors for L=0 and 1 more, expects 1"
+        "drop `h.{L}.mask` (masks): expected 1, found 0 tensors for L=0 and 1 more"
     ]
 
 

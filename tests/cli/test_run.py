@@ -86,7 +86,7 @@ def test_dummy_weights_are_told(bringup: Bringup, session: FakeSession) -> None:
     session.manifest["weights"] = "dummy"
     result = bringup("run", "b", "--tokens", "1", "--json")
     assert json.loads(result.stdout)["weights"] == "dummy"
-    assert "note: the weights are seeded dummies" in result.stderr
+    assert "note: random dummy weights" in result.stderr
 
 
 def test_without_a_tokenizer_ids_come_out(bringup: Bringup, session: FakeSession) -> None:

@@ -54,7 +54,7 @@ def test_ranks_that_would_cut_a_block_are_refused(written):
     folder, _ = written("gpt-oss-120b")
     [finding] = check(folder, "--tp", "8").report["findings"]
     assert (finding["code"], finding["parameter"]) == ("BU136", "model.layers.0.mlp.experts.down_proj")
-    assert "8 ranks have 360 of the 2880 of axis `f`" in finding["message"]
+    assert "splitting `f` (2880) over 8 ranks gives 360 each" in finding["message"]
     assert "blocks of 32" in finding["message"]
     assert "pad it to 3072" in finding["help"]
     assert finding["help"].endswith("every axis divides among 2 ranks")
