@@ -54,9 +54,10 @@ def without_quantised(job: Job) -> Explained:
     causes = [*_foreign(job, words)]
     if not causes and words:
         causes = [*_unquantised(job, words, stated=bool(on_config))]
-    tensors = {*_bare(plan, (name for cause in causes for name in cause.tensors)), *_bare(plan, _without_rule(plan))}
-    if not tensors:
+    unruled = {*_bare(plan, _without_rule(plan))}
+    if not (causes or unruled):
         return Explained(job)
+    tensors = unruled.union(*(_bare(plan, cause.tensors) for cause in causes))
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
     problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
