@@ -18,7 +18,7 @@ from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantised import without_quantised
 from bringup.compile.check.scales import scale_mistakes
 from bringup.compile.check.shapes import first_sites, shape_mistakes, sites, stored, told_names
-from bringup.diagnostics import Diagnostic, Report, Sites
+from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site
 
@@ -79,11 +79,12 @@ def _checked(job: Job) -> Report:
     sized = {"BU102", "BU122", *UNREAD} & {finding.code for finding in report.findings}
     for key, value, corrected in corrections(job, words) if sized else ():
         others = _checked(corrected).findings
-        left = {(finding.code, finding.parameter) for finding in others}
-        gone = [f for f in report.findings if f.code in FOLLOW and (f.code, f.parameter) not in left]
+        left = {(finding.code, finding.parameter or finding.sources) for finding in others}
+        gone = [f for f in report.findings if f.code in FOLLOW and (f.code, f.parameter or f.sources) not in left]
         gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
-            first = next((finding for finding in known if finding.parameter == key), None)  # it says so itself
+            errors = (finding for finding in known if finding.severity is Severity.ERROR)
+            first = next((finding for finding in errors if finding.parameter == key), None)  # it names the key itself
             first = first or explained(gone[0], key, value, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]
             break

@@ -49,8 +49,8 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
             yield key, size, made
     for key, value in (*_other_layers(job), *((key, True) for key in _flags_of_biases(job))):
         made = _corrected(job, {key: value})
-        counts = value is not True
-        if made and _facts(made) < _facts(job) and not (counts and _unread_layers(made)):
+        is_count = value is not True
+        if made and _facts(made) < _facts(job) and not (is_count and _unread_layers(made)):
             yield key, value, made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
-from bringup.diagnostics import Diagnostic
+from bringup.diagnostics import Diagnostic, Severity
 from tests.check.drafts import Draft
 from tests.check.mutations.bases import base
 from tests.check.mutations.deepseek_fp8 import fp8
@@ -142,9 +143,23 @@ def test_biases_that_the_config_does_not_have(said: object, code: str) -> None:
     draft.config |= {"attention_bias": said}
     if said == "absent":
         del draft.config["attention_bias"]
-    (found,) = findings(draft)
+    draft.tensors["extra_gate"] = np.ones((3, 5), np.float32)
+    found, other = findings(draft)
     assert found.code == code
+    assert other.sources == ("extra_gate",)
     assert "attention_bias" in f"{found.parameter} {found.help}"
+
+
+def test_a_warning_about_a_key_takes_no_errors_place() -> None:
+    """The biases stay an error where a finding from before about the same key is a warning."""
+    draft = base("llama")
+    for name in [name for name in draft.tensors if ".self_attn." in name]:
+        draft.tensors[name.replace(".weight", ".bias")] = np.zeros(len(draft.tensors[name]), np.float32)
+    draft.config["attention_bias"] = False
+    job = open_job(None, dict_checkpoint(draft.tensors, draft.config))
+    warning = Diagnostic(code="BU151", message="", parameter="attention_bias", severity=Severity.WARNING)
+    report = check_job(replace(job, findings=[warning]))
+    assert [finding.code for finding in report.errors] == ["BU105"]
 
 
 @pytest.mark.parametrize("more", [1, -1])
