@@ -97,7 +97,7 @@ def test_a_window_is_only_wrong_behind_it(checkpoint: Path, cache: Store, tmp_pa
     short = parity_of(session, wrong, 8, 2)
     assert short.ok
     assert [finding.code for finding in short.findings] == ["BU709"]
-    assert "window of 12" in short.findings[0].message
+    assert "sliding window (12)" in short.findings[0].message
     assert only(parity_of(session, wrong)) == ("BU701", "model.layers.1.self_attn")
 
 
