@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cache.mini import Mini
-
-ROOT = Path(__file__).parents[2]
-PARTS = ("bringup", "graphs", "adapters", "compile")
+from tests.package_copy import files, installed
 
 # What shows results: nothing that makes one imports it, as a test below reads from every file.
 APART = ("bringup/cli/", "bringup/render/")
@@ -90,18 +87,6 @@ CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions":
 CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_ctx": 32}
 
 
-def files() -> dict[str, Path]:
-    """Every file of the package that git would keep, by its part's name and the path in it."""
-    found: dict[str, Path] = {}
-    for part in PARTS:
-        for path in sorted((ROOT / part).rglob("*")):
-            inner = path.relative_to(ROOT / part)
-            linked = part == "bringup" and inner.parts[0] in PARTS
-            if path.is_file() and not linked and "__pycache__" not in inner.parts:
-                found[f"{part}/{inner.as_posix()}"] = path
-    return found
-
-
 def sources() -> dict[str, Path]:
     return {name: path for name, path in files().items() if path.suffix == ".py"}
 
@@ -111,18 +96,6 @@ def family_files() -> set[str]:
 
     places = {str(place) for each in FAMILIES for place in (each.graph, each.adapter, each.dialect) if place}
     return {place.partition(":")[0].removeprefix("bringup.").replace(".", "/") + ".py" for place in places}
-
-
-def installed(folder: Path) -> Path:
-    """The package as a wheel lays it out."""
-    for part in PARTS:
-        target = folder / "bringup" if part == "bringup" else folder / "bringup" / part
-        for name, path in files().items():
-            if name.startswith(f"{part}/"):
-                place = target / name.removeprefix(f"{part}/")
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
-    return folder
 
 
 def place_of(name: str) -> str:

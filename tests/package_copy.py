@@ -1,0 +1,33 @@
+"""A copy of the package that a test may change: the checkout's own files are keys of what other processes cache."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("bringup", "graphs", "adapters", "compile")
+
+
+def files() -> dict[str, Path]:
+    """Every file of the package that git would keep, by its part's name and the path in it."""
+    found: dict[str, Path] = {}
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*")):
+            inner = path.relative_to(ROOT / part)
+            linked = part == "bringup" and inner.parts[0] in PARTS
+            if path.is_file() and not linked and "__pycache__" not in inner.parts:
+                found[f"{part}/{inner.as_posix()}"] = path
+    return found
+
+
+def installed(folder: Path) -> Path:
+    """The package as a wheel lays it out."""
+    for part in PARTS:
+        target = folder / "bringup" if part == "bringup" else folder / "bringup" / part
+        for name, path in files().items():
+            if name.startswith(f"{part}/"):
+                place = target / name.removeprefix(f"{part}/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+    return folder
