@@ -22,6 +22,7 @@ from bringup.compile.program.step_inputs import slots_for
 from bringup.graphs.core.graph import Graph, Step
 from bringup.graphs.core.module import State
 from bringup.graphs.core.to_torch import to_torch
+from bringup.graphs.ops.lowering import OpLowering, using
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -30,11 +31,15 @@ class Tracer:
     """Traces stages of a module, which may be on the meta device: nothing is computed.
 
     `states` are the buffers updated in place; each has the context rounded up to BLOCK rows, and at least one more
-    for padding to go to. Other buffers are tables, fed like weights. `max_blocks` bounds P.
+    for padding to go to. Other buffers are tables, fed like weights. `max_blocks` bounds P. `ops` says what becomes of
+    calls of ops.
     """
 
-    def __init__(self, module: nn.Module, *, states: Collection[str], max_blocks: int) -> None:
+    def __init__(
+        self, module: nn.Module, *, states: Collection[str], max_blocks: int, ops: OpLowering | None = None
+    ) -> None:
         self.module, self.states, self.max_blocks = module, frozenset(states), max_blocks
+        self.ops = ops or OpLowering()
         self.tensors: dict[str, Tensor] = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -42,7 +47,7 @@ class Tracer:
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
         prefix = f"{stage.path}." if stage.path else ""
-        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad():
+        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), using(self.ops):
             fakes = {
                 name[len(prefix) :]: torch.empty(tensor.shape, dtype=tensor.dtype)
                 for name, tensor in self.tensors.items()
@@ -89,15 +94,15 @@ class Tracer:
         )
 
 
-def tracer_of(graph: Graph, layout: Layout) -> Tracer:
+def tracer_of(graph: Graph, layout: Layout, ops: OpLowering | None = None) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, positions=layout.context, slots=slots_for(layout.context))
-    return Tracer(module, states=[name for name, _ in graph.leaves(State)], max_blocks=layout.max_blocks)
+    return Tracer(module, states=[name for name, _ in graph.leaves(State)], max_blocks=layout.max_blocks, ops=ops)
 
 
-def export_graph(graph: Graph, layout: Layout) -> Program:
+def export_graph(graph: Graph, layout: Layout, ops: OpLowering | None = None) -> Program:
     """Every entry of a graph, traced here and now."""
-    return _program(tracer_of(graph, layout), layout)
+    return _program(tracer_of(graph, layout, ops), layout)
 
 
 def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:

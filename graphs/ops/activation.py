@@ -4,10 +4,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bringup.graphs.ops.op import op
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@op("x[...] -> [...]")
 def gelu(x: Tensor) -> Tensor:
     """Gaussian error linear unit (Hendrycks & Gimpel 2016), by the error function."""
     import torch
@@ -15,6 +18,7 @@ def gelu(x: Tensor) -> Tensor:
     return (0.5 * x.float() * (1.0 + torch.erf(x.float() / math.sqrt(2.0)))).to(x.dtype)
 
 
+@op("x[...] -> [...]")
 def gelu_tanh(x: Tensor) -> Tensor:
     """The tanh approximation of GELU (section 2 of the same paper); Hugging Face's `gelu_new`."""
     import torch
@@ -24,6 +28,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
 
 
+@op("x[...] -> [...]")
 def silu(x: Tensor) -> Tensor:
     """x · sigmoid(x) (Elfwing et al. 2017), also called swish."""
     import torch
@@ -32,6 +37,7 @@ def silu(x: Tensor) -> Tensor:
     return (wide * torch.sigmoid(wide)).to(x.dtype)
 
 
+@op("x[...] -> [...]")
 def relu(x: Tensor) -> Tensor:
     """max(x, 0)."""
     return x.clamp(min=0)

@@ -14,23 +14,29 @@ if TYPE_CHECKING:
 
 
 class Blocks(NamedTuple):
-    """expert_B: whose each block is; row_NK: in which row, block by block, a token's K copies are; R: rows a block."""
+    """expert_B: the expert of each block; row_NK: in which row, block by block, a token's K copies are; rows: R."""
 
     expert_B: Tensor
     row_NK: Tensor
     rows: int
 
 
-@op("chosen_NK[N K] ->")
 def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
     """Where the rows of each expert go. R is what an expert gets on average: B is at most twice their number."""
+    N, K = chosen_NK.shape
+    R = max(1, N * K // experts)
+    return Blocks(*rows_of_experts(chosen_NK, experts, R), R)
+
+
+@op("chosen_NK[N K] ->")
+def rows_of_experts(chosen_NK: Tensor, experts: int, R: int) -> tuple[Tensor, Tensor]:
+    """(expert_B, row_NK) for blocks of R rows; see `Blocks`."""
     import torch
 
     N, K = chosen_NK.shape
-    R = max(1, N * K // experts)
     row_NK = torch.arange(N * K).view(N, K)
     if R == 1:  # a block for each row
-        return Blocks(chosen_NK.flatten(), row_NK, 1)
+        return chosen_NK.flatten(), row_NK
     B = (N * K + experts * (R - 1)) // R  # when each expert's last block has a single row
     chosen = chosen_NK.flatten()
     mine_FE = (chosen[:, None] == torch.arange(experts)).long()
@@ -38,7 +44,7 @@ def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
     last_E = ((mine_FE.sum(0) + R - 1) // R).cumsum(0)  # the block after an expert's last one
     first_E = torch.cat((torch.zeros(1, dtype=torch.int64), last_E[:-1]))
     expert_B = (torch.arange(B)[:, None] >= last_E).long().sum(1).clamp(max=experts - 1)
-    return Blocks(expert_B, (first_E[chosen] * R + before_F).view(N, K), R)
+    return expert_B, (first_E[chosen] * R + before_F).view(N, K)
 
 
 @op("x_Nm[N m] ->")

@@ -1,57 +1,95 @@
 """`@op`: a named operation with a typed signature and a torch reference.
 
-The signature is checked on every call while a graph is traced, so a wrong shape is told by op, argument and axis
-instead of by a traceback inside torch. Programs inline the reference.
+The signature is checked on every call while a graph is traced, so a wrong shape is reported by op, argument and axis
+instead of by a traceback inside torch. Who traces decides what a call becomes (`lowering.using`): the reference's own
+operations, another implementation, or one opaque torch operator.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from bringup.diagnostics import did_you_mean, fail
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from bringup.graphs.ops.lowering import current
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_ARGUMENT = re.compile(r"(\w+)\[([^\]]*)\]")
+_ARGUMENT = re.compile(r"(\w+)\[([^\]]*)\](!?)")
 _ANY_NUMBER = 0x04 | 0x08  # CO_VARARGS and CO_VARKEYWORDS of CPython's code objects: *args, **kwargs
+_OWN = "bringup.graphs.ops."
 
 
-def op(signature: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+class Op(Generic[P, R]):
+    """A declared operation. `name` is what targets know it by: the function's, with its module before it for users'
+    own ops (`my_model.swiglu`). `mutated`: the arguments that it changes in place."""
+
+    def __init__(self, signature: str, reference: Callable[P, R]) -> None:
+        takes, _, gives = signature.partition("->")
+        listed = _ARGUMENT.findall(takes)
+        self.signature, self.reference = signature, reference
+        self.arguments = [(name, axes.split()) for name, axes, _ in listed]
+        self.mutated = tuple(name for name, _, mark in listed if mark)
+        self.result = gives.strip().strip("[]").split()
+        self.parameters = _parameters(reference)
+        module = "" if reference.__module__.startswith(_OWN) else f"{reference.__module__}."
+        self.name = f"{module}{reference.__name__}"
+        declared = [name for name, _ in self.arguments]
+        if self.parameters[: len(declared)] != declared:
+            raise TypeError(f"@op declares {declared}, and `{reference.__name__}` takes {self.parameters}")
+        update_wrapper(self, reference)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Raises BU301 for arguments, shapes or a result that do not fit the signature."""
+        sizes: dict[str, tuple[int, str]] = {}
+        values = self.bind(args, kwargs)
+        for name, axes in self.arguments:
+            _bind(self.reference.__name__, name, axes, values[name], sizes)
+        lowering = current()
+        if self.name in lowering.opaque:
+            from bringup.graphs.ops.operator import operator_of
+
+            out = operator_of(cast(Any, self))(values)
+        else:
+            out = lowering.implementations.get(self.name, self.reference)(*args, **kwargs)
+        if self.result:
+            _bind(self.reference.__name__, "its result", self.result, out, sizes)
+        return out
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Each argument of a call by its name, defaults among them. Raises BU301 where they are not those of the op."""
+        reference, parameters = self.reference, self.parameters
+        op_name, positional = reference.__name__, reference.__code__.co_argcount
+        if len(args) > positional:
+            raise _wrong_call(op_name, f"takes {positional} arguments by position, not {len(args)}", "")
+        values = dict(zip(parameters, args, strict=False))
+        for name in kwargs:
+            if name not in parameters:
+                listed = f"it takes {', '.join(f'`{other}`' for other in parameters)}"
+                raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
+            if name in values:
+                raise _wrong_call(op_name, f"is given `{name}` by position and by keyword", "leave one of them out")
+        defaults = reference.__defaults__ or ()
+        by_default = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
+        values = {**by_default, **(reference.__kwdefaults__ or {}), **values, **kwargs}
+        if missing := [name for name in parameters if name not in values]:
+            raise _wrong_call(op_name, f"is called without `{missing[0]}`", "")
+        return {name: values[name] for name in parameters}
+
+
+def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Declares the shapes of an op's tensor arguments, in order: ``@op("x[... m] weight[m] -> [... m]")``.
 
-    `...` stands for any leading dimensions. The names are those of the reference's first arguments, which a call may
-    pass by position or by keyword; an argument with the value None is not checked. Arguments after the listed ones are
-    settings. A call whose arguments or shapes do not fit raises BU301. Raises TypeError for a declaration whose names
-    are not the reference's.
+    `...` stands for any leading dimensions; `!` after an argument says that the op changes it in place
+    (``cache[S G K]!``). The names are those of the reference's first arguments, which a call may pass by position or by
+    keyword; an argument with the value None is not checked. Arguments after the listed ones are settings. A call whose
+    arguments or shapes do not fit raises BU301. Raises TypeError for a declaration whose names are not the reference's.
     """
-    takes, _, gives = signature.partition("->")
-    arguments = [(name, axes.split()) for name, axes in _ARGUMENT.findall(takes)]
-    result = gives.strip().strip("[]").split()
 
-    def declare(reference: Callable[P, R]) -> Callable[P, R]:
-        parameters = _parameters(reference)
-        declared = [name for name, _ in arguments]
-        if parameters[: len(declared)] != declared:
-            raise TypeError(f"@op declares {declared}, and `{reference.__name__}` takes {parameters}")
-
-        @wraps(reference)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            sizes: dict[str, tuple[int, str]] = {}
-            values = _named(reference, parameters, args, kwargs)
-            for name, axes in arguments:
-                _bind(reference.__name__, name, axes, values[name], sizes)
-            out = reference(*args, **kwargs)
-            if result:
-                _bind(reference.__name__, "its result", result, out, sizes)  # type: ignore[arg-type]  a tensor
-            return out
-
-        return call
+    def declare(reference: Callable[P, R]) -> Op[P, R]:
+        return Op(signature, reference)
 
     return declare
 
@@ -64,33 +102,11 @@ def _parameters(reference: Callable[..., Any]) -> list[str]:
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def _named(
-    reference: Callable[..., Any], parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Each argument of a call by its name, defaults among them. Raises BU301 where they are not those of the op."""
-    op_name, positional = reference.__name__, reference.__code__.co_argcount
-    if len(args) > positional:
-        raise _wrong_call(op_name, f"takes {positional} arguments by position, not {len(args)}", "")
-    values = dict(zip(parameters, args, strict=False))
-    for name in kwargs:
-        if name not in parameters:
-            listed = f"it takes {', '.join(f'`{other}`' for other in parameters)}"
-            raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
-        if name in values:
-            raise _wrong_call(op_name, f"is given `{name}` by position and by keyword", "leave one of them out")
-    defaults = reference.__defaults__ or ()
-    by_default = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
-    values = {**by_default, **(reference.__kwdefaults__ or {}), **values, **kwargs}
-    if missing := [name for name in parameters if name not in values]:
-        raise _wrong_call(op_name, f"is called without `{missing[0]}`", "")
-    return values
-
-
 def _wrong_call(op_name: str, why: str, help: str) -> Exception:
     return fail("BU301", f"op `{op_name}` {why}", help=help or "look at the call in the graph's forward")
 
 
-def _bind(op_name: str, name: str, axes: list[str], value: Tensor | None, sizes: dict[str, tuple[int, str]]) -> None:
+def _bind(op_name: str, name: str, axes: list[str], value: Any, sizes: dict[str, tuple[int, str]]) -> None:
     if value is None:  # an optional tensor, such as a bias
         return
     if not hasattr(value, "shape"):

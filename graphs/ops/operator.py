@@ -1,0 +1,114 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""An op as one torch operator, `torch.ops.bringup.<name>`, which a traced program keeps whole.
+
+Its schema follows from the reference's annotations: a record of tensors, such as a Step, becomes one argument for each
+field (`step_tokens`, `step_positions`, …). Its fake implementation, which gives shapes and dtypes, is the reference on
+fake tensors; run by torch, it is the reference itself.
+https://docs.pytorch.org/docs/stable/library.html#torch.library.custom_op
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from bringup.graphs.ops.op import Op
+
+_TYPES = {
+    **{"Tensor": "Tensor", "Tensor | None": "Tensor?", "bool": "bool", "str": "str"},
+    **{"int": "int", "int | None": "int?", "float": "float", "float | None": "float?"},
+    **{"tuple[int, ...]": "int[]", "tuple[float, ...]": "float[]"},
+}
+_RESULTS = {"None": "()", "Tensor": "Tensor", "tuple[Tensor, Tensor]": "(Tensor, Tensor)"}
+
+
+class Argument(NamedTuple):
+    """An argument of an operator: of a record's field, `record` is its class and `parameter` the op's argument."""
+
+    name: str
+    parameter: str
+    type: str
+    record: type[Any] | None = None
+
+    def of(self, value: Any) -> Any:
+        """Its value, of the op's argument."""
+        return getattr(value, self.name.removeprefix(f"{self.parameter}_")) if self.record else value
+
+
+class Operator:
+    """Calls the torch operator of an op with the op's own arguments."""
+
+    def __init__(self, op: Op[..., Any]) -> None:
+        from torch.library import custom_op
+
+        self.op, self.arguments = op, list(_arguments(op))
+        result = _RESULTS.get(str(op.reference.__annotations__.get("return")))
+        if result is None:
+            raise TypeError(f"op `{op.name}` cannot be opaque: it returns {op.reference.__annotations__.get('return')}")
+        marks = {name: f"(a{index}!)" for index, name in enumerate(op.mutated)}
+        listed = (f"{a.type.replace('Tensor', 'Tensor' + marks.get(a.name, ''), 1)} {a.name}" for a in self.arguments)
+        schema = f"({', '.join(listed)}) -> {result}"
+        name = f"bringup::{op.name.replace('.', '_')}"
+        self.torch_op = custom_op(name, self._run, mutates_args=op.mutated, schema=schema)
+        self.torch_op.register_fake(self._run)
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """`values`: each argument of the op by name."""
+        return self.torch_op(*(argument.of(values[argument.parameter]) for argument in self.arguments))
+
+    def values(self, flat: tuple[Any, ...]) -> dict[str, Any]:
+        """The op's arguments by name, of the operator's arguments in order: what a call in a traced program has."""
+        values: dict[str, Any] = {}
+        fields: dict[str, tuple[type[Any], list[Any]]] = {}
+        for argument, value in zip(self.arguments, flat, strict=True):
+            if argument.record:
+                fields.setdefault(argument.parameter, (argument.record, []))[1].append(value)
+            else:
+                values[argument.name] = value
+        return values | {name: record(*given) for name, (record, given) in fields.items()}
+
+    def _run(self, *flat: Any) -> Any:
+        """The reference's result, none of whose tensors shares memory with an argument: operators must not."""
+        given = {_storage(value) for value in flat if hasattr(value, "untyped_storage")}
+        out = self.op.reference(**self.values(flat))
+        if isinstance(out, tuple):
+            return tuple(tensor.clone() if _storage(tensor) in given else tensor for tensor in out)
+        return out.clone() if out is not None and _storage(out) in given else out
+
+
+_operators: dict[Callable[..., Any], Operator] = {}
+
+
+def operator_of(op: Op[..., Any]) -> Operator:
+    """The operator of an op, defined when it is first needed. Raises TypeError for an op that no operator can be."""
+    if op.reference not in _operators:
+        _operators[op.reference] = Operator(op)
+    return _operators[op.reference]
+
+
+def _storage(tensor: Any) -> Any:
+    return tensor.untyped_storage()._cdata
+
+
+def _arguments(op: Op[..., Any]) -> Iterator[Argument]:
+    written: Mapping[str, Any] = op.reference.__annotations__
+    for name in op.parameters:
+        type_name = str(written.get(name))
+        if type_name in _TYPES:
+            yield Argument(name, name, _TYPES[type_name])
+            continue
+        record = _record(op, type_name)
+        for field, kind in record.__annotations__.items():
+            yield Argument(f"{name}_{field}", name, _TYPES[getattr(kind, "__forward_arg__", str(kind))], record)
+
+
+def _record(op: Op[..., Any], name: str) -> type[Any]:
+    """The class of an argument that is several tensors in one."""
+    if name == "Step":
+        from bringup.graphs.core.graph import Step
+
+        return Step
+    found = op.reference.__globals__.get(name)
+    if not hasattr(found, "_fields"):
+        raise TypeError(f"op `{op.name}` cannot be opaque: `{name}` is neither a tensor, a number nor a NamedTuple")
+    return found  # type: ignore[return-value]  a NamedTuple's class
