@@ -22,6 +22,7 @@ from bringup.compile.bisect.derive import (
 from bringup.compile.bisect.executors import Lower
 from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
 from bringup.compile.parity.parity import relative
+from bringup.compile.program.function_of import function_of
 from bringup.compile.program.program import Call, Entry, Function, Program, TensorSpec, bound
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def separated(program: Program, entry: Entry) -> Program:
         if call.function not in functions:
             functions[call.function] = with_values_as_states(function, exported, blocks, {}, _as_it_is(exported))
     collect = traced(lambda w, s, values, step: [flat(values)], {}, {}, results, step, blocks)
-    functions[COLLECT] = Function(name=COLLECT, weights=(), states=()), collect
+    functions[COLLECT] = function_of(COLLECT, (), (), collect), collect
     calls = [Call(function=call.function, prefix=call.prefix, inputs=()) for call in entry.calls]
     calls.append(Call(function=COLLECT, prefix="", inputs=tuple(range(len(results)))))
     return program_of(program, entry, calls, functions, list(states.values()))

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bringup.compile.program.function_of import function_of
 from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
 from bringup.graphs.core.graph import Step
 
@@ -114,7 +115,7 @@ def with_values_as_states(
         return body(weights, own, tuple(states[name] for name in given), step)
 
     made = traced(run, taken.weights, states, (), taken.step, max_blocks)
-    return Function(name=function.name, weights=function.weights, states=tuple(states)), made
+    return function_of(function.name, function.weights, tuple(states), made), made
 
 
 def program_of(

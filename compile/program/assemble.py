@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from bringup.compile.program.export_options import Layout, Value
-from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec
+from bringup.compile.program.export_options import Layout
+from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec, Value
 from bringup.compile.program.step_inputs import slots_for
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Param, State
@@ -34,13 +34,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced(Generic[Code]):
-    """A traced stage: the names that it binds, what it gives, and its code in whatever form the tracer makes.
-
-    `found`: it was in the cache.
-    """
+    """A traced stage: its function, and its code in whatever form the tracer makes. `found`: it was in the cache."""
 
     function: Function
-    outputs: tuple[Value, ...]
     code: Code
     found: bool = False
 
@@ -62,7 +58,7 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
     inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
     first = len(inputs)
     call(f"{name}.prologue", "prologue", "", tuple(inputs.values()), range(first))
-    values = made[f"{name}.prologue"].outputs
+    values = made[f"{name}.prologue"].function.results
     shared, x = range(first + 1, first + len(values)), [first]
     for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
         call(f"{name}.layer{kind}", "layer", path, values, (x[-1], *shared))

@@ -8,12 +8,12 @@ from typing import Any
 
 from bringup.arguments import whole, whole_numbers
 from bringup.compile.job import Job
+from bringup.compile.program.program import Value
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Param
 from bringup.graphs.ops.attention import BLOCK
 from bringup.grouping import grouped
-from bringup.spec import Shape
 
 DECODE = "decode"
 
@@ -24,7 +24,6 @@ STORABLE = frozenset(
         *("int64", "int32", "int16", "int8", "uint8", "bool"),
     }
 )
-Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bringup.spec import Shape
+
 if TYPE_CHECKING:
     import numpy as np
     from torch.export import ExportedProgram
+
+
+Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +29,27 @@ class TensorSpec:
 class Function:
     """One traced stage, shared by all its calls.
 
-    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order,
-    and gives a tuple of values; states are updated in place. Names are relative to `Call.prefix`.
+    It takes ({weight: tensor}, {state: tensor}, (value, ...), tuple(Step)), flattened in that order, and gives a tuple
+    of results. Of its states it changes `updates` in place. Names are relative to `Call.prefix`.
     """
 
     name: str
     weights: tuple[str, ...]
     states: tuple[str, ...]
+    values: tuple[Value, ...]
+    results: tuple[Value, ...]
+    updates: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Function:
+        return cls(
+            name=data["name"],
+            weights=tuple(data["weights"]),
+            states=tuple(data["states"]),
+            values=_values(data["values"]),
+            results=_values(data["results"]),
+            updates=tuple(data["updates"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +101,7 @@ class Interface:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
         return cls(
-            functions=tuple(
-                Function(name=f["name"], weights=tuple(f["weights"]), states=tuple(f["states"]))
-                for f in data["functions"]
-            ),
+            functions=tuple(map(Function.from_json, data["functions"])),
             entries=tuple(_entry(e) for e in data["entries"]),
             weights=_specs(data["weights"]),
             states=_specs(data["states"]),
@@ -125,6 +141,10 @@ class Executor(Protocol):
 def bound(call: Call, names: Sequence[str]) -> list[str]:
     """Full names of a function's weights or states at one call."""
     return [call.prefix + name for name in names]
+
+
+def _values(items: Sequence[tuple[Sequence[int], str]]) -> tuple[Value, ...]:
+    return tuple((tuple(shape), dtype) for shape, dtype in items)
 
 
 def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,12 +17,16 @@ from torch.utils._pytree import tree_leaves
 
 from bringup.compile.program.assemble import Part, Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.program import Function, Program, TensorSpec
+from bringup.compile.program.function_of import function_of
+from bringup.compile.program.merge_linears import merge_linears
+from bringup.compile.program.physical import AS_DECLARED, Buffers, View
+from bringup.compile.program.program import Program, TensorSpec
 from bringup.compile.program.step_inputs import slots_for
+from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph, Step
 from bringup.graphs.core.module import State
 from bringup.graphs.core.to_torch import to_torch
-from bringup.graphs.ops.lowering import OpLowering, using
+from bringup.graphs.ops.lowering import INLINED, OpLowering, using
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -32,18 +36,25 @@ class Tracer:
 
     `states` are the buffers updated in place; each has the context rounded up to BLOCK rows, and at least one more
     for padding to go to. Other buffers are tables, fed like weights. `max_blocks` bounds P. `ops` says what becomes of
-    calls of ops.
+    calls of ops; of parameters that `buffers` hold, a stage reads views.
     """
 
     def __init__(
-        self, module: nn.Module, *, states: Collection[str], max_blocks: int, ops: OpLowering | None = None
+        self,
+        module: nn.Module,
+        *,
+        states: Collection[str],
+        max_blocks: int,
+        ops: OpLowering = INLINED,
+        buffers: Buffers = AS_DECLARED,
     ) -> None:
         self.module, self.states, self.max_blocks = module, frozenset(states), max_blocks
-        self.ops = ops or OpLowering()
-        self.tensors: dict[str, Tensor] = {
-            **dict(module.named_parameters(remove_duplicate=False)),
-            **dict(module.named_buffers(remove_duplicate=False)),
-        }
+        self.ops, self.views = ops, buffers.views
+        parts = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+        self.tensors = {name: tensor for each in parts for name, tensor in each if name not in self.views}
+        for name, declared in buffers.declared.items():
+            shape, dtype = declared.storage
+            self.tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
         prefix = f"{stage.path}." if stage.path else ""
@@ -56,9 +67,13 @@ class Tracer:
             inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
             step = tuple(self._step(stage.num_tokens))
             pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part])
+            views = {name: (view.buffer[len(prefix) :], view) for name, view in self._views(prefix)}
+            parts = {name: view.of(fakes[buffer]) for name, (buffer, view) in views.items()}
             with _Reads() as reads:
-                outputs = pure(fakes, {}, inputs, step)
-            used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen}
+                pure(fakes | parts, {}, inputs, step)
+            pure.views = {name: views[name] for name, part in parts.items() if id(part) in reads.seen}
+            read = {buffer for buffer, _ in pure.views.values()}
+            used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen or name in read}
             states = {name: tensor for name, tensor in used.items() if prefix + name in self.states}
             weights = {name: tensor for name, tensor in used.items() if name not in states}
             blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
@@ -69,11 +84,17 @@ class Tracer:
                 tuple(blocks if name == "block_table" else None for name in Step._fields),
             )
             exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
-        return Traced(
-            function=Function(name=stage.name, weights=tuple(weights), states=tuple(states)),
-            outputs=tuple((tuple(out.shape), _dtype(out)) for out in outputs),
-            code=exported,
-        )
+        merge_linears(exported)
+        return Traced(function=function_of(stage.name, tuple(weights), tuple(states), exported), code=exported)
+
+    def _views(self, prefix: str) -> Iterator[tuple[str, View]]:
+        """The parameters below a prefix that are in buffers, without it. Raises BU131 for buffers elsewhere."""
+        for name, view in self.views.items():
+            if name.startswith(prefix):
+                if not view.buffer.startswith(prefix):
+                    said = f"the layout puts `{name}` into `{view.buffer}`, which is not in `{prefix.rstrip('.')}`"
+                    raise fail("BU131", said, help="a layer's parameters go into buffers of the same layer")
+                yield name[len(prefix) :], view
 
     def specs(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
         """The weights, tables among them, and the states."""
@@ -94,15 +115,16 @@ class Tracer:
         )
 
 
-def tracer_of(graph: Graph, layout: Layout, ops: OpLowering | None = None) -> Tracer:
+def tracer_of(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, positions=layout.context, slots=slots_for(layout.context))
-    return Tracer(module, states=[name for name, _ in graph.leaves(State)], max_blocks=layout.max_blocks, ops=ops)
+    states = [name for name, _ in graph.leaves(State)]
+    return Tracer(module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers)
 
 
-def export_graph(graph: Graph, layout: Layout, ops: OpLowering | None = None) -> Program:
+def export_graph(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Program:
     """Every entry of a graph, traced here and now."""
-    return _program(tracer_of(graph, layout, ops), layout)
+    return _program(tracer_of(graph, layout, ops, buffers), layout)
 
 
 def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
@@ -122,6 +144,7 @@ class _Pure(nn.Module):
     def __init__(self, owner: nn.Module, run: Run) -> None:
         super().__init__()
         self.hidden = (_Owner(owner, run),)  # in a tuple, no submodule: export sees no parameters but the arguments
+        self.views: Mapping[str, tuple[str, View]] = {}  # parameters by name: the weight that holds each, and where
 
     def forward(
         self,
@@ -130,7 +153,9 @@ class _Pure(nn.Module):
         values: tuple[Tensor, ...],
         step: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
-        bound = {f"owner.{name}": tensor for name, tensor in {**weights, **states}.items()}
+        parts = {name: view.of(weights[buffer]) for name, (buffer, view) in self.views.items()}
+        own = self.hidden[0].owned
+        bound = {f"owner.{name}": tensor for name, tensor in {**weights, **states, **parts}.items() if name in own}
         out = functional_call(self.hidden[0], bound, (*values, Step(*step)))
         return out if isinstance(out, tuple) else (out,)
 
@@ -141,6 +166,8 @@ class _Owner(nn.Module):
     def __init__(self, owner: nn.Module, run: Run) -> None:
         super().__init__()
         self.owner, self.run = owner, run
+        parts = owner.named_parameters(remove_duplicate=False), owner.named_buffers(remove_duplicate=False)
+        self.owned = {name for each in parts for name, _ in each}
 
     def forward(self, *values: Tensor | Step) -> Tensor | tuple[Tensor, ...]:
         return self.run(self.owner, *values)

@@ -101,7 +101,7 @@ class _Source:
         start = time.perf_counter()
         made = self.tracer(stage)
         code = self.form.encode(made.function, made.code)
-        traced = Traced(function=made.function, outputs=made.outputs, code=code)
+        traced = Traced(function=made.function, code=code)
         if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.form.name):  # no file changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.form.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
@@ -110,17 +110,13 @@ class _Source:
 
 def _packed(traced: Traced[bytes]) -> bytes:
     """A line of JSON, then the code."""
-    head = {"function": asdict(traced.function), "outputs": traced.outputs}
-    return json.dumps(head).encode() + b"\n" + traced.code
+    return json.dumps(asdict(traced.function)).encode() + b"\n" + traced.code
 
 
 def _unpacked(data: bytes) -> Traced[bytes]:
     head, _, code = data.partition(b"\n")
-    words = json.loads(head)
-    function = words["function"]
     return Traced(
-        function=Function(name=function["name"], weights=tuple(function["weights"]), states=tuple(function["states"])),
-        outputs=tuple((tuple(shape), dtype) for shape, dtype in words["outputs"]),
+        function=Function.from_json(json.loads(head)),
         code=code,
         found=True,
     )

@@ -21,8 +21,8 @@ class OpLowering:
     implementations: Mapping[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
 
 
-_INLINED = OpLowering()
-_current: ContextVar[OpLowering] = ContextVar("op_lowering", default=_INLINED)
+INLINED = OpLowering()
+_current: ContextVar[OpLowering] = ContextVar("op_lowering", default=INLINED)
 
 
 @contextmanager

@@ -154,8 +154,8 @@ def test_manifests_that_are_no_files(bundle: Path) -> None:
 
 
 TEXTS = {
-    "deep": b'{"schema": 3, "x": %s' % (b"[" * 1_000_000),
-    "deep enough": b'{"schema": 3, "x": %s0%s}' % (b"[" * 70, b"]" * 70),
+    "deep": b'{"schema": 4, "x": %s' % (b"[" * 1_000_000),
+    "deep enough": b'{"schema": 4, "x": %s0%s}' % (b"[" * 70, b"]" * 70),
     "not utf-8": b'{"schema": "\xff"}',
     "digits": b'{"schema": %s}' % (b"1" * 1_000_000),
     "large": b'{"schema": "%s"}' % (b"x" * 40_000_000),
