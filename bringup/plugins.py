@@ -6,16 +6,17 @@ https://packaging.python.org/en/latest/specifications/entry-points/
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bringup.diagnostics import BringupError, Diagnostic
+from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import Site
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-MODELS, READERS = "bringup.models", "bringup.readers"
+MODELS, READERS, TARGETS = "bringup.models", "bringup.readers", "bringup.targets"
 
 
 def points(group: str, name: str = "") -> Sequence[EntryPoint]:
@@ -25,15 +26,28 @@ def points(group: str, name: str = "") -> Sequence[EntryPoint]:
     return [*entry_points(group=group, name=name)] if name else [*entry_points(group=group)]
 
 
-def load(point: EntryPoint, wanted: type | None = None) -> Any:
-    """The object that an entry point names. Raises BU026 when it cannot be had, or is no `wanted`."""
+def load(point: EntryPoint, wanted: type | None = None, problem: Callable[[Any], str] | None = None) -> Any:
+    """The object that an entry point names. Raises BU026 when it cannot be had, or is no `wanted`.
+
+    `problem` gives what else makes an object unusable, as the rest of a sentence; "" for nothing.
+    """
     try:
         made = point.load()
     except (Exception, SystemExit) as error:  # whatever a plugin raises as it is imported is the plugin's fault
         raise BringupError(_failure(point, error)) from error
     if wanted and not isinstance(made, wanted):
         raise BringupError(_finding(point, f"is a {type(made).__name__}, not a {wanted.__name__}", None))
+    if problem and (why := problem(made)):
+        raise BringupError(_finding(point, why, None))
     return made
+
+
+def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str) -> BringupError:
+    """An error, with a warning for each plugin that could not be loaded: it may be the one that is missing."""
+    warnings = [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
+    error = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
+    error.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
+    return error
 
 
 def module_of(point: EntryPoint) -> str:

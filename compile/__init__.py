@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from bringup.compile.parity.parity import Parity as Parity
     from bringup.compile.parity.reference import record as record
     from bringup.compile.pipeline import build as build
+    from bringup.compile.program.program import Executor as Executor
+    from bringup.compile.program.program import Function as Function
+    from bringup.compile.program.program import Interface as Interface
+    from bringup.compile.program.trace_cached import Coded as Coded
     from bringup.compile.report.explain import explain as explain
     from bringup.compile.runtime.session import Session as Session
     from bringup.compile.runtime.session import load as load
+    from bringup.compile.targets.module_store import ModuleStore as ModuleStore
+    from bringup.compile.targets.registry import target_named as target_named
+    from bringup.compile.targets.target import Estimate as Estimate
+    from bringup.compile.targets.target import Option as Option
+    from bringup.compile.targets.target import Target as Target
 else:
     from bringup.facade import lazy_import, public_names
 
@@ -29,8 +38,13 @@ else:
         "parity.parity": "Parity",
         "parity.reference": "record",
         "pipeline": "build",
+        "program.program": "Executor Function Interface",
+        "program.trace_cached": "Coded",
         "report.explain": "explain",
         "runtime.session": "Session load",
+        "targets.module_store": "ModuleStore",
+        "targets.registry": "target_named",
+        "targets.target": "Estimate Option Target",
     }
     __all__ = public_names(_HOMES)
     __getattr__ = lazy_import(__name__, _HOMES)

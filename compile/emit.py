@@ -1,4 +1,4 @@
-"""The phases before a bundle, as files to look at."""
+"""The phases before a bundle, as files to read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from bringup.compile.cache.store import Store
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.trace_cached import coded
-from bringup.compile.targets.lowering import compile_mlir, form_of, mlir_of, options_of
+from bringup.compile.targets.registry import registered
+from bringup.compile.targets.selection import Selection
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress
@@ -17,40 +18,49 @@ from bringup.system.atomic import write_file
 if TYPE_CHECKING:
     from bringup.compile.program.program import Program
 
-PHASES = ("program", "mlir", "vmfb")
+PROGRAM, BUNDLE = "program", "bundle"
+
+
+def check_phase(phase: str, selection: Selection) -> None:
+    """Raises BU008 for a phase that the target does not have, BU922 where what it requires is not installed."""
+    known = [PROGRAM, *selection.target.phases, BUNDLE]
+    if phase in known:
+        if phase != PROGRAM:
+            selection.check_installed()
+        return
+    others = [each.target.name for each in registered() if phase in each.target.phases]
+    hint = f"`--target {others[0]}` has it" if others else did_you_mean(str(phase), known)
+    raise fail(
+        "BU008",
+        f"target `{selection.name}` has no phase `{phase}`",
+        help=hint or f"one of {', '.join(known)}",
+    )
 
 
 def emit_phase(
-    phase: str, graph: Graph, layout: Layout, out: Path, store: Store, dump_dir: Path | None, progress: Progress
-) -> Path:
-    """Writes one phase to `out`. Raises BU008 for what is none."""
-    if phase not in PHASES:
-        known = [*PHASES, "bundle"]
-        listed = f"one of {', '.join(known)}"
-        raise fail("BU008", f"there is no phase `{phase}`", help=did_you_mean(str(phase), known) or listed)
+    phase: str, graph: Graph, layout: Layout, selection: Selection,
+    out: Path, store: Store, dump_dir: Path | None, progress: Progress,
+) -> Path:  # fmt: skip
+    """Writes one phase that `check_phase` accepts to `out`; the bundle is none of them."""
     with progress.stage("Exporting") as stage:
         if dump_dir:
             dump(graph, layout, dump_dir)
-        if phase == "program":
+        if phase == PROGRAM:
             write_file(out, _text(_traced(graph, layout)).encode())
             return out
-        program = coded(graph, layout, form_of("iree-cpu"), store)
+        program = coded(graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
     with progress.stage("Lowering"):
-        text = mlir_of(program)
-        write_file(out, text.encode() if phase == "mlir" else compile_mlir(text, options_of(dump_dir)))
+        write_file(out, selection.target.emit(phase, program, selection.options, dump_dir))
     return out
 
 
 def dump(graph: Graph, layout: Layout, folder: Path) -> None:
-    """Each phase up to MLIR as a numbered text file, from a trace of its own."""
-    from bringup.compile.targets.iree_mlir import to_mlir
-
+    """The program as text, from a trace of its own; a target writes its phases to the same folder as it lowers."""
     program = _traced(graph, layout)
     folder.mkdir(parents=True, exist_ok=True)
     for name, exported in program.exported.items():
         write_file(folder / f"1-program.{name}.txt", str(exported).encode())
-    write_file(folder / "2-model.mlir", to_mlir(program).encode())
 
 
 def _traced(graph: Graph, layout: Layout) -> Program:

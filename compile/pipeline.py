@@ -18,13 +18,12 @@ from bringup.compile.bundle.place_weights import place_weights
 from bringup.compile.cache.store import Store, default_store
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.check.ties import tie_warnings
-from bringup.compile.emit import dump, emit_phase
+from bringup.compile.emit import BUNDLE, check_phase, dump, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.program.export_options import BUCKETS, context_of, layout_of
 from bringup.compile.program.trace_cached import coded
-from bringup.compile.targets.lowering import form_of, lowered
-from bringup.compile.targets.target import resolve
+from bringup.compile.targets.selection import select
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress, Silent
 
@@ -38,12 +37,13 @@ def build(
     out: str | Path,
     weights: Mapping[str, np.ndarray] | None = None,
     target: str = "cpu",
+    target_options: Mapping[str, str | int] | None = None,
     max_seq_len: int | None = None,
     buckets: Sequence[int] = BUCKETS,
     all_logits: bool = False,
     aux_hidden: Sequence[int] = (),
     force: bool = False,
-    emit: str = "bundle",
+    emit: str = BUNDLE,
     dump_dir: str | Path | None = None,
     cache: Store | None = None,
     progress: Progress | None = None,
@@ -55,7 +55,8 @@ def build(
     are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
     only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
     (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
-    `hidden_states[i]`. `dump_dir` receives each phase as text. What `cache`, by default the user's, has of it is not
+    `hidden_states[i]`. `dump_dir` receives each phase as text. `target_options` has values for options of the target
+    (`bringup targets` lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not
     made again; a bundle at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written
     stays behind.
     """
@@ -63,7 +64,8 @@ def build(
         job = job_of(job, {} if weights is None else weights)
     elif weights is not None:
         job = with_weights(as_job(job), weights)
-    lowering = resolve(target)
+    selection = select(target, target_options)
+    check_phase(emit, selection)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
     dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
     context = context_of(as_job(job), max_seq_len)
@@ -71,13 +73,13 @@ def build(
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()
-        check_limit(job, lowering)
+        check_limit(job, selection)
         for finding in [*report.warnings, *tie_warnings(job)]:
             progress.warn(finding)
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
-    if emit != "bundle":
-        return emit_phase(emit, job.graph, layout, out, store, dumped, progress)
-    recipe = Recipe.of(job, layout, lowering)
+    if emit != BUNDLE:
+        return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
+    recipe = Recipe.of(job, layout, selection)
     if not force and bundles.is_made_from(out, recipe.key):
         with progress.stage("Finding") as stage:
             stage.done(f"{out} as it would be made: nothing has changed")
@@ -89,11 +91,11 @@ def build(
     with progress.stage("Exporting") as stage:
         if dumped:
             dump(job.graph, layout, dumped)
-        program = coded(job.graph, layout, form_of(lowering), store)
+        program = coded(job.graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
     with (
         bundles.writing(out, force=force, progress=progress) as folder,
-        lowered(program, lowering, folder, store, dumped) as finish,
+        selection.lower(program, folder, store, dumped) as finish,
     ):
         with progress.stage("Writing") as stage:
             place = folder / bundles.WEIGHTS
@@ -105,9 +107,10 @@ def build(
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
-        as_told = Recipe.of(job, layout, lowering) == recipe  # not while a file of the checkpoint or of a model changes
+        # Empty where a file of the checkpoint or of a model has changed in the meantime.
+        as_told = Recipe.of(job, layout, selection) == recipe
         made_from = recipe.key if as_told else ""
-        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, made_from))
+        bundles.seal(folder, manifest_of(job, target, selection, layout, program.interface, made_from))
     if as_told:
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from bringup import plugins, userfiles
-from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean, fail
+from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import short
 
 
@@ -152,7 +152,7 @@ def by_architecture(architectures: Sequence[str]) -> Family:
         return served[0]
     said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
     hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
-    raise _beside(
+    raise plugins.not_found(
         failed,
         code="BU125",
         message=f"no graph serves architecture {said}",
@@ -188,15 +188,7 @@ def _family_of(name: str) -> Family:
     hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
     if Path(name).exists():
         hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
-    raise _beside(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
-
-
-def _beside(failed: Sequence[BringupError], code: str, message: str, help: str) -> BringupError:
-    """An error, with a warning for each plugin that could not be loaded: it may have been the one that was wanted."""
-    warnings = [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
-    made = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
-    made.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
-    return made
+    raise plugins.not_found(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
 
 
 def _from_file(path: Path) -> Family:

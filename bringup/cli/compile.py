@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Unpack
 
@@ -11,17 +12,18 @@ import click
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
 from bringup.cli.parameters.options import Named, job_options, open_named
-from bringup.cli.parameters.words import TARGET, OneOf
+from bringup.cli.parameters.targets import PHASE, TARGET, target_options
+from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.render.words import table
 
-PHASES = ("graph", "plan", "program", "mlir", "vmfb", "bundle")
 FOLDER = click.Path(path_type=Path)
 
 
 @click.command("compile")
 @job_options
-@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
+@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="See `bringup targets`.")
+@target_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
@@ -34,19 +36,20 @@ FOLDER = click.Path(path_type=Path)
 )
 @click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--emit", type=OneOf(PHASES), default="bundle", help="Stop at a phase.")
+@click.option("--emit", type=PHASE, default="bundle", help="Stop at a phase: graph, plan, program, or the target's.")
 @click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Keep the text of every phase.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
-    target: str, max_seq_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
-    dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
+    target: str, target_option: Mapping[str, str], max_seq_len: int | None, aux_hidden: tuple[int, ...],
+    out: Path | None, force: bool, emit: str, dump_dir: Path | None, dry_run: bool, report: Path | None,
+    **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target, max_seq_len) as told:
+    with reporting(report, job, target, max_seq_len, target_option) as told:
         if emit in ("graph", "plan"):
             from bringup.render.plan import plan_text
 
@@ -54,14 +57,14 @@ def command(
         elif dry_run:
             from bringup.compile.estimate.sizes import dry_run as sizes
 
-            print(table(sizes(job, target, max_seq_len).rows))
+            print(table(sizes(job, target, max_seq_len, target_option).rows))
         else:
             from bringup.compile.pipeline import build
 
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
-                job, target=target, out=out, max_seq_len=max_seq_len, aux_hidden=aux_hidden, force=force, emit=emit,
-                dump_dir=dump_dir, progress=told.progress,
+                job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
+                aux_hidden=aux_hidden, force=force, emit=emit, dump_dir=dump_dir, progress=told.progress,
             )  # fmt: skip
             told.result, told.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

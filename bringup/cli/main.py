@@ -22,6 +22,7 @@ COMMANDS = {
     "verify": "Compare with the reference implementation.",
     "explain": "Tell more of a code, a parameter or a tensor.",
     "models": "List what can be named.",
+    "targets": "List what a model can be compiled for.",
     "doctor": "Say what is missing here, and how to get it.",
     "cache": "Show, explain or remove what compiles keep.",
     "completion": "Print a shell's completion script.",

@@ -46,7 +46,8 @@ FAMILY = ("family", "models", "features", "targets", "float32", "bfloat16")
 def _row(family: Family) -> tuple[str, ...]:
     models, _, features = _title(family).partition(": ")
     measured = json.loads(FIDELITY.read_text("utf-8")).get(family.name, {})
-    targets = [target for target in ("torch", "cpu") if f"float32 {target} decode" in measured]
+    keys = map(str.split, measured)
+    targets = [target for dtype, target, *step in keys if (dtype, step) == ("float32", ["decode"])]
     return (
         family.name,
         models,

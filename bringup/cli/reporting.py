@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,7 +42,10 @@ class Reporting:
 
 
 @contextmanager
-def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int | None) -> Generator[Reporting]:
+def reporting(
+    path: Path | None, job: Job | None, target: str, max_seq_len: int | None,
+    target_options: Mapping[str, str] | None = None,
+) -> Generator[Reporting]:  # fmt: skip
     """Writes the page for what happens inside, also when that ends in a BringupError; without a path, none.
 
     Raises BU021 when the page cannot stand there.
@@ -63,14 +66,14 @@ def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int 
         yield told
     except BringupError as error:
         told.result = "failed"
-        _write(path, job, target, max_seq_len, recorder, told, error)
+        _write(path, job, target, target_options, max_seq_len, recorder, told, error)
         raise
-    _write(path, job, target, max_seq_len, recorder, told)
+    _write(path, job, target, target_options, max_seq_len, recorder, told)
 
 
 def _write(
-    path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, told: Reporting,
-    error: BringupError | None = None,
+    path: Path, job: Job, target: str, target_options: Mapping[str, str] | None, max_seq_len: int | None,
+    recorder: Recorder, told: Reporting, error: BringupError | None = None,
 ) -> None:  # fmt: skip
     from bringup.compile.report.record import record_of
     from bringup.render.html.page import page
@@ -82,6 +85,7 @@ def _write(
         command=shlex.join(["bringup", *sys.argv[1:]]),
         date=datetime.now(UTC),
         target=target,
+        target_options=target_options,
         max_seq_len=max_seq_len or (told.parity.tokens if told.parity else None),
         result=told.result,
         error=error,

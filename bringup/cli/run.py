@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from bringup.cli.chat import asked, opened
+from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
 
@@ -42,7 +43,7 @@ class Sampling(TypedDict):
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
-@click.option("--executor", metavar="NAME", help="What runs it, where the target leaves a choice.")
+@click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,

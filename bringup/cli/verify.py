@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,7 +12,8 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.parameters.options import Named, job_options, open_named, revised
-from bringup.cli.parameters.words import TARGET, OneOf
+from bringup.cli.parameters.targets import TARGET, target_options
+from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.cli.tokens import TOKENS
 from bringup.render.parity import parity_text
@@ -33,6 +35,7 @@ TRANSFORMERS = "transformers"
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
 @click.option("--target", type=TARGET, metavar="T", help="What a MODEL is compiled for: torch, or cpu with --bisect.")
+@target_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="The context that a MODEL is compiled for.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
@@ -45,8 +48,9 @@ TRANSFORMERS = "transformers"
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @report_option
 def command(
-    against: str, target: str | None, max_seq_len: int | None, tokens: list[int] | None, prompt_length: int | None,
-    bisect: bool, save: Path | None, as_json: bool, report: Path | None, **named: Unpack[Named],
+    against: str, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None,
+    tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, as_json: bool,
+    report: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; name the place where they part.
 
@@ -65,23 +69,24 @@ def command(
     if bundle is None and name and (Path(name) / MANIFEST).is_file():
         print(f"note: `{name}` is the model of that name; for the bundle here write ./{name}", file=sys.stderr)
     if bundle:
-        _refuse_options(bundle, named, target, max_seq_len)
+        _refuse_options(bundle, named, target, target_option, max_seq_len)
         job, model, context = None, bundle, None
         checkpoint = revised(None, named["checkpoint"], named["revision"])
         if report:
-            job, target, context = _of_bundle(bundle, checkpoint)
+            job, target, target_option, context = _of_bundle(bundle, checkpoint)
     else:
         job = model = open_named(named)
         checkpoint, context, target = None, max_seq_len, target or ("cpu" if bisect else "torch")
         if job.notice:
             print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target or "", context) as told:
+    with reporting(report, job, target or "", context, target_option) as told:
         told.bundle = bundle
         told.parity = parity = verify(
             model,
             checkpoint,
             against=against,
             target=target or "torch",
+            target_options=target_option,
             max_seq_len=max_seq_len,
             prompt_tokens=prompt_length if tokens is None else tokens,
             bisect=bisect,
@@ -97,10 +102,13 @@ def command(
     return 0 if parity.ok else 1
 
 
-def _refuse_options(bundle: Path, named: Named, target: str | None, max_seq_len: int | None) -> None:
+def _refuse_options(
+    bundle: Path, named: Named, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None
+) -> None:
     """A usage error for options that choose what a bundle has of its own."""
     given: dict[str, Any] = {
         "--target": target,
+        "--target-option": target_option,
         "--dtype": named.get("dtype", "auto") != "auto",
         "--config": named["config"],
         "--adapter": named["adapter"],
@@ -112,9 +120,10 @@ def _refuse_options(bundle: Path, named: Named, target: str | None, max_seq_len:
         raise click.UsageError(f"{said}; leave out {' and '.join(refused)}")
 
 
-def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, int]:
+def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, Mapping[str, str], int]:
     from bringup.compile.bundle.folder import read_manifest
     from bringup.compile.verify.command import job_of_bundle
 
     manifest = read_manifest(bundle)
-    return job_of_bundle(manifest, checkpoint), manifest["target"], manifest["max_seq_len"]
+    options: Mapping[str, str] = manifest.get("target_options") or {}
+    return job_of_bundle(manifest, checkpoint), manifest["target"], options, manifest["max_seq_len"]

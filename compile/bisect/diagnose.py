@@ -17,6 +17,7 @@ from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import STAGE_TOLERANCE, Layer, relative
 from bringup.compile.parity.rounding import near
 from bringup.compile.program.program import Executor, Program
+from bringup.compile.targets.selection import Selection
 from bringup.compile.targets.torch_executor import TorchExecutor
 from bringup.diagnostics import Diagnostic
 from bringup.spec import Site
@@ -39,7 +40,7 @@ def bisect(
     executor: Executor,
     feeds: Sequence[Feed],
     *,
-    target: str,
+    selection: Selection,
     dtype: str,
     exact: Eager,
 ) -> Departure | None:
@@ -54,7 +55,7 @@ def bisect(
         return None
     entry = next(entry for entry in program.interface.entries if entry.name == departing.feed.entry)
     runs = run_calls(program, entry, departing.feed.step, weights, departing.before)
-    lower = lowered(target, weights)
+    lower, target = lowered(selection, weights), selection.name
     made = Departure(departing.feed, departing.what)
     made.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
     worst = STAGE_TOLERANCE[dtype]

@@ -1,11 +1,16 @@
-"""A program becomes an executor, for whichever target a bundle has."""
+"""A program becomes an executor by the target that a bundle has."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.compile.cache.store import Store
 from bringup.compile.program.program import Executor, Program
+from bringup.compile.program.trace_cached import Coded
+from bringup.compile.targets.selection import Selection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,19 +18,19 @@ if TYPE_CHECKING:
 Lower = Callable[[Program], Executor]
 
 
-def lowered(lowering: str, weights: Mapping[str, np.ndarray]) -> Lower:
-    """How a lowering (`torch`, `iree-cpu`) makes an executor of a program over these weights."""
+def lowered(selection: Selection, weights: Mapping[str, np.ndarray]) -> Lower:
+    """Compiles programs over these weights for a target, each by itself, and loads them on its default device."""
+    target = selection.target
 
-    def by_torch(program: Program) -> Executor:
-        from bringup.compile.targets.torch_executor import TorchExecutor
+    def lower(program: Program) -> Executor:
+        functions = program.interface.functions
+        code = {function.name: target.encode(function, program.exported[function.name]) for function in functions}
+        coded = Coded(interface=program.interface, code=code, found=0)
+        with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
+            folder = Path(scratch, "bundle")
+            folder.mkdir()
+            with selection.lower(coded, folder, Store(Path(scratch, "cache")), None) as finish:
+                finish()
+            return target.load(folder, program.interface, weights, None)
 
-        return TorchExecutor(program.exported, program.interface, weights)
-
-    def by_iree(program: Program) -> Executor:
-        from bringup.compile.targets import iree_mlir
-        from bringup.compile.targets.iree_executor import IreeExecutor
-        from bringup.compile.targets.lowering import compile_mlir
-
-        return IreeExecutor(compile_mlir(iree_mlir.to_mlir(program), None), program.interface, weights)
-
-    return by_torch if lowering == "torch" else by_iree
+    return lower

@@ -13,12 +13,14 @@ from bringup.adapters.checkpoints.folder import FILE
 from bringup.compile.bundle.contents import plan_hash
 from bringup.compile.cache.engine_files import BUNDLING, COMPUTING, name_of, tools
 from bringup.compile.cache.file_identity import Unsettled, identities
+from bringup.compile.cache.processor import processor
 from bringup.compile.cache.source_digest import body_of, digests, files_behind, files_of
 from bringup.compile.cache.store import Inputs, key_of
+from bringup.compile.cache.text_digests import digest
 from bringup.compile.job import Job
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.stage_key import TRACED, bases, spelled, walk
-from bringup.compile.targets.iree_key import digest, processor
+from bringup.compile.targets.selection import Selection
 from bringup.graphs.core.module import Module
 
 
@@ -33,10 +35,10 @@ class Recipe:
     bundle: Inputs | None
 
     @classmethod
-    def of(cls, job: Job, layout: Layout, target: str) -> Recipe:
+    def of(cls, job: Job, layout: Layout, selection: Selection) -> Recipe:
         try:
             weights = _weights(job, layout.context)
-            rest = _rest(job, layout, target) if weights else None
+            rest = _rest(job, layout, selection) if weights else None
         except (OSError, Unsettled):  # a file that is gone, or was written this moment
             weights = rest = None
         return cls(weights=weights, bundle=weights and rest and {**weights, **rest})
@@ -65,11 +67,13 @@ def _weights(job: Job, context: int) -> Inputs | None:
     }
 
 
-def _rest(job: Job, layout: Layout, target: str) -> Inputs | None:
-    sources = digests(_files(job))
-    return sources and {
+def _rest(job: Job, layout: Layout, selection: Selection) -> Inputs | None:
+    sources, settings = digests(_files(job) | selection.registered.files), selection.settings()
+    if sources is None or settings is None:
+        return None
+    return {
         **sources,
-        "target": target,
+        **settings,
         "dtype": job.graph.dtype,
         "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
         f"hidden states {list(layout.aux_hidden)}",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bringup.compile.program.export_options import Layout
     from bringup.compile.program.program import Interface
+    from bringup.compile.targets.selection import Selection
     from bringup.compile.text.tokenizer import Tokenizer
 
 
@@ -82,14 +83,18 @@ def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
 
 
 def manifest_of(
-    job: Job, target: str, lowering: str, layout: Layout, interface: Interface, made_from: str
+    job: Job, target: str, selection: Selection, layout: Layout, interface: Interface, made_from: str
 ) -> dict[str, Any]:
     """What a bundle says of itself; `seal` adds the tools' versions and the files' digests.
 
+    `target` is the name that the user gave, perhaps an alias. `target_package` is the distribution of its target; ""
+    for bringup itself.
     `made_from` is equal for bundles that would come out equal, see `bundle_key`.
     """
     return {
-        "target": lowering,
+        "target": selection.name,
+        "target_package": selection.package,
+        "target_options": dict(selection.options),
         "asked_target": target,
         "model": job.graph.config.family,
         "asked_model": job.model and _written(job.model),

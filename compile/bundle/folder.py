@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -155,7 +155,9 @@ def _put(folder: Path, place: Path) -> None:
 def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Writes the manifest, with the tools' versions and the SHA-256 of every file."""
     files = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    whole = {"schema": SCHEMA, **manifest, "tools": dict(versions()), "files": files}
+    package = manifest.get("target_package")
+    tools = dict(versions([package] if package else []))
+    whole = {"schema": SCHEMA, **manifest, "tools": tools, "files": files}
     write_file(folder / MANIFEST, (json.dumps(whole, indent=2) + "\n").encode())
 
 
@@ -225,9 +227,9 @@ def _no_bundle(bundle: Path, error: object) -> BringupError:
     return fail("BU603", f"`{bundle}` is not a bundle: {error}", help="`bringup compile` makes one")
 
 
-def versions() -> Iterator[tuple[str, str]]:
-    """The tools that a bundle depends on, with their versions, as far as they are installed."""
-    for tool in _TOOLS:
+def versions(more: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """The tools that a bundle depends on, and `more`, with their versions, as far as they are installed."""
+    for tool in (*_TOOLS, *more):
         try:
             yield tool, version(tool)
         except PackageNotFoundError:

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_DEPTH, read_json
-from bringup.adapters.checkpoints.files import opened
 from bringup.diagnostics import fail
 from bringup.spec import DTYPES
 
@@ -28,6 +27,8 @@ ENTRY = {
 }
 FORM: dict[str, Any] = {
     "target": str,
+    "target_package": (str, None),
+    "target_options": ({"*": str}, None),
     "asked_model": (str, None),
     "model": str,
     "adapter": (str, None),
@@ -67,10 +68,6 @@ def read_form(path: Path, schema: int) -> dict[str, Any]:
 def program_of(bundle: Path) -> Generator[None]:
     """Loads a bundle's program in this block. Raises BU603 when its files are no program."""
     try:
-        for path in (bundle / "programs").glob("*.pt2"):
-            with opened(path) as file:
-                if file.read(2) != b"PK":  # torch would print its tracebacks
-                    raise ValueError(f"`{path.name}` is not what torch.export saves")
         yield
     except (OSError, ValueError, RuntimeError, LookupError) as error:
         said = str(error).partition("\n")[0]

@@ -19,6 +19,11 @@ _digests: dict[tuple[Path, frozenset[str]], tuple[State, str]] = {}
 _trees: dict[Path, tuple[State, str, ast.Module]] = {}
 
 
+def digest(text: str) -> str:
+    """SHA-256 of a text; a path in it may be no UTF-8 (PEP 383)."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
 class Untrusted(Exception):
     """A source file that may not be what this process runs."""
 

@@ -10,16 +10,11 @@ from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.apply.materialise import untouched
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.job import Job
+from bringup.compile.targets.selection import Selection
+from bringup.compile.targets.target import Estimate
 from bringup.diagnostics import fail
-from bringup.spec import DTYPES
+from bringup.spec import DTYPES, TensorInfo
 
-# Python, torch and the compilers, in bytes of resident memory (VmHWM) of a whole compile whose weights take none, GPT-2
-# with two layers of 16 channels: bringup's process, and the largest of the processes beside it, which are forks that
-# trace and iree-compile. Measured on x86-64 Linux, torch 2.13, IREE 3.13: 350 and 294 MB for torch, 484 and 371 MB for
-# iree-cpu. A fifth is added for other versions and machines.
-_TOOLS = {"torch": (420_000_000, 360_000_000), "iree-cpu": (580_000_000, 450_000_000)}
-# Address space (VmPeak) of the same compiles: 890 and 1,380 MB. With less, torch ends the process instead of raising.
-_SPACE = {"torch": 900_000_000, "iree-cpu": 1_400_000_000}
 _KIND = 10_000_000  # for each kind of layer: what its traced functions and their MLIR take
 
 
@@ -36,26 +31,36 @@ class CompileMemory:
         return self.tools + self.weights
 
 
-def compile_memory(job: Job, lowering: str) -> CompileMemory:
+def estimate_of(job: Job, selection: Selection) -> Estimate:
+    """The target's figures for a job's weights, tied ones once."""
+    aliases = job.plan.aliases()
+    stored = (entry.declared.storage for name, entry in job.plan.entries.items() if name not in aliases)
+    return selection.estimate([TensorInfo("", dtype, shape) for shape, dtype in stored])
+
+
+def compile_memory(job: Job, selection: Selection) -> CompileMemory:
     """The bound for a target. What a user's own dict of weights takes is not in it.
 
     Parameters are made and written one after the other; while one is made, the one before is still hashed.
     """
-    tools, beside = _TOOLS.get(lowering, _TOOLS["iree-cpu"])
+    estimate = estimate_of(job, selection)
     kinds = _KIND * len(set(job.graph.kinds()))
     entries = job.plan.entries.values()
     making = max((_making(entry, dummy=job.checkpoint.is_dummy) for entry in entries), default=0)
     before = max((entry.declared.nbytes for entry in entries), default=0)
-    return CompileMemory(tools + kinds, making + before, beside + kinds)
+    return CompileMemory(estimate.tools + kinds, making + before, estimate.children + kinds)
 
 
-def check_limit(job: Job, lowering: str) -> None:
-    """Raises BU903 where `ulimit -v` leaves less address space than a compile takes."""
+def check_limit(job: Job, selection: Selection) -> None:
+    """Raises BU903 where `ulimit -v` leaves less address space than a compile takes.
+
+    With less, torch ends the process instead of raising.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return
     mapped = sum(info.nbytes for info in job.checkpoint.headers.values() if info.file)
-    need = _SPACE.get(lowering, _SPACE["iree-cpu"]) + compile_memory(job, lowering).weights + mapped
+    need = estimate_of(job, selection).space + compile_memory(job, selection).weights + mapped
     if limit < need:
         raise fail(
             "BU903",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bringup.compile.check.checker import check_job as check
-from bringup.compile.estimate.memory import CompileMemory, compile_memory
+from bringup.compile.estimate.memory import CompileMemory, compile_memory, estimate_of
 from bringup.compile.job import Job
 from bringup.compile.program.export_options import context_of
-from bringup.compile.targets.target import resolve
+from bringup.compile.targets.selection import select
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Const
 
@@ -53,14 +54,18 @@ class Sizes:
         ]
 
 
-def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
-    """The sizes of a compile. Raises what `build` would raise before exporting."""
+def dry_run(
+    job: Job, target: str, max_seq_len: int | None, target_options: Mapping[str, str | int] | None = None
+) -> Sizes:
+    """The sizes of a compile. Raises what `build` would raise before exporting.
+
+    Nothing of what the target requires has to be installed.
+    """
     check(job).raise_if_errors()
-    context, lowering = context_of(job, max_seq_len), resolve(target)
+    context, selection = context_of(job, max_seq_len), select(target, target_options)
     aliases = job.plan.aliases()
     stored = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
     sizes = [declared.nbytes for declared in stored]
-    matrices = sum(d.nbytes for d in stored if len(d.axes) == 2)
     tables = (math.prod(axis.size or context for axis in leaf.axes) * 4 for _, leaf in job.graph.leaves(Const))
     return Sizes(
         parameters=len(stored),
@@ -70,8 +75,8 @@ def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
         tables=sum(tables),
         context=context,
         cache_per_token=job.graph.state_bytes(),
-        packed=matrices if lowering == "iree-cpu" else 0,  # IREE tiles each matrix once, when it loads
-        compiling=compile_memory(job, lowering),
+        packed=estimate_of(job, selection).packed,
+        compiling=compile_memory(job, selection),
     )
 
 

@@ -20,11 +20,17 @@ from bringup.graphs.core.module import Module
 TRACED = ("forward", "prologue", "epilogue", "final")
 
 
-def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[str, str] | None:
-    """Everything that decides what `stage` becomes, by name; None where that cannot be told."""
+def stage_inputs(
+    graph: Graph, layout: Layout, stage: Stage, form: str, files: Iterable[Path] = ()
+) -> dict[str, str] | None:
+    """Everything that decides what `stage` becomes, by name; None where that cannot be told.
+
+    `files` are the source files of what encodes it, besides those of this package.
+    """
     owner, inside, outside = _parts(graph, stage)
     structure = spelled(owner.likeness())
-    sources = digests((file for kind in inside for file in files_of(kind)), _left_out(graph, stage, inside, outside))
+    code = {file for kind in inside for file in files_of(kind)}.union(files)
+    sources = digests(code, _left_out(graph, stage, inside, outside))
     if structure is None or sources is None:
         return None
     return {

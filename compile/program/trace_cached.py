@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
@@ -27,10 +28,15 @@ Part = tuple[Entry, list[Traced[bytes]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How a traced stage is kept: `encode` makes the bytes that a lowering takes."""
+    """How a traced stage is cached: `encode` gives the bytes that a target's `lower` takes.
+
+    `files` are the source files of the target, `tools` the versions of the distributions that it requires.
+    """
 
     name: str
     encode: Callable[[Function, ExportedProgram], bytes]
+    files: frozenset[Path] = frozenset()
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +97,13 @@ class _Source:
 
         self.tracer = tracer_of(self.graph, self.layout)
 
+    def _inputs(self, stage: Stage) -> dict[str, str] | None:
+        form = self.form
+        found = stage_inputs(self.graph, self.layout, stage, form.name, form.files)
+        return found and {**found, "target tools": form.tools}
+
     def _stage(self, stage: Stage) -> Traced[bytes]:
-        inputs = stage_inputs(self.graph, self.layout, stage, self.form.name)
+        inputs = self._inputs(stage)
         kept = self.store.get("stage", inputs) if inputs else None
         if kept is not None:
             return _unpacked(kept)
@@ -101,8 +112,8 @@ class _Source:
         start = time.perf_counter()
         made = self.tracer(stage)
         code = self.form.encode(made.function, made.code)
-        traced = Traced(function=made.function, code=code)
-        if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.form.name):  # no file changed since
+traced = Traced(function=made.function, code=code)
+        if inputs and inputs == self._inputs(stage):  # no file changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.form.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced

@@ -15,7 +15,7 @@ from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.sizes import Sizes, dry_run
 from bringup.compile.job import Job
 from bringup.compile.program.export_options import DEFAULT_CONTEXT
-from bringup.compile.targets.target import resolve
+from bringup.compile.targets.selection import select
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.progress import Progress, Stage
 
@@ -108,6 +108,7 @@ def record_of(
     target: str,
     max_seq_len: int | None,
     result: str,
+    target_options: Mapping[str, str] | None = None,
     error: BringupError | None = None,
     bundle: Path | None = None,
     parity: Parity | None = None,
@@ -121,7 +122,7 @@ def record_of(
         *(parity.findings if parity else ()),
     ]
     try:
-        sizes = dry_run(job, target, max_seq_len)
+        sizes = dry_run(job, target, max_seq_len, target_options)
     except BringupError:  # it is among the findings
         sizes = None
     files = sorted(path for path in bundle.rglob("*") if path.is_file()) if bundle else []
@@ -129,7 +130,7 @@ def record_of(
         job=job,
         command=command,
         date=date,
-        target=target if sizes is None or resolve(target) == target else f"{target} ({resolve(target)})",
+        target=_target_name(target, known=sizes is not None),
         result=result,
         ok=error is None and report.ok and (parity is None or parity.ok),
         seconds=recorder.elapsed(),
@@ -143,3 +144,9 @@ def record_of(
         files={str(path.relative_to(bundle)): path.stat().st_size for path in files} if bundle else {},
         parity=parity,
     )
+
+
+def _target_name(target: str, *, known: bool) -> str:
+    """A target's name as the user wrote it, with its own where that is an alias: `cpu (iree-cpu)`."""
+    full = select(target).name if known else target
+    return target if full == target else f"{target} ({full})"

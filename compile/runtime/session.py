@@ -23,6 +23,7 @@ from bringup.compile.bundle.manifest import program_of
 from bringup.compile.program.program import Executor, Interface
 from bringup.compile.program.step_inputs import chunks_of, make_step
 from bringup.compile.runtime.sampling import check_sampling, next_token
+from bringup.compile.targets.registry import of_bundle
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import shown
 
@@ -233,9 +234,10 @@ def _integer(token: SupportsIndex) -> int:
 def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
     """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
 
-    `executor` names an IREE device, "local-task" when None; a torch bundle has no choice of one: BU018. That the files
-    are those that were compiled is not checked, since it costs a read of all weights; `verify` does that. A bundle that
-    is replaced meanwhile is opened again: what is loaded is all of one compile.
+    `executor` names a device of the bundle's target (`bringup targets` lists them), else BU018; None is the target's
+    default. Raises BU402 where the target is not installed. That the files are those that were compiled is not checked,
+    since it costs a read of all weights; `verify` does that. A bundle that is replaced meanwhile is opened again: what
+    is loaded is all of one compile.
     """
     start = time.perf_counter()
     folder = Path(as_path("bundle", bundle))
@@ -254,38 +256,14 @@ def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
 
 def _load(folder: Path, executor: str | None) -> Session:
     manifest = read_manifest(folder)
+    target = of_bundle(manifest).target
     if executor is not None:
-        _check_executor(executor, manifest["target"])
+        target.check_device(as_path("executor", executor))
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest)
     with program_of(folder):
-        made = _executor(folder, manifest["target"], interface, weights, executor)
+        made = target.load(folder, interface, weights, executor)
     return Session(manifest, made, interface, folder)
-
-
-def _executor(
-    folder: Path, target: str, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
-) -> Executor:
-    if target == "torch":
-        from bringup.compile.targets.torch_executor import TorchExecutor, load_functions
-
-        return TorchExecutor(load_functions(folder / "programs", interface), interface, weights)
-    from bringup.compile.targets.iree_executor import IreeExecutor
-
-    vmfb = (folder / "module.vmfb").read_bytes()
-    return IreeExecutor(vmfb, interface, weights, device=device or "local-task")
-
-
-def _check_executor(name: str, target: str) -> None:
-    if target == "torch":
-        raise fail("BU018", f"a torch bundle has no executor `{name}`", help="leave it out: torch runs it on the CPU")
-    from iree import runtime  # pyright: ignore[reportMissingTypeStubs]
-
-    try:
-        runtime.get_device(as_path("executor", name))  # pyright: ignore[reportUnknownMemberType]
-    except (ValueError, RuntimeError) as error:  # not a driver's name; a driver whose library is not there
-        known = ", ".join(runtime.query_available_drivers())
-        raise fail("BU018", f"there is no executor `{name}`: {error}", help=f"IREE has {known}") from error
 
 
 def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:

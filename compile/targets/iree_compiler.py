@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from bringup.system.die_with_parent import die_with
@@ -139,6 +139,27 @@ def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
         Compilation(text, options or IreeOptions(), Path(folder)) as compilation,
     ):
         return compilation.result()
+
+
+@cache
+def accepted_cpus() -> tuple[str, ...]:
+    """The names that `--iree-llvmcpu-target-cpu` accepts besides `host` and `generic`, as iree-compile lists them.
+
+    None where iree-compile is not installed or prints no such list.
+    """
+    device = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
+    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        try:
+            from iree.compiler.tools.binaries import find_tool
+
+            command = [find_tool("iree-compile"), "-", *device, "--iree-llvmcpu-target-cpu=help"]
+            done = subprocess.run(
+                command, cwd=folder, input="module {}", capture_output=True, text=True, env=minimal(), check=False
+            )
+        except (ImportError, OSError, ValueError):  # ValueError: the package is there, its program is not
+            return ()
+    _, _, names = done.stderr.partition("List of accepted CPUs: ")
+    return tuple(names.partition("\n")[0].split(", ")) if names else ()
 
 
 def _first_error(log: str, code: int) -> str:

@@ -1,16 +1,150 @@
-"""What a program is lowered to."""
+"""What a target is: it compiles a program, and runs what it compiled. docs/targets.md shows how to write one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
 from bringup.diagnostics import did_you_mean, fail
 
-# Name → what runs it. `cpu` names the best lowering for the processor that there is; today that is IREE's.
-TARGETS = {"torch": "torch", "cpu": "iree-cpu", "iree-cpu": "iree-cpu"}
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.export import ExportedProgram
+
+    from bringup.adapters.planning.adapter import Adapter
+    from bringup.compile.program.program import Executor, Function, Interface
+    from bringup.compile.program.trace_cached import Coded
+    from bringup.compile.targets.module_store import ModuleStore
+    from bringup.graphs.core.graph import Graph
+    from bringup.spec import TensorInfo
+
+Options = Mapping[str, str]  # every option of a target with its value, as `--target-option` writes it
+Known = Sequence[str] | Callable[[], Sequence[str]]
 
 
-def resolve(name: str) -> str:
-    """The lowering that a target name stands for. Raises BU006 for an unknown one."""
-    if not isinstance(name, str) or name not in TARGETS:  # pyright: ignore[reportUnnecessaryIsInstance]  users' calls
-        known = f"one of {', '.join(TARGETS)}"
-        raise fail("BU006", f"there is no target `{name}`", help=did_you_mean(str(name), TARGETS) or known)
-    return TARGETS[name]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A setting of a target: `--target-option NAME=VALUE`. `default` is a valid value, `help` one line.
+
+    `choices` are all valid values; a function of them is called only when a value is checked, and gives nothing where
+    it cannot know them. Without choices a value is any text, or an integer where `kind` is "integer".
+    """
+
+    default: str
+    help: str
+    choices: Known = ()
+    kind: Literal["text", "integer"] = "text"
+
+    def known(self) -> Sequence[str]:
+        """All valid values; none where any value of the kind is valid."""
+        return self.choices() if callable(self.choices) else self.choices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Bytes that a target takes while it compiles, weights apart, and while its result runs.
+
+    `tools`: resident memory of bringup's own process. `children`: of the largest process that runs in parallel with it.
+    `space`: address space of a process. `packed`: copies of weights in the target's own layout, created at load.
+    """
+
+    tools: int
+    children: int
+    space: int
+    packed: int = 0
+
+
+# Python and torch, which traces for every target: resident memory (VmHWM) and address space (VmPeak) of a whole compile
+# whose weights take none, GPT-2 with two layers of 16 channels. Measured on x86-64 Linux, torch 2.13: 350 MB, 294 MB in
+# the forks that trace, 890 MB. A fifth is added for other versions and machines.
+TRACING = Estimate(tools=420_000_000, children=360_000_000, space=900_000_000)
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A compiler and what runs its results. A package offers one by the entry point group `bringup.targets`.
+
+    Subclasses give `name`, `summary`, `encode`, `lower` and `load`; everything else has a default. One object serves
+    every compile of a process, so it holds no state of one.
+    """
+
+    name: str
+    """What `--target` and a bundle's manifest have: lower case letters, digits, `-`, `_` and `.`."""
+    summary: str
+    """One line for `bringup targets`."""
+    requires: tuple[str, ...] = ()
+    """Distributions that have to be installed, by their names on PyPI."""
+    options: Mapping[str, Option] = MappingProxyType({})
+    """What `--target-option NAME=VALUE` takes."""
+    phases: tuple[str, ...] = ()
+    """What `--emit` takes besides `graph`, `plan`, `program` and `bundle`; see `emit`."""
+    opaque: frozenset[str] = frozenset()
+    """Names of operations (bringup.graphs.ops) that stay operators in the traced program."""
+    implementations: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    """By name of an operation: a function that is traced in place of the operation's reference."""
+
+    @abstractmethod
+    def encode(self, function: Function, exported: ExportedProgram) -> bytes:
+        """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options."""
+        ...
+
+    @abstractmethod
+    def lower(
+        self, program: Coded, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """Starts to write the executable part of a bundle into `folder`, which exists.
+
+        Calling the value of the `with` block waits for the end and gives a few words for the progress line. Leaving the
+        block ends every process that still runs. Weights are written by bringup in the meantime. `store` caches what is
+        expensive. `dump_dir`, an existing folder, receives intermediate forms as text files. Raises BU401 for a program
+        that the compiler refuses.
+        """
+        ...
+
+    @abstractmethod
+    def load(
+        self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
+    ) -> Executor:
+        """What runs the bundle in `folder`, which may be gone afterwards. `weights` are memory maps, by name.
+
+        `device` has passed `check_device`; None is the default device. Raises OSError, ValueError, RuntimeError or
+        LookupError for files that are not a program of this target, BU609 for weights that do not fit.
+        """
+        ...
+
+    def layout(self, graph: Graph) -> Adapter | None:
+        """Physical buffers as rules over the graph's parameters (adapters/apply/fuse.py); None: as declared."""
+        return None
+
+    def cache_key(self, options: Options) -> Mapping[str, str] | None:
+        """What else can change the result, by name; None where that is unknown, so that nothing is cached.
+
+        Already in every key: the target's name, options, source files with all that they import, its distribution's
+        version and those of `requires`.
+        """
+        return {}
+
+    def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
+        """Memory for a program with these weights, tied ones once. The default is what tracing takes."""
+        return TRACING
+
+    def emit(self, phase: str, program: Coded, options: Options, dump_dir: Path | None) -> bytes:
+        """The file of one of `phases`. `dump_dir` as for `lower`."""
+        raise fail("BU008", f"target `{self.name}` has no phase `{phase}`")
+
+    def devices(self) -> Sequence[str]:
+        """The devices of this machine that `run --executor NAME` accepts; none where there is no choice."""
+        return ()
+
+    def check_device(self, name: str) -> None:
+        """Raises BU018 for a device that this target does not have."""
+        known = self.devices()
+        if name not in known:
+            only = f"it has {', '.join(known)}" if known else f"leave it out: {self.name} has one device"
+            said = f"a {self.name} bundle has no executor `{name}`"
+            raise fail("BU018", said, help=did_you_mean(name, known) or only)

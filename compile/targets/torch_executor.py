@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from bringup.adapters.checkpoints.files import opened
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Function, Interface, bound
 from bringup.graphs.core.graph import Step
@@ -87,8 +88,11 @@ def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProg
 
 
 def _load(path: Path) -> ExportedProgram:
-    """From an open file: torch hands paths to code that knows UTF-8 only."""
-    with path.open("rb") as file:
+    """From an open file: torch hands paths to code that knows UTF-8 only. Raises ValueError for what is no zip file."""
+    with opened(path) as file:
+        if file.read(2) != b"PK":  # torch would print its tracebacks
+            raise ValueError(f"`{path.name}` is not what torch.export saves")
+        file.seek(0)
         return torch.export.load(file)
 
 

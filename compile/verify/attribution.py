@@ -23,6 +23,7 @@ from bringup.compile.parity.reference import INPUT, Observed, record
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.step_inputs import make_step
 from bringup.compile.runtime.session import Session
+from bringup.compile.targets.selection import selection_of
 from bringup.compile.verify.evidence import GRAPH, Evidence, Referring
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.module import Const
@@ -153,8 +154,8 @@ class Proof:
         layout = layout_of(self.job.graph, self.session.max_seq_len, sizes, all_logits=whole.all_logits)
         program = export_graph(self.job.graph, layout)
         self.departure = bisect(
-            program, self._weights(), self.session.executor, self.feeds, target=parity.target, dtype=parity.dtype,
-            exact=self.evidence.graph,
+            program, self._weights(), self.session.executor, self.feeds, selection=selection_of(self.session.manifest),
+            dtype=parity.dtype, exact=self.evidence.graph,
         )  # fmt: skip
         self.session.reset()
         if self.departure and self.departure.finding:

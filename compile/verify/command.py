@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -46,6 +46,7 @@ def verify(
     *,
     against: str | PathLike[str] = TRANSFORMERS,
     target: str = "torch",
+    target_options: Mapping[str, str | int] | None = None,
     dtype: str = "auto",
     max_seq_len: int | None = None,
     prompt_tokens: Iterable[SupportsIndex] | int | None = None,
@@ -59,11 +60,11 @@ def verify(
     `model` is a bundle's folder, a model's name, or a job (`open_job`). A model's name wins over a bundle of that name,
     which is written as a path (`./gpt2`, or a `Path`). A bundle has its own config, adapter, dtype, target and context;
     of the options that choose them only `checkpoint` counts. `against` is `transformers` or a file of saved
-    activations. `max_seq_len` is the context that a model is compiled for. `prompt_tokens` are the prompt's ids, or how
-    many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure from torch
-    down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's alone. A bundle
-    gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016 for tokens that
-    it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
+    activations. `target_options` and `max_seq_len` are what a model is compiled for. `prompt_tokens` are the prompt's
+    ids, or how many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure
+    from torch down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's
+    alone. A bundle gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016
+    for tokens that it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
     those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
     does not serve.
     """
@@ -107,7 +108,10 @@ def verify(
         known_config(job.config)
     with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
         context = context_of(job, max_seq_len) if max_seq_len else _context(job, saved, prompt_tokens, decode_steps)
-        out = build(job, out=Path(scratch, "b"), target=target, max_seq_len=context, all_logits=True, progress=progress)
+        out = build(
+            job, out=Path(scratch, "b"), target=target, target_options=target_options, max_seq_len=context,
+            all_logits=True, progress=progress,
+        )  # fmt: skip
         return compared(out, bundled=False)
 
 

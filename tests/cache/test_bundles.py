@@ -88,7 +88,7 @@ def test_cache_commands(mini):
     mini.edit("mini.py", "+ 2 * OFFSET,)  # prologue", "+ OFFSET,)  # prologue")
     listed = cache("ls")
     assert "decode.layer0 of Mini" in listed.stdout
-    why = cache("why", "decode.prologue of Mini, mlir").stdout
+    why = cache("why", "decode.prologue of Mini, iree-cpu").stdout
     assert "made again because" in why
     assert [line.split()[:2] for line in why.splitlines()[2:]] == [["source", f"{mini.folder.name}/mini.py"]]
     key = listed.stdout.split()[0]

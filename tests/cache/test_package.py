@@ -45,11 +45,10 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from bringup.compile.cache import text_digests as texts
-from bringup.compile.targets.iree_key import module_inputs
+from bringup.compile.targets.selection import select
 from bringup.compile.bundle.bundle_key import Recipe
 from bringup.compile.program.stage_key import stage_inputs
 from bringup.compile.job import open_job
-from bringup.compile.targets.iree_compiler import IreeOptions
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.assemble import Stage
 import bringup
@@ -63,10 +62,10 @@ stages = [Stage(name="s", part=part, path=path, num_tokens=1) for part, path in
           [("prologue", ""), ("layer", layout.layers[0]), ("all_rows", "")]]
 
 def keys():
-    recipe = Recipe.of(job, layout, "cpu")
+    recipe = Recipe.of(job, layout, select("cpu"))
     made = [stage_inputs(job.graph, layout, stage, "mlir") for stage in stages]
     return dict(zip(["prologue", "layer", "epilogue"], made), weights=recipe.weights, bundle=recipe.bundle,
-                module=module_inputs("text", IreeOptions()))
+                module=select("cpu").inputs())
 
 before = keys()
 assert all(before.values())

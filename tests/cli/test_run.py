@@ -127,6 +127,7 @@ def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
     out = Path("gpt2.bundle")
     settings = {
         "target": "torch",
+        "target_options": {},
         "max_seq_len": 64,
         "force": False,
         "emit": "bundle",
@@ -172,12 +173,12 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, An
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dry_run(job: Any, target: str, max_seq_len: int | None) -> SimpleNamespace:
-        return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len))])
+    def dry_run(job: Any, target: str, max_seq_len: int | None, options: Any) -> SimpleNamespace:
+        return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len)), ("options", str(options))])
 
     monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
-    result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run")
-    assert result.stdout == "target   cpu\ncontext  None\n"
+    result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run", "--target-option", "cpu=generic")
+    assert result.stdout == "target   cpu\ncontext  None\noptions  {'cpu': 'generic'}\n"
 
 
 @pytest.mark.parametrize("ok", [True, False])

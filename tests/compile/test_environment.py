@@ -60,7 +60,7 @@ def test_a_tokenizer_is_tried_without_them(tmp_path, monkeypatch):
 def test_iree_compiles_without_them(tmp_path, monkeypatch):
     from iree.compiler.tools import binaries
 
-    from bringup.compile.targets.lowering import compile_mlir
+    from bringup.compile.targets.iree_compiler import compile_mlir
 
     program, note = noted(tmp_path, binaries.find_tool("iree-compile"))
     monkeypatch.setattr(binaries, "find_tool", lambda name: program)

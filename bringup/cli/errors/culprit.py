@@ -55,5 +55,5 @@ def _ours() -> set[Path]:
 
 @cache
 def _plugins() -> set[str]:
-    points = [*plugins.points(plugins.MODELS), *plugins.points(plugins.READERS)]
-    return {plugins.module_of(point).partition(".")[0] for point in points}
+    groups = (plugins.MODELS, plugins.READERS, plugins.TARGETS)
+    return {plugins.module_of(point).partition(".")[0] for group in groups for point in plugins.points(group)}

@@ -57,12 +57,6 @@ def _models() -> Iterable[str]:
     return dict.fromkeys([*PRESETS, *(family.name for family in families())])
 
 
-def _targets() -> Iterable[str]:
-    from bringup.compile.targets.target import TARGETS
-
-    return TARGETS
-
-
 def _codes() -> Iterable[str]:
     from bringup.codes import titles
 
@@ -70,7 +64,6 @@ def _codes() -> Iterable[str]:
 
 
 MODEL = Word(_models, files="file")
-TARGET = Word(_targets)
 CODE = Word(_codes)
 CHECKPOINT = Word(lambda: SCHEMES, files="file")
 BUNDLE = Bundle()

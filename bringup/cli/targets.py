@@ -1,0 +1,85 @@
+"""`bringup targets`: what a model can be compiled for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bringup.cli.errors.failures import warn
+from bringup.cli.parameters.words import OneOf
+from bringup.diagnostics import BringupError
+from bringup.render.words import table
+
+if TYPE_CHECKING:
+    from bringup.compile.targets.registry import Registered
+    from bringup.compile.targets.target import Option, Target
+
+FORMATS = ("text", "json")
+
+
+@click.command("targets")
+@click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
+              help="text, json.")  # fmt: skip
+def command(format_: str) -> None:
+    """List the targets: what they require, their options for --target-option, and their devices for run --executor."""
+    from bringup.compile.targets.registry import registered
+
+    failed: list[BringupError] = []
+    found = [_facts(each) for each in registered(failed)]
+    if format_ == "json":
+        broken = [finding.as_json() for error in failed for finding in error.findings]
+        print(json.dumps({"targets": found, "broken": broken}, indent=2))
+        return
+    print("\n\n".join("\n".join(_lines(facts)) for facts in found))
+    warn(failed)
+
+
+def _facts(each: Registered) -> dict[str, Any]:
+    from bringup.compile.targets.registry import ALIASES
+    from bringup.compile.targets.selection import installed
+
+    target = each.target
+    requires = {name: installed(name) or None for name in target.requires}
+    return {
+        "name": target.name,
+        "aliases": [alias for alias, name in ALIASES.items() if name == target.name],
+        "summary": target.summary,
+        "package": each.package or "bringup",
+        "installed": all(requires.values()),
+        "requires": requires,
+        "options": {name: _option(option) for name, option in target.options.items()},
+        "phases": list(target.phases),
+        "devices": _devices(target) if all(requires.values()) else [],
+    }
+
+
+def _devices(target: Target) -> list[str]:
+    try:
+        return list(target.devices())
+    except (ImportError, OSError, RuntimeError, ValueError):  # its packages are installed and do not work
+        return []
+
+
+def _option(option: Option) -> dict[str, Any]:
+    choices: Sequence[str] = () if callable(option.choices) else option.choices
+    return {"default": option.default, "choices": list(choices), "kind": option.kind, "help": option.help}
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    """The name and the summary, then a table."""
+    yield f"{', '.join([facts['name'], *facts['aliases']])}: {facts['summary']}"
+    requires = [f"{name} {version or '(not installed)'}" for name, version in facts["requires"].items()]
+    rows = [("  package", facts["package"]), ("  requires", ", ".join(requires) or "nothing")]
+    rows += [("  option", _described(name, option)) for name, option in facts["options"].items()]
+    rows += [("  phases", ", ".join(facts["phases"]))] if facts["phases"] else []
+    rows += [("  devices", ", ".join(facts["devices"]))] if facts["devices"] else []
+    yield table(rows)
+
+
+def _described(name: str, option: dict[str, Any]) -> str:
+    """`pack-weights=yes|no (default: yes): …`."""
+    values = "|".join(option["choices"]) or option["kind"].upper()
+    return f"{name}={values} (default: {option['default']}): {option['help']}"

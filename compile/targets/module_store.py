@@ -1,0 +1,28 @@
+"""A target's part of the compile cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bringup.compile.cache.store import Inputs, Store
+
+
+class ModuleStore:
+    """Compiled modules by what they were compiled from.
+
+    A target names only what it compiles, such as the digest of a text. `common` gives what decides every result of the
+    target: its options, tools and source files; None where that is unknown, and then nothing is cached.
+    """
+
+    def __init__(self, store: Store, common: Callable[[], Inputs | None]) -> None:
+        self._store, self._common = store, common
+        self._first = common()
+
+    def get(self, inputs: Mapping[str, str]) -> bytes | None:
+        """The module of these inputs; None when it is not in the cache."""
+        return None if self._first is None else self._store.get("module", {**self._first, **inputs})
+
+    def put(self, inputs: Mapping[str, str], module: bytes, *, what: str, seconds: float) -> None:
+        """Caches a module; `seconds` is how long it took to compile. Nothing is cached if a source file has changed."""
+        if self._first is not None and self._first == self._common():
+            self._store.put("module", {**self._first, **inputs}, module, what=what, seconds=seconds)

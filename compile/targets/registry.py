@@ -1,0 +1,127 @@
+"""Which targets there are: bringup's own, then those of installed packages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from bringup import plugins
+from bringup.compile.cache.source_digest import files_behind
+from bringup.compile.targets.iree_cpu import IREE_CPU
+from bringup.compile.targets.target import Option, Target
+from bringup.compile.targets.torch import TORCH
+from bringup.diagnostics import BringupError, did_you_mean, fail
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU)
+ALIASES = {"cpu": IREE_CPU.name}  # the best target for the processor of this machine
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A target, the distribution that offers it ("" for bringup itself), and the source files that define it."""
+
+    target: Target
+    package: str = ""
+    files: frozenset[Path] = frozenset()
+
+
+def names() -> list[str]:
+    """What `--target` takes. No plugin is imported: of an installed package the names of its entry points."""
+    known = [target.name for target in BUILT_IN]
+    return list(dict.fromkeys([*known, *ALIASES, *(point.name for point in plugins.points(plugins.TARGETS))]))
+
+
+def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]:
+    """Our own targets, then those that installed packages offer (entry point group `bringup.targets`).
+
+    A plugin that cannot be loaded is left out; `failed` receives its error.
+    """
+    yield from (Registered(target=target) for target in BUILT_IN)
+    for point in plugins.points(plugins.TARGETS):
+        try:
+            yield _loaded(point)
+        except BringupError as error:
+            if failed is not None:
+                failed.append(error)
+
+
+def find(name: object) -> Registered:
+    """The target of a name or an alias. Raises BU006 for an unknown one, BU403 where several packages offer it."""
+    full = ALIASES.get(name, name) if isinstance(name, str) else name
+    for target in BUILT_IN:
+        if target.name == full:
+            return Registered(target=target)
+    failed: list[BringupError] = []
+    found = [each for each in registered(failed) if each.target.name == full]
+    if len(found) > 1:
+        packages = " and ".join(f"`{each.package}`" for each in found)
+        raise fail("BU403", f"several packages offer the target `{full}`: {packages}", help="uninstall all but one")
+    if found:
+        return found[0]
+    hint = did_you_mean(str(name), names()) or f"one of {', '.join(names())}"
+    raise plugins.not_found(failed, code="BU006", message=f"there is no target `{name}`", help=hint)
+
+
+def target_named(name: str) -> Target:
+    """The target of a name or an alias; a target of yours may delegate to it. Raises as `find` does."""
+    return find(name).target
+
+
+def of_bundle(manifest: Mapping[str, Any]) -> Registered:
+    """The target of a bundle. Raises BU402 where it is not installed, naming the distribution that offered it."""
+    name, package = manifest["target"], manifest.get("target_package") or ""
+    full = ALIASES.get(name, name)
+    failed: list[BringupError] = []
+    for each in registered(failed):
+        if each.target.name == full and each.package == package:
+            return each
+    said = f"target `{name}` of the package `{package}`" if package else f"target `{name}`"
+    raise plugins.not_found(
+        failed,
+        code="BU402",
+        message=f"the bundle was compiled for the {said}, which is not installed",
+        help=f"install `{package}`, or compile the model again for another target"
+        if package
+        else "compile the model again; `bringup targets` lists the targets",
+    )
+
+
+def _loaded(point: EntryPoint) -> Registered:
+    """Raises BU026 for what cannot be loaded, or is no usable target."""
+    target: Target = plugins.load(point, Target, _problem)
+    module = plugins.module_of(point)
+    files = {Path(file) for file in (getattr(sys.modules.get(module), "__file__", None),) if file}
+    for part in (target, *target.implementations.values()):
+        files |= set(files_behind(part))
+    # Where no file is known, a path that cannot be read: then no key can be computed, and nothing is cached.
+    package = point.dist.name if point.dist else ""
+    return Registered(target=target, package=package or "?", files=frozenset(files or {Path(f"<{module}>")}))
+
+
+def _problem(target: Any) -> str:
+    """What makes a plugin's object unusable as a target; "" for nothing."""
+    name, options = getattr(target, "name", None), getattr(target, "options", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"has a name that is not lower case letters, digits, `-`, `_` and `.`: {name!r}"
+    if name in ALIASES or any(name == own.name for own in BUILT_IN):
+        return f"has the name of one of bringup's own targets: `{name}`"
+    if not isinstance(getattr(target, "summary", None), str):
+        return "has no `summary`"
+    if not isinstance(options, Mapping) or not all(
+        isinstance(key, str) and _NAME.fullmatch(key) and isinstance(option, Option)
+        for key, option in cast("Mapping[object, object]", options).items()
+    ):
+        return "has `options` that are not a mapping from names to `Option`s"
+    for key in ("requires", "phases"):
+        texts = getattr(target, key, None)
+        if not isinstance(texts, tuple) or not all(isinstance(each, str) for each in cast("tuple[object, ...]", texts)):
+            return f"has `{key}` that is not a tuple of texts"
+    return ""

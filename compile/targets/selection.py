@@ -1,0 +1,152 @@
+"""What one compile is for: a target, and a value for each of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bringup.arguments import mapping
+from bringup.compile.cache.engine_files import tools
+from bringup.compile.cache.source_digest import digests
+from bringup.compile.cache.store import Inputs, Store
+from bringup.compile.program.trace_cached import Coded, Form
+from bringup.compile.targets.module_store import ModuleStore
+from bringup.compile.targets.registry import Registered, find, of_bundle
+from bringup.compile.targets.target import Estimate, Option, Options, Target
+from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.shown import shown
+
+if TYPE_CHECKING:
+    from bringup.spec import TensorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A target with all its options. `registered` has its distribution and its source files."""
+
+    registered: Registered
+    options: Options = field(default_factory=dict[str, str])
+
+    @property
+    def target(self) -> Target:
+        return self.registered.target
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def package(self) -> str:
+        """The distribution that offers the target; "" for bringup itself."""
+        return self.registered.package
+
+    @property
+    def form(self) -> Form:
+        """How traced stages are encoded, and what besides them decides the result."""
+        return Form(name=self.name, encode=self.target.encode, files=self.registered.files, tools=self._tools)
+
+    @property
+    def _tools(self) -> str:
+        return tools((*self.target.requires, *([self.package] if self.package else [])))
+
+    def settings(self) -> Inputs | None:
+        """What decides the target's results besides source files, as inputs of a key; None where that is unknown."""
+        own = self.target.cache_key(self.options)
+        if own is None:
+            return None
+        return {
+            "target": self.name,
+            "target tools": self._tools,
+            **{f"target option {name}": value for name, value in self.options.items()},
+            **{f"target {name}": value for name, value in own.items()},
+        }
+
+    def check_installed(self) -> None:
+        """Raises BU922 for a distribution that the target requires and that is not installed."""
+        for name in self.target.requires:
+            if not installed(name):
+                said = f"target `{self.name}` requires `{name}`, which is not installed"
+                package = "'bringup[compile]'" if not self.package else name
+                raise fail("BU922", said, help=f"run: pip install {package}")
+
+    def lower(
+        self, program: Coded, folder: Path, store: Store, dump_dir: Path | None
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """As `Target.lower`."""
+        modules = ModuleStore(store, self.inputs)
+        return self.target.lower(program, folder, self.options, modules, dump_dir)
+
+    def estimate(self, weights: Sequence[TensorInfo]) -> Estimate:
+        """As `Target.estimate`."""
+        return self.target.estimate(weights, self.options)
+
+    def inputs(self) -> Inputs | None:
+        """What decides the target's results, source files among it; None where that is unknown."""
+        sources, settings = digests(self.registered.files), self.settings()
+        return None if sources is None or settings is None else {**sources, **settings}
+
+
+def select(name: object, options: object = None) -> Selection:
+    """The target of a name, with values for some of its options: texts, numbers, or True and False for yes and no.
+
+    Raises BU006 for an unknown target, BU024 for an option that it does not have and for a value that is not valid.
+    """
+    return _selected(find(name), {} if options is None else mapping("target_options", options))
+
+
+def selection_of(manifest: Mapping[str, Any]) -> Selection:
+    """The target of a bundle with the options that it was compiled with. Raises as `of_bundle` and `select` do."""
+    return _selected(of_bundle(manifest), manifest.get("target_options") or {})
+
+
+def installed(name: str) -> str:
+    """The version of an installed distribution, or ""."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
+    target = registered.target
+    for name in given:
+        if name not in target.options:
+            known = list(target.options)
+            listed = f"target `{target.name}` has {', '.join(known) if known else 'no options'}"
+            raise fail("BU024", f"`{target.name}` has no option `{name}`", help=did_you_mean(name, known) or listed)
+    values = {name: _value(name, option, given[name]) for name, option in target.options.items() if name in given}
+    return Selection(
+        registered=registered,
+        options={name: values.get(name, option.default) for name, option in target.options.items()},
+    )
+
+
+def _value(name: str, option: Option, value: object) -> str:
+    """A value as the text that manifests and keys have."""
+    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if not isinstance(value, str | int) or not text or not text.isprintable():
+        raise _refused(name, value, "give a text or a whole number")
+    if known := option.known():
+        if text not in known:
+            raise _refused(name, value, did_you_mean(text, known) or f"it takes {_listed(known)}")
+        return text
+    if option.kind == "integer":
+        try:
+            return str(int(text))
+        except ValueError:
+            raise _refused(name, value, "give a whole number") from None
+    return text
+
+
+def _refused(name: str, value: object, help: str) -> BringupError:
+    text = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
+    return fail("BU024", f"the target option `{name}` does not take {text}", help=help)
+
+
+def _listed(known: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
