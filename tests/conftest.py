@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +21,20 @@ LONGEST = (
     "compile/test_verify_modules.py",
 )
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
+TOGETHER = ("tests/resources/",)
 
 
 class ByFile(LoadFileScheduling):
-    """Tests of a file stay together, for they share what they compile; of the file of all families, those of one."""
+    """Tests of a file stay together, for they share what they compile; of the file of all families, those of one.
+
+    Those of a folder in TOGETHER share a process that takes seconds to start.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        return file + test.partition("[")[2].partition("-")[0] if file.endswith(BY_FAMILY) else file
+        if file.endswith(BY_FAMILY):
+            return file + test.partition("[")[2].partition("-")[0]
+        return next((folder for folder in TOGETHER if folder in file), file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,7 +57,9 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiles of one run of the tests share a cache; nobody's own is read or written."""
+    """Compiles of one run of the tests, of all its workers, share a cache; nobody's own is read or written."""
+    base = tmp_path_factory.getbasetemp()
+    of_run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # a worker's folder is below the run's
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRINGUP_COMPILE_CACHE", str(tmp_path_factory.mktemp("compile-cache")))
+        patch.setenv("BRINGUP_COMPILE_CACHE", str(of_run / "compile-cache"))
         yield

@@ -100,9 +100,9 @@ def test_a_large_vocabulary_is_stepped_over_quickly(tmp_path: Path) -> None:
         writer.add_array("tokenizer.ggml.tokens", texts)
 
     file = write(tmp_path / "m.gguf", fill)
-    begin = time.perf_counter()
+    begin = time.process_time()
     checkpoint = open_checkpoint(str(file))
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
     assert checkpoint.config["vocab_size"] == len(texts)
     assert checkpoint.tokenizer == file
     assert metadata(file)["tokenizer.ggml.tokens"] == texts

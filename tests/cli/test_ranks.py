@@ -59,9 +59,9 @@ def test_no_other_axis_is_replicated(words: dict[str, Any], axis: str) -> None:
 
 
 def test_a_number_beyond_every_axis_is_refused_at_once() -> None:
-    plan, start = llama().plan, time.perf_counter()
+    plan, start = llama().plan, time.process_time()
     shares = divide(plan, 960_000)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     (refusal,) = shares.refusals
     assert (refusal.code, shares.nbytes) == ("BU130", [])
     assert "960,000 ranks" in refusal.message

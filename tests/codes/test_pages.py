@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.codes.commands import run
 from tests.codes.pages import Page, missing, pages
 
 EXIT = {"0": 2, "9": 3}  # by a code's first digit; every other error is the model's: 1
-SECONDS = 120
 SLOW = re.compile(r"\b(bringup|python \S+) (compile|verify)\b|bringup\.build|import torch")
 # Compiles and verifications that stop before anything is exported.
 QUICK = {
@@ -48,15 +44,3 @@ def test_the_example_fails_as_the_page_says(page, workshop, tmp_path):
         assert status == 1, printed
     elif severity[1] == "error":
         assert status == EXIT.get(page.code[2], 1), printed
-
-
-def run(line: str, folder: Path) -> tuple[int, str]:
-    """The exit code of a command for bash, and what it prints; `bringup` and `python` are those of the tests."""
-    scripts = Path(sys.executable).parent
-    places = {"PATH": f"{scripts}:{os.environ['PATH']}", "HOME": str(folder), "HF_HUB_OFFLINE": "1"}
-    places |= {"XDG_CACHE_HOME": str(folder / ".cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=os.environ | places, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout

@@ -28,6 +28,7 @@ def start(request: dict) -> int:
     child = os.fork()
     if child:
         return child
+    os.setpgid(0, 0)  # what it starts is found by this group after its end
     os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     os.dup2(2, 1)
     os.environ.update(request.get("environment", {}))
