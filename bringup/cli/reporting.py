@@ -44,7 +44,7 @@ class Reporting:
 @contextmanager
 def reporting(
     path: Path | None, job: Job | None, target: str, max_seq_len: int | None,
-    target_options: Mapping[str, str] | None = None,
+    target_options: Mapping[str, str] | None = None, max_batch_size: int = 1,
 ) -> Generator[Reporting]:  # fmt: skip
     """Writes the page for what happens inside, also when that ends in a BringupError; without a path, none.
 
@@ -62,18 +62,19 @@ def reporting(
 
     recorder = Recorder(StageLines())
     told = Reporting(recorder)
+    settings = {"target": target, "target_options": target_options, "max_batch_size": max_batch_size}
     try:
         yield told
     except BringupError as error:
         told.result = "failed"
-        _write(path, job, target, target_options, max_seq_len, recorder, told, error)
+        _write(path, job, settings, max_seq_len, recorder, told, error)
         raise
-    _write(path, job, target, target_options, max_seq_len, recorder, told)
+    _write(path, job, settings, max_seq_len, recorder, told)
 
 
 def _write(
-    path: Path, job: Job, target: str, target_options: Mapping[str, str] | None, max_seq_len: int | None,
-    recorder: Recorder, told: Reporting, error: BringupError | None = None,
+    path: Path, job: Job, settings: Mapping[str, Any], max_seq_len: int | None, recorder: Recorder, told: Reporting,
+    error: BringupError | None = None,
 ) -> None:  # fmt: skip
     from bringup.compile.report.record import record_of
     from bringup.render.html.page import page
@@ -84,8 +85,7 @@ def _write(
         recorder,
         command=shlex.join(["bringup", *sys.argv[1:]]),
         date=datetime.now(UTC),
-        target=target,
-        target_options=target_options,
+        **settings,
         max_seq_len=max_seq_len or (told.parity.tokens if told.parity else None),
         result=told.result,
         error=error,

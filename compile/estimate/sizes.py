@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bringup.arguments import whole
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.memory import CompileMemory, compile_memory, estimate_of
 from bringup.compile.job import Job
@@ -25,13 +26,19 @@ class Sizes:
     weights: int
     tables: int
     context: int
+    max_batch_size: int
     cache_per_token: int
     packed: int
     compiling: CompileMemory
 
     @property
     def cache(self) -> int:
-        return self.cache_per_token * self.context
+        return self.cache_per_token * self.context * self.max_batch_size
+
+    @property
+    def _tokens(self) -> str:
+        each = f"{self.context:,} tokens"
+        return each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -41,7 +48,7 @@ class Sizes:
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables beside them"),
-            ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self.context:,} tokens"),
+            ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self._tokens}"),
             (
                 "compile memory",
                 f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
@@ -55,7 +62,11 @@ class Sizes:
 
 
 def dry_run(
-    job: Job, target: str, max_seq_len: int | None, target_options: Mapping[str, str | int] | None = None
+    job: Job,
+    target: str,
+    max_seq_len: int | None,
+    max_batch_size: int = 1,
+    target_options: Mapping[str, str | int] | None = None,
 ) -> Sizes:
     """The sizes of a compile. Raises what `build` would raise before exporting.
 
@@ -74,6 +85,7 @@ def dry_run(
         weights=sum(sizes),
         tables=sum(tables),
         context=context,
+        max_batch_size=whole("max_batch_size", max_batch_size, least=1),
         cache_per_token=job.graph.state_bytes(),
         packed=estimate_of(job, selection).packed,
         compiling=compile_memory(job, selection),

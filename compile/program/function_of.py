@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program.program import Function, Value
-from bringup.graphs.core.graph import Step
+from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -22,7 +22,7 @@ def function_of(name: str, weights: Sequence[str], states: Sequence[str], export
     nodes = {node.name: node for node in exported.graph.nodes}
     inputs = [nodes[given] for given in exported.graph_signature.user_inputs]
     first, second = len(weights), len(weights) + len(states)
-    third = len(inputs) - len(Step._fields)
+    third = len(inputs) - len(FIELDS)
     updated = set(updated_inputs(exported.graph.nodes))
     return Function(
         name=name,

@@ -109,6 +109,7 @@ def record_of(
     max_seq_len: int | None,
     result: str,
     target_options: Mapping[str, str] | None = None,
+    max_batch_size: int = 1,
     error: BringupError | None = None,
     bundle: Path | None = None,
     parity: Parity | None = None,
@@ -122,7 +123,7 @@ def record_of(
         *(parity.findings if parity else ()),
     ]
     try:
-        sizes = dry_run(job, target, max_seq_len, target_options)
+        sizes = dry_run(job, target, max_seq_len, max_batch_size, target_options)
     except BringupError:  # it is among the findings
         sizes = None
     files = sorted(path for path in bundle.rglob("*") if path.is_file()) if bundle else []

@@ -20,8 +20,8 @@ from bringup.arguments import path as as_path
 from bringup.arguments import whole, whole_numbers
 from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
 from bringup.compile.bundle.manifest import program_of
-from bringup.compile.program.program import Executor, Interface
-from bringup.compile.program.step_inputs import chunks_of, make_step
+from bringup.compile.program.program import Entry, Executor, Interface
+from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
 from bringup.compile.runtime.sampling import check_sampling, next_token
 from bringup.compile.targets.registry import of_bundle
 from bringup.diagnostics import BringupError, fail
@@ -110,12 +110,13 @@ class Session:
         if self._tokens and outgrown != self._outgrown:
             return self._take_again(tokens, inputs)
         self._outgrown = outgrown
-        sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
+        sizes = self.interface.prefill_sizes()
         made: list[dict[str, np.ndarray]] = []
         at = 0
         for count, size in [(1, 1)] if decode else chunks_of(len(tokens), sizes):
             rows = {name: array[at : at + count] for name, array in inputs.items()}
-            results = self._run("decode" if decode else f"prefill_{size}", tokens[at : at + count], size, total, rows)
+            entry = self.interface.entry("decode" if decode else f"prefill_{size}")
+            results = self._run(entry, tokens[at : at + count], total, rows)
             made.append({name: array[:count] for name, array in results.items()})
             at += count
         self.hidden = {
@@ -181,15 +182,15 @@ class Session:
             self.stats.decode_tokens += 1
 
     def _run(
-        self, entry: str, tokens: list[int], size: int, total: int, rows: Mapping[str, np.ndarray]
+        self, entry: Entry, tokens: list[int], total: int, rows: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        step = make_step(tokens, len(self._tokens), size, self.max_seq_len, total)
-        specs = {spec.name: numpy_dtype(spec.dtype) for spec in self.interface.entries[-1].inputs}
-        cast = {name: np.asarray(rows[name], dtype) for name, dtype in specs.items()}
-        padded = {name: np.pad(array, ((0, size - len(array)), (0, 0))) for name, array in cast.items()}
+        chunk = Chunk(tokens, len(self._tokens), range(self.interface.max_blocks), 0, total)
+        step = make_step([chunk], entry, self.interface)
+        cast = {spec.name: np.asarray(rows[spec.name], numpy_dtype(spec.dtype)) for spec in entry.inputs}
+        padded = {name: np.pad(array, ((0, entry.num_tokens - len(array)), (0, 0))) for name, array in cast.items()}
         with ExitStack() as failed:
             failed.callback(self.reset)
-            results = self.executor.step(entry, step | padded)
+            results = self.executor.step(entry.name, step | padded)
             failed.pop_all()
         self._tokens += tokens
         return results | {"logits": results["logits"].astype(np.float32)}

@@ -30,9 +30,13 @@ class Argument(NamedTuple):
     type: str
     record: type[Any] | None = None
 
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix(f"{self.parameter}_")
+
     def of(self, value: Any) -> Any:
         """Its value, of the op's argument."""
-        return getattr(value, self.name.removeprefix(f"{self.parameter}_")) if self.record else value
+        return getattr(value, self.field) if self.record else value
 
 
 class Operator:
@@ -59,13 +63,14 @@ class Operator:
     def values(self, flat: tuple[Any, ...]) -> dict[str, Any]:
         """The op's arguments by name, of the operator's arguments in order: what a call in a traced program has."""
         values: dict[str, Any] = {}
-        fields: dict[str, tuple[type[Any], list[Any]]] = {}
+        fields: dict[str, tuple[type[Any], dict[str, Any]]] = {}
         for argument, value in zip(self.arguments, flat, strict=True):
             if argument.record:
-                fields.setdefault(argument.parameter, (argument.record, []))[1].append(value)
+                _, given = fields.setdefault(argument.parameter, (argument.record, {}))
+                given[argument.field] = value
             else:
                 values[argument.name] = value
-        return values | {name: record(*given) for name, (record, given) in fields.items()}
+        return values | {name: record(**given) for name, (record, given) in fields.items()}
 
     def _run(self, *flat: Any) -> Any:
         """The reference's result, none of whose tensors shares memory with an argument: operators must not."""
@@ -105,10 +110,10 @@ def _arguments(op: Op[..., Any]) -> Iterator[Argument]:
 def _record(op: Op[..., Any], name: str) -> type[Any]:
     """The class of an argument that is several tensors in one."""
     if name == "Step":
-        from bringup.graphs.core.graph import Step
+        from bringup.graphs.core.step import Step
 
         return Step
     found = op.reference.__globals__.get(name)
-    if not hasattr(found, "_fields"):
-        raise TypeError(f"op `{op.name}` cannot be opaque: `{name}` is neither a tensor, a number nor a NamedTuple")
-    return found  # type: ignore[return-value]  a NamedTuple's class
+    if not isinstance(found, type) or not found.__annotations__:
+        raise TypeError(f"op `{op.name}` cannot be opaque: `{name}` is neither a tensor, a number nor a record of them")
+    return found

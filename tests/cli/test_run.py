@@ -173,12 +173,13 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, An
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dry_run(job: Any, target: str, max_seq_len: int | None, options: Any) -> SimpleNamespace:
-        return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len)), ("options", str(options))])
+    def dry_run(job: Any, target: str, max_seq_len: int | None, batch: int, options: Any) -> SimpleNamespace:
+        rows = [("target", target), ("context", str(max_seq_len)), ("batch", str(batch)), ("options", str(options))]
+        return SimpleNamespace(rows=rows)
 
     monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run", "--target-option", "cpu=generic")
-    assert result.stdout == "target   cpu\ncontext  None\noptions  {'cpu': 'generic'}\n"
+    assert result.stdout == "target   cpu\ncontext  None\nbatch    1\noptions  {'cpu': 'generic'}\n"
 
 
 @pytest.mark.parametrize("ok", [True, False])

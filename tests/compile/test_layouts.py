@@ -15,7 +15,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.program import Program
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.trace import export_graph
 from bringup.compile.targets.torch_executor import TorchExecutor
 from bringup.diagnostics import BringupError
@@ -64,8 +64,8 @@ def run(job: Job, program: Program, layout: Adapter | None) -> list[np.ndarray]:
     plan = lay_out(job.plan, layout) if layout else job.plan
     tables = {name: leaf.table(CONTEXT) for name, leaf in job.graph.leaves(Const)}
     executor = TorchExecutor(program.exported, program.interface, dict(materialise(plan, job.checkpoint)) | tables)
-    prefill = executor.step("prefill_8", make_step([1, 2, 3], 0, 8, CONTEXT))
-    return [prefill["logits"], executor.step("decode", make_step([4], 3, 1, CONTEXT))["logits"]]
+    prefill = executor.step("prefill_8", sequence_step([1, 2, 3], 0, 8, CONTEXT))
+    return [prefill["logits"], executor.step("decode", sequence_step([4], 3, 1, CONTEXT))["logits"]]
 
 
 def program_of(job: Job, layout: Adapter | None, ops: OpLowering | None = None) -> Program:

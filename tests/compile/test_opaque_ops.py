@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.program import Program
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.trace import export_graph
 from bringup.compile.targets.torch_executor import TorchExecutor
 from bringup.graphs import ops
@@ -96,8 +96,8 @@ def test_a_program_keeps_them(written: family.Written) -> None:
     results = []
     for program in (export_graph(job.graph, layout), few, every):
         executor = TorchExecutor(program.exported, program.interface, weights)
-        first = executor.step("prefill_8", make_step([1, 2, 3], 0, 8, MARGIN))["logits"]
-        results.append((first, executor.step("decode", make_step([4], 3, 1, MARGIN))["logits"]))
+        first = executor.step("prefill_8", sequence_step([1, 2, 3], 0, 8, MARGIN))["logits"]
+        results.append((first, executor.step("decode", sequence_step([4], 3, 1, MARGIN))["logits"]))
     for found in results[1:]:
         assert all(np.array_equal(ours, wanted) for ours, wanted in zip(found, results[0], strict=True))
 
