@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bringup.graphs.ops.activation import soft_cap
 from bringup.graphs.ops.op import op
 
 if TYPE_CHECKING:
@@ -24,14 +25,17 @@ def attention(
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
     chosen_NL: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention of one step's queries over the cache, H query heads to G key heads (Ainslie et al. 2023).
 
     A key at cache position j is seen by the query at position p when p - window < j <= p and, with `chosen_NL`, when
     that says so. Scores, softmax and the sum over values are float32. `sinks_H` are scores of a key without a value,
     one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope · (j - p) to the scores (Press et al.
-    2021, ALiBi). One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds the L keys
-    that are read. R = H / G queries share a key head.
+    2021, ALiBi). `softcap` bounds the scores before that: see `soft_cap`.
+
+    One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds the L keys that are read.
+    R = H / G queries share a key head.
     """
     import torch
 
@@ -48,7 +52,7 @@ def attention(
     bias_GRNL = None if slopes_H is None else slopes_H.view(G, -1, 1, 1) * (keys - query).float()
     sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
     over = _one_query if q_NHK.shape[0] == 1 else _many_queries
-    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRNL, sinks_GR)
+    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRNL, sinks_GR, softcap)
     return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
 
@@ -60,9 +64,10 @@ def _one_query(
     scale: float,
     bias_GRNL: Tensor | None,
     sinks_GR: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
-    scores_LGR = (k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale
+    scores_LGR = soft_cap((k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale, softcap)
     if bias_GRNL is not None:
         scores_LGR = scores_LGR + bias_GRNL[:, :, 0].permute(2, 0, 1)
     scores_LGR = scores_LGR.masked_fill(~seen_NL[0][:, None, None], float("-inf"))
@@ -78,13 +83,14 @@ def _many_queries(
     scale: float,
     bias_GRNL: Tensor | None,
     sinks_GR: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     import torch
 
     N, G, R, K = q_NGRK.shape
     L, V = k_LGK.shape[0], v_LGV.shape[2]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
-    scores_GRNL = torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
+    scores_GRNL = soft_cap(torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale, softcap)
     if bias_GRNL is not None:
         scores_GRNL = scores_GRNL + bias_GRNL
     scores_GRNL = scores_GRNL.masked_fill(~seen_NL, float("-inf"))
