@@ -27,6 +27,14 @@ def test_a_family_of_other_norms_and_scales_is_a_short_file(family: str) -> None
     assert len(file.read_text("utf-8").splitlines()) <= 60
 
 
+def test_the_family_in_the_docs_is_the_one_that_runs() -> None:
+    graphs = Path(bringup.graphs.__file__).parent
+    page = (graphs.resolve().parent / "docs/adding-a-model.md").read_text("utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    (shown,) = [block for block in blocks if "class Olmo2(" in block]
+    assert shown in (graphs / "olmo2.py").read_text("utf-8")
+
+
 def filled(module: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module:
     module.weight = torch.nn.Parameter(weight, requires_grad=False)
     return module
@@ -39,9 +47,9 @@ def test_norms_round_as_those_of_transformers(ours: type[RMSNorm], theirs: type)
     """Each gives the very bits of its model, and other bits than the other two."""
     random = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(shape, generator=random).bfloat16() for shape in ((50, 64), (64,)))
-    made = filled(to_torch(ours(64, 1e-5), "bfloat16", positions=1, slots=1), weight)(x)
+    normed = filled(to_torch(ours(64, 1e-5), "bfloat16", positions=1, slots=1), weight)(x)
     wanted = filled(theirs(64, 1e-5), weight)(x)
-    assert torch.equal(made, wanted)
+    assert torch.equal(normed, wanted)
     others = {RMSNorm, OnePlusRMSNorm, Float32RMSNorm} - {ours}
     for other in others:
         assert not torch.equal(filled(to_torch(other(64, 1e-5), "bfloat16", positions=1, slots=1), weight)(x), wanted)
