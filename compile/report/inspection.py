@@ -25,7 +25,7 @@ from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, TensorInfo
 
 MOST_NEAR = 3  # families that are named where none serves the architecture
-# Files next to the weights that a tokenizer, or generation, is made of.
+# Files next to the weights: of a tokenizer, or of generation.
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "generation_config.json",

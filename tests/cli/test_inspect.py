@@ -209,6 +209,6 @@ def test_headers_alone_are_read(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "new")
     script = "import sys; from bringup.cli.main import main\ntry: main()\nfinally: print(sorted(sys.modules))"
     words = [sys.executable, "-c", script, "inspect", str(folder)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    loaded = set(told.splitlines()[-1].split("'"))
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    loaded = set(output.splitlines()[-1].split("'"))
     assert not loaded & {"torch", "numpy", "iree", "transformers", "gguf"}
