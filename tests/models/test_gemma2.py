@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,17 +33,8 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-# google/gemma-2-2b, config.json
-PUBLISHED: dict[str, Any] = {
-    "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
-    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
-    "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
-    "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
-    "transformers_version": "4.42.0.dev0", "use_cache": True, "vocab_size": 256000,
-}  # fmt: skip
+WORDS = Path(__file__).parent.parent / "graphs" / "published_words.json"
+PUBLISHED: dict[str, Any] = json.loads(WORDS.read_text("utf-8"))["gemma2"]["google/gemma-2-2b"]
 
 
 def test_keys_that_are_absent() -> None:
@@ -86,6 +78,6 @@ def test_configs_that_are_refused(code: str, key: str, value: Any) -> None:
         {"hidden_activation": "relu"},
     ],
 )
-def test_every_setting_matters(setting: dict[str, Any], tmp_path) -> None:
+def test_every_setting_matters(setting: dict[str, Any], tmp_path: Path) -> None:
     """Parity would not hold if one were overlooked."""
     parity.assert_setting_matters(parity.save_checkpoint(CASES["one-key-head-low-caps"], tmp_path), **setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,17 +37,8 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-# google/gemma-3-1b-it, config.json
-PUBLISHED: dict[str, Any] = {
-    "architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-    "attn_logit_softcapping": None, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106],
-    "final_logit_softcapping": None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152,
-    "initializer_range": 0.02, "intermediate_size": 6912, "max_position_embeddings": 32768,
-    "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
-    "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
-    "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
-    "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "use_cache": True, "vocab_size": 262144,
-}  # fmt: skip
+WORDS = Path(__file__).parent.parent / "graphs" / "published_words.json"
+PUBLISHED: dict[str, Any] = json.loads(WORDS.read_text("utf-8"))["gemma3"]["google/gemma-3-1b-it"]
 
 
 def test_keys_that_are_absent() -> None:
@@ -107,6 +99,6 @@ def test_configs_that_are_refused(code: str, key: str, changes: dict[str, Any]) 
         {"layer_types": TYPES[::-1]},
     ],
 )
-def test_every_setting_matters(setting: dict[str, Any], tmp_path) -> None:
+def test_every_setting_matters(setting: dict[str, Any], tmp_path: Path) -> None:
     """Parity would not hold if one were overlooked."""
     parity.assert_setting_matters(parity.save_checkpoint(CASES["linear-in-full-layers"], tmp_path), **setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,15 +36,8 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-# allenai/OLMo-2-1124-7B, config.json
-PUBLISHED: dict[str, Any] = {
-    "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "eos_token_id": 100257,
-    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008,
-    "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32, "num_hidden_layers": 32,
-    "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": None,
-    "rope_theta": 500000, "tie_word_embeddings": False, "torch_dtype": "float32", "transformers_version": "4.47.0",
-    "use_cache": True, "vocab_size": 100352,
-}  # fmt: skip
+WORDS = Path(__file__).parent.parent / "graphs" / "published_words.json"
+PUBLISHED: dict[str, Any] = json.loads(WORDS.read_text("utf-8"))["olmo2"]["allenai/OLMo-2-1124-7B"]
 
 
 def test_keys_that_are_absent() -> None:
