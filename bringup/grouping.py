@@ -25,12 +25,19 @@ def digits(name: str) -> tuple[str, Numbers]:
 
 def grouped(names: Iterable[str]) -> list[str]:
     """The names with numbers as ranges: `h.{0..11}.w`. A group stands for exactly its product of ranges."""
+    return [text for text, _ in counted(names)]
+
+
+def counted(names: Iterable[str]) -> list[tuple[str, int]]:
+    """As `grouped`, with the number of names that each group stands for."""
     patterns: dict[str, set[Numbers]] = {}
     for name in names:
         pattern, numbers = digits(name)
         patterns.setdefault(pattern, set()).add(numbers)
     return [
-        pattern.format(*map(_range, product)) for pattern, tuples in patterns.items() for product in _products(tuples)
+        (pattern.format(*map(_range, product)), math.prod(map(len, product)))
+        for pattern, tuples in patterns.items()
+        for product in _products(tuples)
     ]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bringup.graphs.decoder import Decoder as Decoder
     from bringup.graphs.decoder import DecoderConfig as DecoderConfig
     from bringup.graphs.decoder import PreNormLayer as PreNormLayer
+    from bringup.graphs.decoder import alternating_windows as alternating_windows
     from bringup.graphs.decoder import context_length as context_length
     from bringup.graphs.decoder import read_common as read_common
     from bringup.graphs.decoder import sliding_window as sliding_window
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
     from bringup.graphs.layers.moe_shared import SharedMixture as SharedMixture
     from bringup.graphs.layers.moe_shared import SigmoidRouter as SigmoidRouter
     from bringup.graphs.layers.moe_softmax import SparseMLP as SparseMLP
+    from bringup.graphs.layers.norm import Float32RMSNorm as Float32RMSNorm
     from bringup.graphs.layers.norm import LayerNorm as LayerNorm
+    from bringup.graphs.layers.norm import OnePlusRMSNorm as OnePlusRMSNorm
     from bringup.graphs.layers.norm import RMSNorm as RMSNorm
     from bringup.graphs.layers.rotary import rope_rows as rope_rows
     from bringup.graphs.layers.sparse_indexer import Indexer as Indexer
     from bringup.graphs.ops.activation import ACTIVATIONS as ACTIVATIONS
+    from bringup.graphs.ops.activation import soft_cap as soft_cap
     from bringup.graphs.ops.attention import attention as attention
     from bringup.graphs.ops.kv_cache import write_cache as write_cache
     from bringup.graphs.ops.linear import linear as linear
@@ -71,7 +75,8 @@ else:
         "core.step": "Step",
         "core.to_torch": "to_torch",
         "decoder": (
-            "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common sliding_window window_of_layers"
+            "CausalLM Decoder DecoderConfig PreNormLayer alternating_windows context_length read_common sliding_window "
+            "window_of_layers"
         ),
         "layers.attention": "GroupedAttention",
         "layers.embedding": "Embedding",
@@ -82,10 +87,10 @@ else:
         "layers.moe_experts": "Experts",
         "layers.moe_shared": "SharedMixture SigmoidRouter",
         "layers.moe_softmax": "SparseMLP",
-        "layers.norm": "LayerNorm RMSNorm",
+        "layers.norm": "Float32RMSNorm LayerNorm OnePlusRMSNorm RMSNorm",
         "layers.rotary": "rope_rows",
         "layers.sparse_indexer": "Indexer",
-        "ops.activation": "ACTIVATIONS",
+        "ops.activation": "ACTIVATIONS soft_cap",
         "ops.attention": "attention",
         "ops.kv_cache": "write_cache",
         "ops.linear": "linear",

@@ -1,24 +1,25 @@
-"""What most published decoders have in common: their config's words, the pre-norm layer, and the model around it.
+"""What most published decoders have in common: their config's words, the layer, and the model around it.
 
-A family gives its attention and its MLP; N tokens of the step · m hidden · vocab.
+A family gives its attention and its MLP, and settings of these parts; N tokens of the step · m hidden · vocab.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bringup.graphs.config.fields import MOST_ELEMENTS, Fields
 from bringup.graphs.config.hf_config import HFConfig
 from bringup.graphs.config.rope import RopeConfig
+from bringup.graphs.config.rope_by_layer_type import ropes_by_layer_type
 from bringup.graphs.core.graph import Graph, Step
 from bringup.graphs.core.module import Module
 from bringup.graphs.layers.embedding import Embedding
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.layers.norm import Norm, RMSNorm
 from bringup.graphs.layers.rotary import rope_rows
-from bringup.graphs.ops.activation import ACTIVATIONS
+from bringup.graphs.ops.activation import ACTIVATIONS, soft_cap
 from bringup.shown import shown
 
 if TYPE_CHECKING:
@@ -26,11 +27,17 @@ if TYPE_CHECKING:
 
 
 NO_WORDS: Mapping[str, str] = {}
+NO_CAPS: Mapping[str, float | None] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(HFConfig):
-    """Of a decoder with rope, grouped key heads and a gated MLP. `windows` has one item a layer: None sees all."""
+    """Of a decoder with rope, grouped key heads and a gated MLP. `windows` has one item a layer: None sees all.
+
+    `local_rope` is the rope of layers with a window, where it is not that of the others. `query_scale` multiplies the
+    scores, None is 1 / √head_dim; `score_cap` and `logit_cap` bound scores and logits (`ops.activation.soft_cap`).
+    `embedding_scale` multiplies the embedded tokens.
+    """
 
     vocab_size: int
     max_positions: int
@@ -44,6 +51,11 @@ class DecoderConfig(HFConfig):
     rope: RopeConfig
     tied_head: bool
     windows: tuple[int | None, ...]
+    local_rope: RopeConfig | None = None
+    query_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    embedding_scale: float | None = None
 
 
 def read_common(
@@ -58,6 +70,10 @@ def read_common(
     words: Mapping[str, str] = NO_WORDS,
     nulls: Collection[str] = (),
     stretched: bool = False,
+    activation: str = "silu",
+    caps: Mapping[str, float | None] = NO_CAPS,
+    query_scalar: int | None = None,
+    local_theta: float | None = None,
     **rope: Any,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
@@ -66,6 +82,10 @@ def read_common(
     a family's own for a head's size, the activation and the norms' epsilon, by transformers' for them. `nulls`: which
     of `num_key_value_heads` and `head_dim` may be null, which then stands for what follows from the other sizes.
     `stretched`: `max_position_embeddings` counts the positions after rope stretched them, as Gemma 3's does.
+
+    Some keys belong to families that name their defaults: `caps` has those of `attn_logit_softcapping` and
+    `final_logit_softcapping` (null in a config is no cap), `query_scalar` that of `query_pre_attn_scalar`, and
+    `local_theta` that of `rope_local_base_freq`, where rope differs by layer type (`ropes_by_layer_type`).
     """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     shared = heads if "num_key_value_heads" in nulls else None
@@ -76,7 +96,12 @@ def read_common(
     width = 2 if fields.stopped else head_dim or hidden // heads
     d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
-    made = RopeConfig.from_hf(fields, d, stated, **rope)
+    if local_theta is None:
+        made, local = RopeConfig.from_hf(fields, d, stated, **rope), None
+    else:
+        made, local = ropes_by_layer_type(fields, d, stated, local_theta=local_theta, **rope)
+    scalar = None if query_scalar is None else fields.size("query_pre_attn_scalar", query_scalar)
+    score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))
     return dict(
         vocab_size=fields.size("vocab_size"),
         max_positions=_longest(fields, stated if stretched else context_length(made, stated)),
@@ -85,12 +110,26 @@ def read_common(
         num_heads=heads,
         num_kv_heads=kv,
         head_dim=d,
-        activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, "silu"),
+        activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, activation),
         eps=fields.positive(words.get("rms_norm_eps", "rms_norm_eps"), eps),
         rope=made,
         tied_head=fields.take("tie_word_embeddings", bool, tied),
         windows=windows,
+        local_rope=local,
+        query_scale=None if scalar is None else scalar**-0.5,
+        score_cap=score_cap,
+        logit_cap=logit_cap,
     )
+
+
+def _cap(fields: Fields, key: str, absent: Mapping[str, float | None]) -> float | None:
+    """What bounds scores or logits, None for nothing. A family without a default for the key leaves it unread."""
+    if key not in absent:
+        return None
+    fields.read.add(key)
+    if key not in fields.raw:
+        return absent[key]
+    return None if fields.raw[key] is None else fields.positive(key)
 
 
 def _longest(fields: Fields, derived: int) -> int:
@@ -124,6 +163,15 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
     return (*of_layers, *[None] * (layers - len(of_layers)))  # the number of layers is not for this key to say
 
 
+def alternating_windows(fields: Fields, layers: int, window: int | None, *, full_every: int) -> tuple[int | None, ...]:
+    """The sliding window of each layer by `layer_types`; where the config has none, each `full_every`-th sees all."""
+    if (of_layers := window_of_layers(fields, layers, window)) is not None:
+        return of_layers
+    if window is None and layers >= full_every > 1:
+        fields.error("BU121", "`sliding_window` is null, and some layers have one", "sliding_window", stops="")
+    return tuple(window if (index + 1) % full_every else None for index in range(layers))
+
+
 def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
     """`sliding_window`, in tokens."""
     fields.read.add("sliding_window")
@@ -135,47 +183,88 @@ def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
 
 
 class PreNormLayer(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)) (Xiong et al. 2020)."""
+    """x + attention(norm(x)), then x + mlp(norm(x)) (Xiong et al. 2020).
 
-    def __init__(self, m: int, eps: float, attention: Module, mlp: Module) -> None:
+    `norms` says where they are: "before" attention and MLP; "around", with a further one on the output of each
+    (Gemma 2 report, section 2); or "after", on the outputs alone (OLMo 2 report, section 3.3). Names are transformers'.
+    `norm` is their class. `rope` is the index of the (cos, sin) that the layer takes of those that all layers share.
+    """
+
+    def __init__(
+        self,
+        m: int,
+        eps: float,
+        attention: Module,
+        mlp: Module,
+        *,
+        norm: Norm = RMSNorm,
+        norms: Literal["before", "around", "after"] = "before",
+        rope: int = 0,
+    ) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(m, eps)
+        self.norms, self.rope = norms, rope
+        self.input_layernorm = None if norms == "after" else norm(m, eps)
         self.self_attn = attention
-        self.post_attention_layernorm = RMSNorm(m, eps)
+        self.post_attention_layernorm = norm(m, eps)
+        self.pre_feedforward_layernorm = norm(m, eps) if norms == "around" else None
         self.mlp = mlp
+        self.post_feedforward_layernorm = None if norms == "before" else norm(m, eps)
 
-    def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
-        x_Nm = x_Nm + self.self_attn(self.input_layernorm(x_Nm), cos, sin, step)
-        return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+    def forward(self, x_Nm: Tensor, *shared: Any) -> Tensor:
+        """`shared` is cos, sin, … of each rope of the model, and the step."""
+        *rows, step = shared
+        cos, sin = rows[2 * self.rope : 2 * self.rope + 2]
+        mixed_Nm = self.self_attn(_normed(self.input_layernorm, x_Nm), cos, sin, step)
+        if self.norms == "before":
+            x_Nm = x_Nm + mixed_Nm
+            return x_Nm + self.mlp(self.post_attention_layernorm(x_Nm))
+        x_Nm = x_Nm + self.post_attention_layernorm(mixed_Nm)
+        output_Nm = self.mlp(_normed(self.pre_feedforward_layernorm, x_Nm))
+        return x_Nm + _normed(self.post_feedforward_layernorm, output_Nm)
+
+
+def _normed(norm: Module | None, x_Nm: Tensor) -> Tensor:
+    return x_Nm if norm is None else norm(x_Nm)
 
 
 class Decoder(Module):
-    def __init__(self, config: DecoderConfig, layers: list[Module]) -> None:
+    """The embedding, the layers, the last norm, of class `norm`, and the rows of each rope."""
+
+    def __init__(self, config: DecoderConfig, layers: list[Module], norm: Norm = RMSNorm) -> None:
         super().__init__()
-        self.embed_tokens = Embedding("vocab m", vocab=config.vocab_size, m=config.hidden)
+        scale = config.embedding_scale
+        self.embed_tokens = Embedding("vocab m", scale=scale, vocab=config.vocab_size, m=config.hidden)
         self.layers = layers
-        self.norm = RMSNorm(config.hidden, config.eps)
+        self.norm = norm(config.hidden, config.eps)
         self.rotary = rope_rows(config.rope, config.head_dim)
+        self.rotary_local = rope_rows(config.local_rope, config.head_dim) if config.local_rope else None
 
 
 class CausalLM(Graph):
-    """Embedding, layers, norm and head, as transformers names them. A family says what its `layer`s are."""
+    """Embedding, layers, norm and head, as transformers names them. A family says what its `layer`s are.
+
+    `norm` is the class of the last norm. A layer with a window takes rope 1 where the config has a `local_rope`.
+    """
 
     layer_path = "model.layers"
+    norm: ClassVar[Norm] = RMSNorm
 
     def __init__(self, config: DecoderConfig, dtype: str = "float32") -> None:
         super().__init__(config, dtype)
-        self.model = Decoder(config, [self.layer(config, index) for index in range(len(config.windows))])
+        self.logit_cap = config.logit_cap
+        self.model = Decoder(config, [self.layer(config, index) for index in range(len(config.windows))], self.norm)
         self.lm_head = Linear("out:vocab in:m", vocab=config.vocab_size, m=config.hidden, bias=False)
 
     def layer(self, config: Any, index: int) -> Module:
         raise NotImplementedError
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
-        return (self.model.embed_tokens(step.tokens), *self.model.rotary(step))
+        local = self.model.rotary_local
+        rows = (*self.model.rotary(step), *(local(step) if local is not None else ()))
+        return (self.model.embed_tokens(step.tokens), *rows)
 
     def final(self, x_Nm: Tensor) -> Tensor:
         return self.model.norm(x_Nm)
 
     def epilogue(self, x_Rm: Tensor) -> Tensor:
-        return self.lm_head(self.final(x_Rm))
+        return soft_cap(self.lm_head(self.final(x_Rm)), self.logit_cap)

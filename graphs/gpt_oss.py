@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.core.module import Module
-from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common, sliding_window, window_of_layers
+from bringup.graphs.decoder import (
+    CausalLM,
+    DecoderConfig,
+    PreNormLayer,
+    alternating_windows,
+    read_common,
+    sliding_window,
+)
 from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.moe_experts import Experts
@@ -38,7 +45,8 @@ class GptOssConfig(DecoderConfig):
     def from_fields(cls, fields: Fields) -> Self:
         experts = fields.experts("num_local_experts", 128)
         per_token = fields.size("num_experts_per_tok", 4, most=experts)
-        windows = _windows(fields)
+        layers = fields.layers("num_hidden_layers")
+        windows = alternating_windows(fields, layers, sliding_window(fields, 128), full_every=2)
         common = read_common(
             fields, windows, max_positions=131072, kv_heads=8, head_dim=64, eps=1e-5, theta=150000.0, absent=YARN
         )
@@ -54,13 +62,6 @@ class GptOssConfig(DecoderConfig):
             swiglu_limit=fields.positive("swiglu_limit", 7.0),
             mxfp4=_mxfp4(fields, common["hidden"], common["ffn"]),
         )
-
-
-def _windows(fields: Fields) -> tuple[int | None, ...]:
-    """`layer_types`; where the config has none, every other layer has a window, the first among them."""
-    layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 128)
-    by_type = window_of_layers(fields, layers, window)
-    return by_type or tuple(None if index % 2 else window for index in range(layers))
 
 
 def _mxfp4(fields: Fields, hidden: int, ffn: int) -> bool:

@@ -18,6 +18,7 @@ from bringup.system import gc_pause, signals
 COMMANDS = {
     "compile": "Make a bundle of a model and its weights.",
     "check": "Prove that a checkpoint fits a graph.",
+    "inspect": "Print what a checkpoint holds: tensors, config, tokenizer.",
     "run": "Generate text, or token ids, from a bundle.",
     "verify": "Compare with the reference implementation.",
     "explain": "Tell more of a code, a parameter or a tensor.",

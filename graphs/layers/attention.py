@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bringup.graphs.core.module import Module, Param
 from bringup.graphs.layers.kv_cache import KVCache
 from bringup.graphs.layers.linear import Linear
-from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.layers.norm import Norm, RMSNorm
 from bringup.graphs.ops.attention import attention
 from bringup.graphs.ops.rotary import rope
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class GroupedAttention(Module):
     """Attention with rope, h query heads to g key heads of d channels (Ainslie et al. 2023).
 
-    `qk_norm`: epsilon of an RMSNorm over each head's queries and keys (Henry et al. 2020), before they turn. `window`:
-    how many tokens are seen, the own one among them. `sinks`: a learnt score a head of a key without value.
+    `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before they
+    turn. `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3).
+    `scale` multiplies the scores; None is 1 / √d. `softcap` bounds them: see `ops.attention`. `window`: how many tokens
+    are seen, the own one among them. `sinks`: a learnt score a head of a key without value.
     """
 
     def __init__(
@@ -33,27 +35,40 @@ class GroupedAttention(Module):
         bias: bool = False,
         out_bias: bool = False,
         qk_norm: float | None = None,
+        norm: Norm = RMSNorm,
+        norm_over: Literal["head", "projection"] = "head",
+        scale: float | None = None,
+        softcap: float | None = None,
         window: int | None = None,
         sinks: bool = False,
     ) -> None:
         super().__init__()
-        self.head_dim, self.window, self.scale = d, window, 1 / math.sqrt(d)
+        self.head_dim, self.window, self.softcap = d, window, softcap
+        self.scale = 1 / math.sqrt(d) if scale is None else scale
+        self.norm_over = norm_over
+        query, key = (d, d) if norm_over == "head" else (h * d, g * d)
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m, bias=bias)
         self.k_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
         self.v_proj = Linear("out:(g d) in:m", g=g, d=d, m=m, bias=bias)
         self.o_proj = Linear("out:m in:(h d)", h=h, d=d, m=m, bias=out_bias)
-        self.q_norm = RMSNorm(d, qk_norm) if qk_norm is not None else None
-        self.k_norm = RMSNorm(d, qk_norm) if qk_norm is not None else None
+        self.q_norm = norm(query, qk_norm) if qk_norm is not None else None
+        self.k_norm = norm(key, qk_norm) if qk_norm is not None else None
         self.sinks = Param("h", h=h) if sinks else None
         self.cache = KVCache(g, d)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
-        q_NHD = self.q_proj(x_Nm).unflatten(1, (-1, self.head_dim))
-        k_NGD = self.k_proj(x_Nm).unflatten(1, (-1, self.head_dim))
-        v_NGD = self.v_proj(x_Nm).unflatten(1, (-1, self.head_dim))
-        if self.q_norm is not None and self.k_norm is not None:
-            q_NHD, k_NGD = self.q_norm(q_NHD), self.k_norm(k_NGD)
+        q_NHD = self._heads(x_Nm, self.q_proj, self.q_norm)
+        k_NGD = self._heads(x_Nm, self.k_proj, self.k_norm)
+        v_NGD = self._heads(x_Nm, self.v_proj, None)
         keys, values = self.cache(step.slots, rope(k_NGD, cos, sin), v_NGD)
         q_NHD = rope(q_NHD, cos, sin)
-        mixed = attention(q_NHD, keys, values, step, self.scale, self.window, sinks_H=self.sinks)
+        mixed = attention(q_NHD, keys, values, step, self.scale, self.window, sinks_H=self.sinks, softcap=self.softcap)
         return self.o_proj(mixed.flatten(1))
+
+    def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:
+        """A projection head by head [N, heads, d], after its norm."""
+        projected = projection(x_Nm)
+        if norm is not None and self.norm_over == "projection":
+            projected = norm(projected)
+        heads_NHD = projected.unflatten(1, (-1, self.head_dim))
+        return norm(heads_NHD) if norm is not None and self.norm_over == "head" else heads_NHD

@@ -43,6 +43,13 @@ def relu(x: Tensor) -> Tensor:
     return x.clamp(min=0)
 
 
+def soft_cap(x: Tensor, cap: float | None) -> Tensor:
+    """cap · tanh(x / cap), in float32: numbers between -cap and cap (Gemma 2 report, section 2). None: x itself."""
+    import torch
+
+    return x if cap is None else (torch.tanh(x.float() / cap) * cap).to(x.dtype)
+
+
 # Names as they stand in Hugging Face configs (`hidden_act`, `activation_function`).
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,

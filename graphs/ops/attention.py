@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bringup.graphs.ops.activation import soft_cap
 from bringup.graphs.ops.kv_cache import cached_rows
 from bringup.graphs.ops.op import op
 
@@ -29,17 +30,21 @@ def attention(
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
     chosen_NL: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
     A query sees the keys of its own sequence. A key at position j is seen by the query at position p when
     p - window < j <= p and, with `chosen_NL`, when that says so. Scores, softmax and the sum over values are float32.
     `sinks_H` are scores of a key without a value, one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add
-    slope · (j - p) to the scores (Press et al. 2021, ALiBi). What padding gives is finite and has no meaning.
+    slope · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` bounds the scores before that: see `soft_cap`.
+    What padding gives is finite and has no meaning.
     """
     keys, values = cached_rows(k_SGK, step), cached_rows(v_SGV, step)
-    terms = {"sinks_H": sinks_H, "slopes_H": slopes_H, "chosen_NL": chosen_NL}
-    return row_attention(q_NHK, keys, values, step, scale, window, **terms)
+    return row_attention(
+        q_NHK, keys, values, step, scale, window,
+        sinks_H=sinks_H, slopes_H=slopes_H, chosen_NL=chosen_NL, softcap=softcap,
+    )  # fmt: skip
 
 
 @op("q_NHK[N H K] k_BLGK[B L G K] v_BLGV[B L G V] -> [N H V]")
@@ -54,6 +59,7 @@ def row_attention(
     sinks_H: Tensor | None = None,
     slopes_H: Tensor | None = None,
     chosen_NL: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """As `attention`, over the rows of each sequence in order of positions, as `cached_rows` gives them."""
     import torch
@@ -70,9 +76,11 @@ def row_attention(
     bias_GRNL = None if slopes_H is None else slopes_H.view(G, -1, 1, 1) * (keys - query).float()
     sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
     if step.decode:
-        mixed_NGRV = _one_query(q_NGRK, k_BLGK, v_BLGV, seen_NL, scale, bias_GRNL, sinks_GR)
+        mixed_NGRV = _one_query(q_NGRK, k_BLGK, v_BLGV, seen_NL, scale, bias_GRNL, sinks_GR, softcap)
     else:
-        of_each = [_many_queries(q_NGRK, k_BLGK[b], v_BLGV[b], seen_NL, scale, bias_GRNL, sinks_GR) for b in range(B)]
+        of_each = [
+            _many_queries(q_NGRK, k_BLGK[b], v_BLGV[b], seen_NL, scale, bias_GRNL, sinks_GR, softcap) for b in range(B)
+        ]
         mixed_NGRV = of_own_sequence(of_each, step)
     return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
@@ -97,9 +105,10 @@ def _one_query(
     scale: float,
     bias_GRBL: Tensor | None,
     sinks_GR: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
-    scores_BLGR = (k_BLGK.float()[:, :, :, None] * q_BGRK.float()[:, None]).sum(-1) * scale
+    scores_BLGR = soft_cap((k_BLGK.float()[:, :, :, None] * q_BGRK.float()[:, None]).sum(-1) * scale, softcap)
     if bias_GRBL is not None:
         scores_BLGR = scores_BLGR + bias_GRBL.permute(2, 3, 0, 1)
     scores_BLGR = scores_BLGR.masked_fill(~seen_BL[:, :, None, None], float("-inf"))
@@ -115,13 +124,14 @@ def _many_queries(
     scale: float,
     bias_GRNL: Tensor | None,
     sinks_GR: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     import torch
 
     N, G, R, K = q_NGRK.shape
     L, V = k_LGK.shape[0], v_LGV.shape[2]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
-    scores_GRNL = torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale
+    scores_GRNL = soft_cap(torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale, softcap)
     if bias_GRNL is not None:
         scores_GRNL = scores_GRNL + bias_GRNL
     scores_GRNL = scores_GRNL.masked_fill(~seen_NL, float("-inf"))

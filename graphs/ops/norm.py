@@ -18,11 +18,15 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 @op("x[... m] weight[m] -> [... m]")
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0, round_last: bool = False) -> Tensor:
     """Root-mean-square normalisation (Zhang & Sennrich 2019): scaled in float32, rounded, then multiplied by weight.
 
-    The rounding before the product is that of transformers' LlamaRMSNorm; it shows at bfloat16.
+    The rounding before the product is that of transformers' LlamaRMSNorm; it shows at bfloat16. With `round_last` the
+    product is float32 too, and its result is rounded. `offset` is added to the weight, in float32: the product then is
+    float32 as well.
     """
     wide = x.float()
     scaled = wide * (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-    return weight * scaled.to(x.dtype)
+    if offset:
+        return (scaled * (weight.float() + offset)).to(x.dtype)
+    return (scaled * weight.float()).to(x.dtype) if round_last else weight * scaled.to(x.dtype)

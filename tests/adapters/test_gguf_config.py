@@ -162,13 +162,13 @@ def test_mixtral_is_a_llama_with_experts(tmp_path: Path) -> None:
 
 
 def test_other_architectures_say_what_they_are(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3n")
     writer.add_embedding_length(64)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
     config = open_checkpoint(str(tmp_path / "m.gguf")).config
-    assert config == {"architectures": ["gemma3 (GGUF)"], "embedding_length": 64}
+    assert config == {"architectures": ["gemma3n (GGUF)"], "embedding_length": 64}
 
 
 def test_a_missing_hyperparameter(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ OFFERED = {
     "bringup check --checkpoint wei": ["weights"],
     "bringup run ": ["tiny.bundle"],
     "bringup run wei": ["weights"],
+    "bringup inspect wei": ["weights"],
+    "bringup inspect x --format ": ["text", "json"],
     "bringup completion ": ["bash", "zsh", "fish"],
     "bringup ": list(COMMANDS),
 }

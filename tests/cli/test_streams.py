@@ -13,7 +13,7 @@ from tests.cli.conftest import SMALL
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
 
 LINES = ["models", "--help", "--version", "check --help", "completion bash", "explain BU102"]
-LINES += ["check gpt2 --checkpoint dummy", "cache ls"]
+LINES += ["check gpt2 --checkpoint dummy", "cache ls", "inspect {small}"]
 ODD = ["Traceback", "Exception ignored", "this is a bug"]
 
 
@@ -22,6 +22,8 @@ def test_a_reader_that_went_away(line: str, tmp_path: Path) -> None:
     """`cache ls` of an empty cache prints nothing to it."""
     reader, writer = os.pipe()
     os.close(reader)
+    if "{small}" in line:
+        line = line.format(small=write_checkpoint(tmp_path / "small", gpt2_shapes(**SMALL), gpt2_config(**SMALL)))
     command = [sys.executable, "-m", "bringup", *line.split()]
     env = os.environ | {"BRINGUP_COMPILE_CACHE": str(tmp_path)}
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=env)

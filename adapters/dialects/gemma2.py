@@ -1,0 +1,65 @@
+"""Gemma 2 in GGUF: norms are stored as 1 + weight.
+
+Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Gemma2Model` of llama.cpp's `convert_hf_to_gguf.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.algebra.values import shift
+from bringup.adapters.dialects.dialect import DECODER, Dialect
+from bringup.adapters.planning.adapter import Adapter, tied
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.graphs.decoder import DecoderConfig
+
+# llama.cpp's names of a layer's norms, by transformers'.
+NORMS = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def table(config: DecoderConfig) -> Adapter:
+    gguf = Adapter(f"{config.family} in GGUF", defaults=("out in", "vocab m"))
+    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
+    gguf["model.norm.weight"] = shift(S("output_norm.weight", "m"), -1)
+    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    for name, stored in NORMS.items():
+        gguf[f"model.layers.{{L}}.{name}.weight"] = shift(S(f"blk.{{L}}.{stored}.weight", "m"), -1)
+    gguf["model.layers.{L}.self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
+    gguf["model.layers.{L}.self_attn.o_proj.{p:weight|bias}"] = S("blk.{L}.attn_output.{p}")
+    gguf["model.layers.{L}.mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    return gguf
+
+
+def query_scalar(hyper: Hyperparameters, layers_of_27b: int) -> int:
+    """`query_pre_attn_scalar`, which no hyperparameter states: a head's width, but for the model of 27 billion
+    parameters, which llama.cpp knows by its number of layers (`llama-model.cpp`, `f_attention_scale`)."""
+    own = hyper.values
+    width = own["embedding_length"] // own["attention.head_count"]
+    return width if own["block_count"] == layers_of_27b else own.get("attention.key_length") or width
+
+
+def more(hyper: Hyperparameters) -> dict[str, Any]:
+    return {"query_pre_attn_scalar": query_scalar(hyper, 46), "attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
+
+
+dialect = Dialect(
+    names=("gemma2",),
+    architecture="Gemma2ForCausalLM",
+    words={
+        **DECODER,
+        "attention.sliding_window": "sliding_window",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    fixed={"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"},
+    more=more,
+    table=table,
+)

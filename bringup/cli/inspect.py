@@ -1,0 +1,36 @@
+"""`bringup inspect`: what a checkpoint holds, before there is a graph for it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from bringup.cli.parameters.options import revised
+from bringup.cli.parameters.words import CHECKPOINT, OneOf
+from bringup.diagnostics import Report
+from bringup.render.inspection import inspection_json, inspection_text
+from bringup.render.report import findings_text
+from bringup.render.terminal import Paint
+
+
+@click.command("inspect")
+@click.argument("source", type=CHECKPOINT, metavar="SRC")
+@click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
+@click.option("--format", "form", type=OneOf(["text", "json"]), default="text", help="text or json.")
+def command(source: str, revision: str | None, form: str) -> int:
+    """Print what the checkpoint SRC holds: tensors, words of its config, tokenizer.
+
+    SRC is a folder, a file, hf://ORG/NAME or pypi:PACKAGE. Tensors are grouped by their names without numbers. Words
+    are those that the family of the architecture reads, those that change no number, and the rest. Only headers are
+    read. Ends with 1 when a file of the checkpoint is wrong.
+    """
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
+    from bringup.compile.report.inspection import inspection
+
+    found = inspection(open_checkpoint(revised(None, source, revision) or source, partial=True))
+    if form == "json":
+        sys.stdout.write(inspection_json(found))
+    else:
+        sys.stdout.write(findings_text(found.findings, Paint.of(sys.stdout)) + inspection_text(found))
+    return Report(findings=found.findings).exit_code

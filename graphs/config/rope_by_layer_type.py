@@ -1,0 +1,33 @@
+"""Two ropes in one config: that of layers which see all, and that of layers with a sliding window (Gemma 3)."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.rope import RopeConfig
+
+
+def ropes_by_layer_type(
+    fields: Fields, head_dim: int, max_positions: int, *, local_theta: float, **rope: Any
+) -> tuple[RopeConfig, RopeConfig]:
+    """The rope of layers of type `full_attention`, and that of `sliding_attention`.
+
+    `rope_parameters` has a group of settings for each type. Older files have `rope_theta` and `rope_scaling` for the
+    first, and `rope_local_base_freq` for the second; what is in `rope_scaling` counts before what is in the first
+    group. `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
+    Read as `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23 does it.
+    """
+    groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope")
+    full = {**groups.group("full_attention"), **fields.group("rope_scaling")}
+    local = groups.group("sliding_attention")
+    fields.findings += groups.done()
+    words = {key: value for key, value in fields.raw.items() if key not in ("rope_parameters", "rope_scaling")}
+    whole, part = copy(fields), copy(fields)  # which share the findings, and the keys that were read
+    whole.raw, part.raw = words | {"rope_parameters": full}, words | {"rope_parameters": local}
+    of_local: dict[str, Any] = rope | {"theta": local_theta, "theta_key": "rope_local_base_freq"}
+    return (
+        RopeConfig.from_hf(whole, head_dim, max_positions, **rope),
+        RopeConfig.from_hf(part, head_dim, max_positions, **of_local),
+    )
