@@ -236,7 +236,7 @@ def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
     """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
 
     `executor` names a device of the bundle's target (`bringup targets` lists them), else BU018; None is the target's
-    default. Raises BU402 where the target is not installed. That the files are those that were compiled is not checked,
+    default. Raises BU923 where the target is not installed. That the files are those that were compiled is not checked,
     since it costs a read of all weights; `verify` does that. A bundle that is replaced meanwhile is opened again: what
     is loaded is all of one compile.
     """

@@ -54,7 +54,7 @@ def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]
 
 
 def find(name: object) -> Registered:
-    """The target of a name or an alias. Raises BU006 for an unknown one, BU403 where several packages offer it."""
+    """The target of a name or an alias. Raises BU006 for an unknown one, BU402 where several packages offer it."""
     full = ALIASES.get(name, name) if isinstance(name, str) else name
     for target in BUILT_IN:
         if target.name == full:
@@ -63,7 +63,7 @@ def find(name: object) -> Registered:
     found = [each for each in registered(failed) if each.target.name == full]
     if len(found) > 1:
         packages = " and ".join(f"`{each.package}`" for each in found)
-        raise fail("BU403", f"several packages offer the target `{full}`: {packages}", help="uninstall all but one")
+        raise fail("BU402", f"several packages offer the target `{full}`: {packages}", help="uninstall all but one")
     if found:
         return found[0]
     hint = did_you_mean(str(name), names()) or f"one of {', '.join(names())}"
@@ -76,7 +76,7 @@ def target_named(name: str) -> Target:
 
 
 def of_bundle(manifest: Mapping[str, Any]) -> Registered:
-    """The target of a bundle. Raises BU402 where it is not installed, naming the distribution that offered it."""
+    """The target of a bundle. Raises BU923 where it is not installed, naming the distribution that offered it."""
     name, package = manifest["target"], manifest.get("target_package") or ""
     full = ALIASES.get(name, name)
     failed: list[BringupError] = []
@@ -86,7 +86,7 @@ def of_bundle(manifest: Mapping[str, Any]) -> Registered:
     said = f"target `{name}` of the package `{package}`" if package else f"target `{name}`"
     raise plugins.not_found(
         failed,
-        code="BU402",
+        code="BU923",
         message=f"the bundle was compiled for the {said}, which is not installed",
         help=f"install `{package}`, or compile the model again for another target"
         if package

@@ -132,7 +132,7 @@ def _value(name: str, option: Option, value: object) -> str:
         raise _refused(name, value, "give a text or a whole number")
     if known := option.known():
         if text not in known:
-            raise _refused(name, value, did_you_mean(text, known) or f"it takes {_listed(known)}")
+            raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}".lstrip())
         return text
     if option.kind == "integer":
         try:
