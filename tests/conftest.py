@@ -11,23 +11,32 @@ ROOT = Path(__file__).parent
 # What takes longest, longest first: of several workers none is to wait at the end for one that has just begun.
 LONGEST = (
     "models/test_families.py",
+    "resources/",
+    "compile/test_lowering.py",
+    "compile/test_verify_modules.py",
+    "report/",
+    "cache/test_bundles.py",
+    "compile/test_build.py",
+    "compile/test_bisect.py",
+    "codes/test_pages.py",
+    "check/mutations/test_mutations.py",
+    "check/test_experts.py",
+    "compile/test_large_tokenizer.py",
+    "compile/test_conversation.py",
+    "compile/test_packed.py",
+    "compile/test_verify.py",
+    "cli/test_watch.py",
     "models/test_rounding.py",
     "models/test_nulls.py",
-    "check/mutations/test_mutations.py",
-    "compile/test_lowering.py",
-    "cache/test_bundles.py",
-    "compile/test_bisect.py",
-    "compile/test_build.py",
-    "compile/test_verify_modules.py",
 )
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
-TOGETHER = ("tests/resources/",)
+TOGETHER = ("tests/resources/", "tests/report/")
 
 
 class ByFile(LoadFileScheduling):
     """Tests of a file stay together, for they share what they compile; of the file of all families, those of one.
 
-    Those of a folder in TOGETHER share a process that takes seconds to start.
+    Those of a folder in TOGETHER share a process, or bundles, that take seconds to prepare.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -44,8 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {ROOT / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
+    items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
+
+
+def _place(file: str) -> int:
+    return next((number for number, name in enumerate(LONGEST) if file.startswith(name)), len(LONGEST))
 
 
 @pytest.fixture(autouse=True)

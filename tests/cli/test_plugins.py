@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
+from bringup.cli.errors import culprit
+from bringup.cli.main import cli
 
 GOOD = """'''Good models: theirs.'''
 from bringup.adapters import gpt2
@@ -45,10 +49,17 @@ def package(folder: Path, name: str, points: str, source: str | None = None) -> 
         (folder / f"{name}.py").write_text(source)
 
 
-def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bringup", *map(str, words)]
-    env = os.environ | {"PYTHONPATH": str(folder)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
+def run(folder: Path, *words: object) -> Result:
+    """The command line, where the packages in a folder are installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        culprit._plugins.cache_clear()
+        try:
+            return CliRunner().invoke(cli, [str(word) for word in words])
+        finally:
+            for path in folder.glob("*.py"):
+                sys.modules.pop(path.stem, None)
+            culprit._plugins.cache_clear()
 
 
 @pytest.fixture
@@ -64,7 +75,7 @@ def test_models_lists_the_others_and_warns(site: Path, name: str) -> None:
     source, value, said = BROKEN[name]
     package(site, "bad", f"[bringup.models]\nbad = {value}\n", source)
     done = run(site, "models")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert "GoodForCausalLM" in done.stdout
     assert "under-another-name" in done.stdout
     assert f"warning[BU026]: plugin `bad` (`{value}`)" in done.stderr
@@ -72,14 +83,14 @@ def test_models_lists_the_others_and_warns(site: Path, name: str) -> None:
     assert "the package `bad`" in done.stderr
     assert "Traceback" not in done.stderr
     asked = run(site, "check", "bad", "--checkpoint", "dummy")
-    assert (asked.returncode, asked.stdout.count("error[BU026]")) == (2, 1)
+    assert (asked.exit_code, asked.stdout.count("error[BU026]")) == (2, 1)
     assert said in asked.stdout
 
 
 def test_the_traceback_when_asked(site: Path) -> None:
     package(site, "bad", "[bringup.models]\nbad = bad:family\n", BROKEN["raises"][0])
     done = run(site, "-v", "models")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert "Traceback" in done.stderr
     assert "bad.py" in done.stderr
 
@@ -88,12 +99,12 @@ def test_a_broken_plugin_does_not_matter_to_others(site: Path, small: Path) -> N
     package(site, "bad", "[bringup.models]\nbad = bad:family\n", BROKEN["raises"][0])
     for name in ("under-another-name", "gpt2"):
         done = run(site, "check", name, "--checkpoint", small)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert (done.exit_code, done.stderr) == (0, ""), done.stdout
     config = json.loads((small / "config.json").read_text()) | {"architectures": ["GoodForCausalLM"]}
     (small / "config.json").write_text(json.dumps(config))
     done = run(site, "check", "good", "--checkpoint", small)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert run(site, "check", "--checkpoint", small).returncode == 0
+    assert (done.exit_code, done.stderr) == (0, ""), done.stdout
+    assert run(site, "check", "--checkpoint", small).exit_code == 0
 
 
 @pytest.mark.parametrize(("named", "code"), [(["nothing"], "BU002"), ([], "BU125")])
@@ -113,9 +124,9 @@ def test_a_broken_reader(site: Path, name: str) -> None:
     source, value, said = BROKEN[name]
     package(site, "bad", f"[bringup.readers]\nodd = {value}\n", source)
     done = run(site, "check", "gpt2", "--checkpoint", "odd:thing")
-    assert (done.returncode, done.stdout.count("error[BU026]")) == (2, 1)
+    assert (done.exit_code, done.stdout.count("error[BU026]")) == (2, 1)
     assert said in done.stdout
-    assert run(site, "check", "gpt2", "--checkpoint", "dummy").returncode == 0
+    assert run(site, "check", "gpt2", "--checkpoint", "dummy").exit_code == 0
 
 
 def test_a_registered_scheme_wins_over_a_file_of_that_name(site: Path, small: Path, tmp_path: Path) -> None:

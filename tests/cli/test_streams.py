@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SMALL
+from tests.cli.conftest import SMALL, Bringup
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
 
 LINES = ["models", "--help", "--version", "check --help", "completion bash", "explain BU102"]
@@ -43,17 +43,19 @@ def test_streams_that_are_closed(line: str, code: int, closed: str) -> None:
     assert done.returncode == code
 
 
-def test_folders_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_folders_that_are_not_utf_8(tmp_path: Path, bringup: Bringup) -> None:
+    """A process gets such a name as bytes; what imports torch runs in this one, with the name as Python decodes it."""
     plain = write_checkpoint(tmp_path / "plain", gpt2_shapes(**SMALL), gpt2_config(**SMALL))
     odd = tmp_path / os.fsdecode(b"b\xff")
     plain.rename(odd)
     bundle = tmp_path / os.fsdecode(b"c\xfe.bundle")
+    command = [sys.executable, "-m", "bringup", "check", "--checkpoint", os.fsencode(odd)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
     lines = (
-        ["check", "--checkpoint", odd],
         ["compile", "--checkpoint", odd, "--target", "torch", "-o", bundle],
         ["run", bundle, "--tokens", "1,2", "--max-new-tokens", "2"],
     )
     for words in lines:
-        command = [sys.executable, "-m", "bringup", *map(os.fsencode, words)]
-        done = subprocess.run(command, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
+        ended = bringup(*words)
+        assert ended.exit_code == 0, ended.output

@@ -1,6 +1,7 @@
 """Runs a page's commands: `bringup …` and `python FILE …` in this process, all other lines in a shell.
 
-A line of a shell's own syntax (a variable, a redirection, `&&`) starts processes, so a few pages test these too.
+A page that compiles, a line of a shell's own syntax (a variable, a redirection, `&&`), and a file that starts processes
+or changes bringup itself run in processes, as users run them.
 """
 
 from __future__ import annotations
@@ -23,17 +24,21 @@ import pytest
 from bringup.cli.main import cli
 
 SECONDS = 120
+_ALONE = re.compile(r"\bsubprocess\b|\bbringup\.(cli|compile)\b")
 _SHELL = re.compile(r"[|&;<>()$`*?~{}\\]|^\w+=")
 
 
-def run(line: str, folder: Path) -> tuple[int, str]:
-    """The exit code of a command, and what it prints; `bringup` and `python` are those of the tests."""
+def run(line: str, folder: Path, *, here: bool) -> tuple[int, str]:
+    """The exit code of a command, and what it prints; `bringup` and `python` are those of the tests.
+
+    `here`: in this process, where that is possible.
+    """
     places = {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(folder / ".cache")}
     places |= {"PYTHONDONTWRITEBYTECODE": "1"}
-    program, *words = shlex.split(line) if not _SHELL.search(line) else [""]
+    program, *words = shlex.split(line) if here and not _SHELL.search(line) else [""]
     if program == "bringup":
         return _here(folder, places, lambda: cli.main(words))
-    if program == "python" and "subprocess" not in (folder / words[0]).read_text("utf-8"):
+    if program == "python" and not _ALONE.search((folder / words[0]).read_text("utf-8")):
         return _here(folder, places, lambda: _script(words))
     return _shell(line, folder, places)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.watch import check, watched
+from tests.hostile.watch import called, watched
 
 # What stands in the file → the code, and the line that is pointed at.
 FILES = {
@@ -28,7 +28,7 @@ def test_one_error(tmp_path: Path, name: str) -> None:
     code, line, text = FILES[name]
     file = tmp_path / "mine.py"
     file.write_text(text, "utf-8", errors="surrogateescape")
-    seen = check("gpt2", "--checkpoint", "dummy", "--adapter", file)
+    seen = called("check", "gpt2", "--checkpoint", "dummy", "--adapter", file)
     (finding,) = seen.findings
     assert seen.code in (1, 2)
     assert finding["code"] == code

@@ -33,7 +33,7 @@ class Scene:
         self.out, self.cache = folder / "o" / "b", folder / "cache"
 
     @property
-    def kept(self) -> Path:
+    def entries_folder(self) -> Path:
         return self.cache / "bringup" / "compile"
 
     def compile(self, number: int, **options: object) -> Ended:
@@ -53,10 +53,10 @@ class Scene:
         return ended
 
     def entries_are_whole(self, orphans: int) -> None:
-        store = Store(self.kept)
-        assert len(list(self.kept.glob("*/.*"))) == orphans
+        store = Store(self.entries_folder)
+        assert len(list(self.entries_folder.glob("*/.*"))) == orphans
         found = list(store.entries())
-        assert len(found) == len(list(self.kept.glob("*/[!.]*")))
+        assert len(found) == len(list(self.entries_folder.glob("*/[!.]*")))
         assert all(store.get(entry.kind, entry.inputs) is not None for entry in found)
 
 
@@ -113,7 +113,7 @@ def prepare(nursery, checkpoints, tmp_path, whole) -> Prepare:
         scene.out.parent.mkdir()
         if point.earlier:
             shutil.copytree(source / OLD, scene.out)
-        store = Store(scene.kept)
+        store = Store(scene.entries_folder)
         store.remove([entry for entry in store.entries() if entry.what.startswith(point.lacks)])
         return scene
 
