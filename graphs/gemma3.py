@@ -1,6 +1,6 @@
-"""Gemma 3: Gemma 2 with query and key norms, and a rope of its own in layers with a sliding window.
+"""Gemma 3's text models: Gemma 2 with query and key norms, and a rope of its own in layers with a window.
 
-Gemma Team 2025, section 2: the text models. N tokens of the step · m hidden.
+Gemma Team 2025, section 2.
 """
 
 from __future__ import annotations
