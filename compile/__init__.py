@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bringup.compile.parity.reference import record as record
     from bringup.compile.pipeline import build as build
     from bringup.compile.report.explain import explain as explain
+    from bringup.compile.runtime.batch import Batch as Batch
+    from bringup.compile.runtime.batch import load_batch as load_batch
+    from bringup.compile.runtime.request import Event as Event
+    from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import Session as Session
     from bringup.compile.runtime.session import load as load
 else:
@@ -30,6 +34,8 @@ else:
         "parity.reference": "record",
         "pipeline": "build",
         "report.explain": "explain",
+        "runtime.batch": "Batch load_batch",
+        "runtime.request": "Event Request",
         "runtime.session": "Session load",
     }
     __all__ = public_names(_HOMES)
