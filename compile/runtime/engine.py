@@ -54,8 +54,8 @@ class Results(NamedTuple):
 class Engine:
     """The sequences of one executor.
 
-    A step that fails leaves the caches undefined: `reset`, and begin every sequence anew. `share_blocks`: sequences that
-    begin alike use the same blocks, where the program's states allow it; they are then rewound by whole blocks only.
+    A step that fails leaves the caches undefined: `reset`, and begin every sequence anew. `share_blocks`: sequences
+    that begin alike use the same blocks, where the states allow it; they are then rewound by whole blocks only.
     """
 
     def __init__(

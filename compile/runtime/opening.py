@@ -1,4 +1,4 @@
-"""A bundle's files, opened for running: its program on an executor, with its weights mapped. No torch unless it is one's target."""
+"""A bundle that is opened for running. Imports no torch unless the bundle's target is torch."""
 
 from __future__ import annotations
 

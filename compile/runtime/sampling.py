@@ -26,7 +26,9 @@ def check_logits(logits: np.ndarray, of: str = "") -> None:
     largest = logits.max()
     if not np.isfinite(largest):
         said = "NaN" if np.isnan(largest) else "infinity"
-        raise fail("BU607", f"the program gave {said} for logits{of}", help="`bringup verify` finds the module it is from")
+        raise fail(
+            "BU607", f"the program gave {said} for logits{of}", help="`bringup verify` finds the module it is from"
+        )
 
 
 def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.random.Generator) -> int:

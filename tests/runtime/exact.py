@@ -115,7 +115,9 @@ def depends_on(total: int, recompute: Sequence[int], varies: int | None) -> int:
     return sum(total > length for length in recompute) + (max(total - varies, 0) if varies else 0)
 
 
-def expected(request: Request, *, context: int = 256, recompute: Sequence[int] = (), varies: int | None = None) -> list[int]:
+def expected(
+    request: Request, *, context: int = 256, recompute: Sequence[int] = (), varies: int | None = None
+) -> list[int]:
     """The tokens of a request alone, by the definition of each part: no cache, no steps."""
     prompt = list(map(int, request.tokens))
     tokens, new = list(prompt), []

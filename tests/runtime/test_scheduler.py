@@ -111,7 +111,13 @@ def test_equal_beginnings_are_computed_once() -> None:
 def test_blocks_are_found_after_their_request_is_over_until_they_are_used_again() -> None:
     made = batch(1, blocks=4)
     long = Request(SYSTEM, max_new_tokens=2)
-    for shared, request in ((0, long), (128, long), (256, long), (256, Request([3] * 250, max_new_tokens=2)), (256, long)):
+    for shared, request in (
+        (0, long),
+        (128, long),
+        (256, long),
+        (256, Request([3] * 250, max_new_tokens=2)),
+        (256, long),
+    ):
         made.add(request)
         assert list(finish(made).values()) == [expected(request)]
         assert made.shared_tokens == shared
