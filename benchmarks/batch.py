@@ -63,7 +63,8 @@ def work(way: str, bundle: str, count: int) -> None:
 
 
 def turn(worker: subprocess.Popen[str]) -> tuple[float, list[list[int]]]:
-    assert worker.stdin and worker.stdout
+    assert worker.stdin
+    assert worker.stdout
     start = time.perf_counter()
     worker.stdin.write("go\n")
     worker.stdin.flush()
@@ -101,9 +102,8 @@ def main() -> None:
     equal = sum(one == other for one, other in zip(tokens["single"], tokens["batch"], strict=True))
     ratios = [batch / single for single, batch in zip(speeds["single"], speeds["batch"], strict=True)]
     for way in WAYS:
-        print(
-            f"{way:>6}: {statistics.median(speeds[way]):6.1f} tokens/s [{min(speeds[way]):.1f} - {max(speeds[way]):.1f}]"
-        )
+        least, most = min(speeds[way]), max(speeds[way])
+        print(f"{way:>6}: {statistics.median(speeds[way]):6.1f} tokens/s [{least:.1f} - {most:.1f}]")
     print(f"batch is {statistics.median(ratios):.2f}x [{min(ratios):.2f} - {max(ratios):.2f}], {given.rounds} rounds")
     print(f"{equal} of {len(TEXTS)} requests have the same tokens, {sum(map(len, tokens['batch']))} in all")
 

@@ -29,7 +29,12 @@ FORM: Mapping[str, tuple[type, ...]] = {
     "temperature": NUMBER,
     "top_p": NUMBER,
 }
-WORDS = {(list,): "a list of token ids", (str,): "a text", (int,): "a whole number", NUMBER: "a number"}
+WORDS: Mapping[tuple[type, ...], str] = {
+    (list,): "a list of token ids",
+    (str,): "a text",
+    (int,): "a whole number",
+    NUMBER: "a number",
+}
 
 
 def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: StageLines) -> None:

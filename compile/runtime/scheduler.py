@@ -100,7 +100,7 @@ class Scheduler:
         return []
 
     def _admit(self) -> None:
-        """Begins requests, oldest first, as long as there are rows, and blocks for the tokens of all that have begun."""
+        """Begins requests, oldest first, while there are rows, and blocks for the tokens of all that have begun."""
         while self.waiting and (cached := self.engine.open()):
             job = self.waiting[0]
             shared = self._share(job, cached)

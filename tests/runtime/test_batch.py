@@ -79,7 +79,7 @@ def test_a_prefix_is_computed_once(bundle: Path) -> None:
 
 
 def test_blocks_that_run_out(bundle: Path) -> None:
-    asked = requests(5, SHARED[:50])
+    asked = [bringup.Request(SHARED[at : at + 60], max_new_tokens=20, temperature=1.0, seed=at) for at in range(5)]
     batch = bringup.load_batch(bundle)
     batch._engine.pool = BlockPool(4)
     assert finish(batch, asked, 1) == alone(bundle, asked)

@@ -226,7 +226,7 @@ def test_logits_that_are_no_numbers_name_their_request(monkeypatch: pytest.Monke
         return results
 
     monkeypatch.setattr(made._engine.executor, "step", broken)
-    with pytest.raises(BringupError, match="BU607.*NaN for logits of request 1"):
+    with pytest.raises(BringupError, match=r"BU607.*NaN for logits of request 1"):
         made.step()
     monkeypatch.undo()
     assert made.remove(1)
