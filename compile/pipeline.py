@@ -42,6 +42,7 @@ def build(
     buckets: Sequence[int] = BUCKETS,
     all_logits: bool = False,
     aux_hidden: Sequence[int] = (),
+    max_batch_size: int = 1,
     force: bool = False,
     emit: str = "bundle",
     dump_dir: str | Path | None = None,
@@ -55,9 +56,9 @@ def build(
     are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
     only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
     (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
-    `hidden_states[i]`. `dump_dir` receives each phase as text. What `cache`, by default the user's, has of it is not
-    made again; a bundle at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written
-    stays behind.
+    `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step; the caches hold as many.
+    `dump_dir` receives each phase as text. What `cache`, by default the user's, has of it is not made again; a bundle
+    at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written stays behind.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)
@@ -67,7 +68,9 @@ def build(
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
     dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
     context = context_of(as_job(job), max_seq_len)
-    layout = layout_of(job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden)
+    layout = layout_of(
+        job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden, max_batch_size=max_batch_size
+    )
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()

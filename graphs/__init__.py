@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from bringup.graphs.config.rope import RopeConfig as RopeConfig
     from bringup.graphs.core.axes import Axis as Axis
     from bringup.graphs.core.graph import Graph as Graph
-    from bringup.graphs.core.graph import Step as Step
     from bringup.graphs.core.module import Const as Const
     from bringup.graphs.core.module import Module as Module
     from bringup.graphs.core.module import Param as Param
     from bringup.graphs.core.module import State as State
     from bringup.graphs.core.signature import Declared as Declared
     from bringup.graphs.core.signature import Signature as Signature
+    from bringup.graphs.core.step import Step as Step
     from bringup.graphs.core.to_torch import to_torch as to_torch
     from bringup.graphs.decoder import CausalLM as CausalLM
     from bringup.graphs.decoder import Decoder as Decoder
@@ -65,9 +65,10 @@ else:
         "config.moe": "RoutingConfig",
         "config.rope": "RopeConfig",
         "core.axes": "Axis",
-        "core.graph": "Graph Step",
+        "core.graph": "Graph",
         "core.module": "Const Module Param State",
         "core.signature": "Declared Signature",
+        "core.step": "Step",
         "core.to_torch": "to_torch",
         "decoder": (
             "CausalLM Decoder DecoderConfig PreNormLayer context_length read_common sliding_window window_of_layers"

@@ -25,7 +25,8 @@ def entry(name: str, tokens: int) -> dict[str, Any]:
     hidden = {"name": "hidden", "shape": [tokens, 4], "dtype": "float32"}
     outputs = {"logits": len(calls), "hidden.1": 2}
     return {
-        "name": name, "num_tokens": tokens, "num_sequences": 1, "calls": calls, "outputs": outputs, "inputs": [hidden],
+        "name": name, "num_tokens": tokens, "num_sequences": 1, "decode": tokens == 1, "contiguous": True,
+        "calls": calls, "outputs": outputs, "inputs": [hidden],
     }  # fmt: skip
 
 
@@ -35,7 +36,8 @@ def manifest() -> dict[str, Any]:
     tensors = [{"name": f"h.{layer}.w", "shape": [4, 4], "dtype": "bfloat16"} for layer in range(2)]
     interface = {
         "functions": [{"name": name, "weights": ["w"], "states": ["k"]} for name in names],
-        "entries": entries, "weights": tensors, "states": tensors, "max_blocks": 4, "all_logits": False,
+        "entries": entries, "weights": tensors, "states": [tensor | {"kind": "paged"} for tensor in tensors],
+        "max_blocks": 4, "all_logits": False, "block_size": 64, "num_blocks": 5, "num_rows": 2, "rewindable": None,
     }  # fmt: skip
     return {
         "schema": SCHEMA, "target": "cpu", "asked_model": None, "model": "gpt2", "adapter": None, "allow": {},

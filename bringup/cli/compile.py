@@ -24,6 +24,9 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="cpu, torch, iree-cpu, ….")
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
+@click.option(
+    "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
+)
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
 @click.option(
     "--aux-hidden",
@@ -39,8 +42,8 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
-    target: str, max_seq_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
-    dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
+    target: str, max_seq_len: int | None, max_batch_size: int, aux_hidden: tuple[int, ...], out: Path | None,
+    force: bool, emit: str, dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
     job = open_named(named)
@@ -54,14 +57,14 @@ def command(
         elif dry_run:
             from bringup.compile.estimate.sizes import dry_run as sizes
 
-            print(table(sizes(job, target, max_seq_len).rows))
+            print(table(sizes(job, target, max_seq_len, max_batch_size).rows))
         else:
             from bringup.compile.pipeline import build
 
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
-                job, target=target, out=out, max_seq_len=max_seq_len, aux_hidden=aux_hidden, force=force, emit=emit,
-                dump_dir=dump_dir, progress=told.progress,
+                job, target=target, out=out, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
+                aux_hidden=aux_hidden, force=force, emit=emit, dump_dir=dump_dir, progress=told.progress,
             )  # fmt: skip
             told.result, told.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -56,7 +56,7 @@ def separated(program: Program, entry: Entry) -> Program:
     """The entry with every call on its own: the values it took are states; the results of all are collected."""
     blocks = program.interface.max_blocks
     functions: dict[str, tuple[Function, ExportedProgram]] = {}
-    states = {spec.name: spec for spec in program.interface.states}
+    states: dict[str, TensorSpec] = {spec.name: spec for spec in program.interface.states}
     results: list[TensorSpec] = []
     step: list[TensorSpec] = []
     for call in entry.calls:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
-from bringup.graphs.core.graph import Step
+from bringup.compile.program.program import Call, Entry, Function, Program, StateSpec, TensorSpec, bound
+from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +55,7 @@ def traced(
         {n: None for n in weights},
         {n: None for n in states},
         (None,) * len(values),
-        tuple(blocks if name == "block_table" else None for name in Step._fields),
+        tuple(blocks if name == "block_table" else None for name in FIELDS),
     )
     with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), traceback.preserve_node_meta():
         args = (
@@ -94,9 +95,9 @@ class Signature:
         first, second = len(function.weights), len(function.weights) + len(function.states)
         self.weights = dict(zip(function.weights, specs[:first], strict=True))
         self.states = dict(zip(function.states, specs[first:second], strict=True))
-        third = len(specs) - len(Step._fields)
+        third = len(specs) - len(FIELDS)
         self.values, self.step = specs[second:third], specs[third:]
-        at = Step._fields.index("block_table")
+        at = FIELDS.index("block_table")
         blocks = self.step[at]
         self.step[at] = TensorSpec(name=blocks.name, shape=(blocks.shape[0], min(2, max_blocks)), dtype="int64")
 
@@ -131,15 +132,17 @@ def program_of(
         name=entry.name,
         num_tokens=entry.num_tokens,
         num_sequences=entry.num_sequences,
+        decode=entry.decode,
+        contiguous=entry.contiguous,
         calls=tuple(calls),
         outputs={"logits": -1},
     )
-    interface = Interface(
+    interface = replace(
+        whole,
         functions=tuple(function for function, _ in functions.values()),
         entries=(made,),
         weights=tuple(spec for spec in whole.weights if spec.name in used),
-        states=tuple(states),
-        max_blocks=whole.max_blocks,
+        states=tuple(StateSpec(name=spec.name, shape=spec.shape, dtype=spec.dtype) for spec in states),
         all_logits=True,
     )
     return Program(interface=interface, exported={name: exported for name, (_, exported) in functions.items()})

@@ -14,17 +14,20 @@ from torch import Tensor
 from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
-from bringup.compile.program.step_inputs import slots_for
 from bringup.compile.targets.torch_executor import to_tensor
-from bringup.graphs.core.graph import Step
+from bringup.graphs.core.step import FIELDS, CacheSizes, Step
 from bringup.graphs.core.to_torch import to_torch
 
 
 class Eager:
-    """The job's graph with its weights and zeroed states; takes the steps of a session one after the other."""
+    """The job's graph with its weights and zeroed states; takes the steps of a session one after the other.
 
-    def __init__(self, job: Job, context: int) -> None:
-        self.module: Any = to_torch(job.graph, job.graph.dtype, positions=context, slots=slots_for(context))
+    Its caches are those of a program for so many sequences of `context` tokens.
+    """
+
+    def __init__(self, job: Job, context: int, sequences: int = 1) -> None:
+        sizes = CacheSizes(context=context, sequences=sequences, chunk=context)
+        self.module: Any = to_torch(job.graph, job.graph.dtype, sizes)
         self.inputs, self.dtype = tuple(job.graph.inputs), getattr(torch, job.graph.dtype)
         for name, array in materialise(job.plan, job.checkpoint).items():
             owner, _, leaf = name.rpartition(".")
@@ -38,7 +41,8 @@ class Eager:
 
     def __call__(self, step: Mapping[str, np.ndarray]) -> Tensor:
         """Logits of every row of a step, which holds what the model takes beside tokens as well."""
-        fields = Step(*(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields))
+        tensors = [torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS]
+        fields = Step(*tensors, decode=len(step["tokens"]) == len(step["totals"]))
         inputs = [to_tensor(np.ascontiguousarray(step[name])).to(self.dtype) for name in self.inputs]
         with torch.no_grad():
             x, *shared = self.module.prologue(fields, *inputs)

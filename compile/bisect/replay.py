@@ -16,8 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from bringup.compile.program.program import Call, Entry, Program, bound
 from bringup.compile.targets.torch_executor import to_numpy, to_tensor
-from bringup.graphs.core.graph import Step
-from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.core.step import BLOCK, FIELDS
 
 
 class Nodes(fx.Interpreter):
@@ -76,7 +75,7 @@ def run_calls(
     states: Mapping[str, np.ndarray],
 ) -> list[CallRun]:
     """Every call of an entry, each on what the calls before it gave."""
-    fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
+    fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS)
     run = {name: exported.module() for name, exported in program.exported.items()}
     values = [to_tensor(np.ascontiguousarray(step[spec.name])) for spec in entry.inputs]
     done: list[CallRun] = []

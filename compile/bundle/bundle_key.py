@@ -72,7 +72,7 @@ def _rest(job: Job, layout: Layout, target: str) -> Inputs | None:
         "target": target,
         "dtype": job.graph.dtype,
         "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
-        f"hidden states {list(layout.aux_hidden)}",
+        f"hidden states {list(layout.aux_hidden)}, {layout.max_batch_size} sequences",
         "config": digest(repr(sorted(job.config.items()))),
         "asked": repr((job.model, job.adapter_file, sorted(job.allow.items()))),
         "provenance": repr(sorted(job.checkpoint.provenance.items())),

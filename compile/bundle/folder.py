@@ -23,7 +23,7 @@ from bringup.system.lock import beside, locked
 from bringup.system.os_errors import refusals, unwritable
 from bringup.system.signals import undisturbed
 
-SCHEMA = 3
+SCHEMA = 4
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"

@@ -10,18 +10,24 @@ from typing import Any, cast
 
 from bringup.adapters.checkpoints.bounded_json import MAX_DEPTH, read_json
 from bringup.adapters.checkpoints.files import opened
+from bringup.compile.program.program import EntryPoint
 from bringup.diagnostics import fail
+from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
 
 MOST = 1 << 31  # of tokens, blocks and sizes
+KINDS = ("paged", "sequence")  # of states
 
 # A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
 TENSOR = {"name": str, "shape": [int], "dtype": str}
+STATE = TENSOR | {"kind": str}
 CALL = {"function": str, "prefix": str, "inputs": [int]}
 ENTRY = {
     "name": str,
     "num_tokens": int,
     "num_sequences": int,
+    "decode": bool,
+    "contiguous": bool,
     "calls": [CALL],
     "outputs": {"*": int},
     "inputs": [TENSOR],
@@ -46,9 +52,13 @@ FORM: dict[str, Any] = {
         "functions": [{"name": str, "weights": [str], "states": [str]}],
         "entries": [ENTRY],
         "weights": [TENSOR],
-        "states": [TENSOR],
+        "states": [STATE],
         "max_blocks": int,
         "all_logits": bool,
+        "block_size": int,
+        "num_blocks": int,
+        "num_rows": int,
+        "rewindable": (int, None),
     },
 }
 WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", None: "null"}
@@ -101,8 +111,10 @@ def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:
 def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     """What has its form and can still not be used."""
     interface = manifest["interface"]
-    counts = {key: manifest[key] for key in ("max_seq_len", "vocab_size")} | {"max_blocks": interface["max_blocks"]}
-    counts |= {f"num_tokens of {entry['name']}": entry["num_tokens"] for entry in interface["entries"]}
+    counts = {key: manifest[key] for key in ("max_seq_len", "vocab_size")}
+    counts |= {key: interface[key] for key in ("max_blocks", "block_size", "num_blocks", "num_rows")}
+    for size in ("num_tokens", "num_sequences"):
+        counts |= {f"{size} of {entry['name']}": entry[size] for entry in interface["entries"]}
     yield from (f"`{key}` is {count}" for key, count in counts.items() if not 1 <= count < MOST)
     for name in manifest["files"]:
         if not _inside(name):
@@ -122,10 +134,27 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
             yield f"`{entry['name']}` does not give logits"
-    sizes = {entry["name"]: entry["num_tokens"] for entry in interface["entries"]}
-    prefills = [name for name, size in sizes.items() if size > 1 and name == f"prefill_{size}"]
-    if sizes.get("decode") != 1 or len(prefills) != len(interface["entries"]) - 1 or not prefills:
-        yield "the entry points are not `decode` and one `prefill_N` for each length N"
+    yield from _wrong_entries(interface)
+
+
+def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the entries are those of a layout, and the states hold what they take in."""
+    sizes = ("num_tokens", "num_sequences", "decode", "contiguous")
+    points = {entry["name"]: EntryPoint(**{key: entry[key] for key in sizes}) for entry in interface["entries"]}
+    single = [point for point in points.values() if point.num_sequences == 1]
+    named = all(name == point.point_name for name, point in points.items())
+    if not named or len(points) != len(interface["entries"]) or {point.decode for point in single} != {False, True}:
+        yield "the entry points are not `decode` and one `prefill_N` for each length N, alike for several sequences"
+    if any(point.decode and point.num_tokens != point.num_sequences for point in points.values()):
+        yield "an entry that decodes has not one token for each sequence"
+    sequences, blocks = interface["num_rows"] - 1, interface["num_blocks"] - 1
+    if any(point.num_sequences > sequences for point in points.values()) or blocks < interface["max_blocks"]:
+        yield "the states have no room for the sequences of the entry points"
+    if interface["block_size"] != BLOCK:
+        yield f"`block_size` is {interface['block_size']}, and cache blocks have {BLOCK} rows"
+    for state in interface["states"]:
+        if state["kind"] not in KINDS:
+            yield f"the state `{state['name']}` is neither of {', '.join(KINDS)}"
 
 
 def _inside(name: str) -> bool:

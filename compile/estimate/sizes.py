@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bringup.arguments import whole
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.memory import CompileMemory, compile_memory
 from bringup.compile.job import Job
@@ -24,13 +25,19 @@ class Sizes:
     weights: int
     tables: int
     context: int
+    max_batch_size: int
     cache_per_token: int
     packed: int
     compiling: CompileMemory
 
     @property
     def cache(self) -> int:
-        return self.cache_per_token * self.context
+        return self.cache_per_token * self.context * self.max_batch_size
+
+    @property
+    def _tokens(self) -> str:
+        each = f"{self.context:,} tokens"
+        return each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -40,7 +47,7 @@ class Sizes:
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables beside them"),
-            ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self.context:,} tokens"),
+            ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self._tokens}"),
             (
                 "compile memory",
                 f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
@@ -53,7 +60,7 @@ class Sizes:
         ]
 
 
-def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
+def dry_run(job: Job, target: str, max_seq_len: int | None, max_batch_size: int = 1) -> Sizes:
     """The sizes of a compile. Raises what `build` would raise before exporting."""
     check(job).raise_if_errors()
     context, lowering = context_of(job, max_seq_len), resolve(target)
@@ -69,6 +76,7 @@ def dry_run(job: Job, target: str, max_seq_len: int | None) -> Sizes:
         weights=sum(sizes),
         tables=sum(tables),
         context=context,
+        max_batch_size=whole("max_batch_size", max_batch_size, least=1),
         cache_per_token=job.graph.state_bytes(),
         packed=matrices if lowering == "iree-cpu" else 0,  # IREE tiles each matrix once, when it loads
         compiling=compile_memory(job, lowering),

@@ -62,7 +62,7 @@ def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int])
     """Runs of at most `cap` tokens that touch each prefill entry with some padding, a prompt in chunks, decode past
     the end of a cache block, and tokens further apart than each of `spans` (windows), as far as `cap` allows.
     """
-    sizes = sorted(entry.num_tokens for entry in interface.entries if entry.num_tokens > 1)
+    sizes = interface.prefill_sizes()
     runs: list[Run] = []
     longer = [(size, before, size - PADDING) for size, before in zip(sizes, [0, *sizes], strict=False)]
     longer.append((cap, sizes[-1], sizes[-1] + PADDING + 2))
@@ -133,11 +133,13 @@ def not_covered(
 ) -> Iterator[Diagnostic]:
     """BU709: what no step of a verification has touched; `advice` says how to have so many tokens verified."""
     entries = {feed.entry for feed in feeds}
-    sizes = [entry.num_tokens for entry in interface.entries if entry.num_tokens > 1]
+    sizes = interface.prefill_sizes()
     longest = max(feed.end for feed in feeds)
     for entry in interface.entries:
-        if entry.name not in entries:
-            needed = _least(entry.num_tokens, sizes) if entry.num_tokens > 1 else longest + 1
+        if entry.num_sequences > 1:
+            yield _note(f"`{entry.name}` was not run", "a verification runs one sequence at a time")
+        elif entry.name not in entries:
+            needed = longest + 1 if entry.decode else _least(entry.num_tokens, sizes)
             yield _note(f"`{entry.name}` was not run", advice(needed))
     for span in spans:
         if longest <= span:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from bringup.compile.program.export_options import Layout, Value
-from bringup.compile.program.program import Call, Entry, Function, Interface, TensorSpec
-from bringup.compile.program.step_inputs import slots_for
+from bringup.compile.program.program import Call, Entry, EntryPoint, Function, Interface, StateSpec, TensorSpec
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Param, State
+from bringup.graphs.core.step import BLOCK
 from bringup.spec import Shape
 
 # The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of.
 Part = Literal["prologue", "layer", "final", "last_rows", "all_rows"]
+Tensors = tuple[Sequence[TensorSpec], Sequence[StateSpec]]  # weights, tables among them, and states
 Code = TypeVar("Code")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One function to trace: a part of the model over `num_tokens` tokens of one sequence.
+    """One function to trace: a part of the model, for the steps of an entry point.
 
     `path` is where its module hangs ("" for the graph itself), `values` what it is called with beside the step.
     """
@@ -28,7 +29,7 @@ class Stage:
     name: str
     part: Part
     path: str
-    num_tokens: int
+    point: EntryPoint
     values: tuple[Value, ...] = ()
 
 
@@ -48,14 +49,15 @@ class Traced(Generic[Code]):
 Trace = Callable[[Stage], Traced[Code]]
 
 
-def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) -> tuple[Entry, list[Traced[Code]]]:
+def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[Entry, list[Traced[Code]]]:
     """One entry point: its stages traced once per kind of layer, and the calls that run them one after the other."""
+    name, num_tokens = point.point_name, point.num_tokens
     made: dict[str, Traced[Code]] = {}
     calls: list[Call] = []
 
     def call(function: str, part: Part, path: str, values: Sequence[Value], inputs: Sequence[int]) -> None:
         if function not in made:
-            stage = Stage(name=function, part=part, path=path, num_tokens=num_tokens, values=tuple(values))
+            stage = Stage(name=function, part=part, path=path, point=point, values=tuple(values))
             made[function] = trace(stage)
         calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(inputs)))
 
@@ -67,7 +69,7 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
     for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
         call(f"{name}.layer{kind}", "layer", path, values, (x[-1], *shared))
         x.append(first + len(values) + index)
-    rows: Part = "last_rows" if num_tokens > 1 and not layout.all_logits else "all_rows"
+    rows: Part = "last_rows" if not point.decode and not layout.all_logits else "all_rows"
     call(f"{name}.epilogue", rows, "", values[:1], (x[-1],))
     outputs = {"logits": x[-1] + 1}
     if len(layout.layers) in layout.aux_hidden:
@@ -77,7 +79,9 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
     entry = Entry(
         name=name,
         num_tokens=num_tokens,
-        num_sequences=1,
+        num_sequences=point.num_sequences,
+        decode=point.decode,
+        contiguous=point.contiguous,
         calls=tuple(calls),
         outputs=outputs,
         inputs=tuple(TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in inputs.items()),
@@ -85,9 +89,7 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
     return entry, list(made.values())
 
 
-def interface_of(
-    layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code]]]], tensors: tuple[Sequence[TensorSpec], ...]
-) -> Interface:
+def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code]]]], tensors: Tensors) -> Interface:
     """All entries together; `tensors` are the weights and the states."""
     parts = list(entries)
     weights, states = tensors
@@ -98,16 +100,22 @@ def interface_of(
         states=tuple(states),
         max_blocks=layout.max_blocks,
         all_logits=layout.all_logits,
+        block_size=BLOCK,
+        num_blocks=layout.sizes.blocks,
+        num_rows=layout.sizes.rows,
     )
 
 
-def tensors_of(graph: Graph, context: int) -> tuple[list[TensorSpec], list[TensorSpec]]:
+def tensors_of(graph: Graph, layout: Layout) -> Tensors:
     """What a graph's program binds by name: its weights, tables among them, and its states."""
 
     def spec(name: str, shape: Shape, dtype: str | None) -> TensorSpec:
         return TensorSpec(name=name, shape=shape, dtype=dtype or graph.dtype)
 
     weights = [spec(name, *leaf.stored(graph.dtype)) for name, leaf in graph.leaves(Param)]
-    weights += [spec(name, leaf.table(context).shape, leaf.declared_dtype) for name, leaf in graph.leaves(Const)]
-    states = [spec(name, leaf.sized(slots_for(context)), leaf.declared_dtype) for name, leaf in graph.leaves(State)]
+    weights += [spec(name, leaf.table(layout.context).shape, leaf.declared_dtype) for name, leaf in graph.leaves(Const)]
+    states = [
+        StateSpec(name=name, shape=leaf.sized(layout.sizes), dtype=leaf.declared_dtype or graph.dtype, kind=leaf.kind)
+        for name, leaf in graph.leaves(State)
+    ]
     return weights, states

@@ -8,14 +8,13 @@ from typing import Any
 
 from bringup.arguments import whole, whole_numbers
 from bringup.compile.job import Job
+from bringup.compile.program.program import EntryPoint
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Param
-from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.core.step import CacheSizes
 from bringup.grouping import grouped
 from bringup.spec import Shape
-
-DECODE = "decode"
 
 # What safetensors, torch and IREE all hold. Float8 scales without a sign (e8m0) and unsigned words are not among them.
 STORABLE = frozenset(
@@ -31,9 +30,10 @@ Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
 class Layout:
     """What a program is made for: the paths of its layers, which of them are alike, and the lengths compiled.
 
-    `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens. `all_logits`
-    gives the logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well,
-    all rows: i is what layer i takes; the number of layers is what the head takes.
+    `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens,
+    `max_batch_size` the largest number of sequences that a step takes in and the caches hold. `all_logits` gives the
+    logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
+    is what layer i takes; the number of layers is what the head takes.
     """
 
     layers: Sequence[str]
@@ -43,6 +43,7 @@ class Layout:
     all_logits: bool = False
     aux_hidden: Sequence[int] = ()
     inputs: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    max_batch_size: int = 1
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
@@ -52,13 +53,28 @@ class Layout:
         return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, inputs=inputs, **settings)
 
     @property
-    def entries(self) -> list[tuple[str, int]]:
-        """Name and tokens of each entry point: prefill of every bucket's length, and decode."""
-        return [*((f"prefill_{size}", size) for size in self.buckets), (DECODE, 1)]
+    def entries(self) -> list[EntryPoint]:
+        """Prefill of every bucket's length, for one sequence and for all; decode of 1, 2, 4, … sequences up to all.
+
+        A program for one sequence reads its cache blocks in order, and gathers nothing.
+        """
+        most, contiguous = self.max_batch_size, self.max_batch_size == 1
+        prefill = [(size, count) for count in sorted({1, most}) for size in self.buckets]
+        decode = [*(1 << power for power in range((most - 1).bit_length())), most]
+        points = [(size, count, False) for size, count in prefill] + [(count, count, True) for count in decode]
+        return [
+            EntryPoint(num_tokens=tokens, num_sequences=count, decode=one_each, contiguous=contiguous)
+            for tokens, count, one_each in points
+        ]
+
+    @property
+    def sizes(self) -> CacheSizes:
+        """What the states hold."""
+        return CacheSizes(context=self.context, sequences=self.max_batch_size, chunk=max(self.buckets))
 
     @property
     def max_blocks(self) -> int:
-        return -(-self.context // BLOCK)
+        return self.sizes.blocks_each
 
 
 def _refuse_storage(graph: Graph) -> None:
@@ -88,21 +104,25 @@ def layout_of(
     *,
     all_logits: bool = False,
     aux_hidden: Sequence[int] = (),
+    max_batch_size: int = 1,
 ) -> Layout:
     """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
 
     Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none,
-    BU028 for hidden states that it does not have.
+    BU028 for hidden states that it does not have, BU024 for a `max_batch_size` that is no positive integer.
     """
+    max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
-    whole = min((size for size in buckets if size >= context), default=max(buckets))
-    useful = [size for size in sorted(buckets) if size <= whole]
+    longest = min((size for size in buckets if size >= context), default=max(buckets))
+    useful = [size for size in sorted(buckets) if size <= longest]
     layers = len(graph.layers)
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
         raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
-    return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits, aux_hidden=sorted(set(aux_hidden)))
+    hidden = sorted(set(aux_hidden))
+    settings = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
+    return Layout.of(graph, buckets=useful, context=context, **settings)
 
 
 def context_of(job: Job, asked: int | None) -> int:

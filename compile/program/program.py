@@ -21,6 +21,13 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec(TensorSpec):
+    """A state. `kind`: "paged" has a row for each slot of the cache blocks, "sequence" a row for each sequence."""
+
+    kind: str = "paged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """One traced stage, shared by all its calls.
 
@@ -43,16 +50,34 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class EntryPoint:
+    """What an entry takes in: up to N tokens of up to B sequences.
+
+    `decode` and `contiguous` are those of `Step`: one token a sequence, N = B; one sequence, its blocks in order.
+    """
+
+    num_tokens: int
+    num_sequences: int
+    decode: bool
+    contiguous: bool
+
+    @property
+    def point_name(self) -> str:
+        """`prefill_32`, `decode`; with the number of sequences where there are several: `prefill_32_4`, `decode_4`."""
+        name = "decode" if self.decode else f"prefill_{self.num_tokens}"
+        return name if self.num_sequences == 1 else f"{name}_{self.num_sequences}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(EntryPoint):
     """A straight line of calls over N tokens of B sequences.
 
-    Its values are `inputs`, which are given beside the step, and then what its calls give. `outputs` are the values
-    that it gives, by name: "logits" always.
+    Its values are `inputs`, which are given besides the step, and then what its calls give. `outputs` are the values
+    that it gives, by name: "logits" always. Logits have a row for each sequence (decode, or the last token of each),
+    or for each token (`Interface.all_logits`).
     """
 
     name: str
-    num_tokens: int
-    num_sequences: int
     calls: tuple[Call, ...]
     outputs: Mapping[str, int]
     inputs: tuple[TensorSpec, ...] = ()
@@ -63,15 +88,36 @@ class Interface:
     """All that an executor needs beside the code; plain data, kept in a bundle as JSON.
 
     `weights` are given by name, tables such as rope's among them; `states` the executor zeroes and keeps.
-    `max_blocks` bounds P, the second size of `block_table`.
+    `max_blocks` bounds P, the second size of `block_table`: the blocks of `block_size` rows of the longest sequence.
+    The paged states have `num_blocks` blocks, the per-sequence states `num_rows` rows; the last of each is for padding.
+    `rewindable`: a sequence of n tokens goes on from any of its first n tokens when fewer than this many are taken
+    back, None for any number.
     """
 
     functions: tuple[Function, ...]
     entries: tuple[Entry, ...]
     weights: tuple[TensorSpec, ...]
-    states: tuple[TensorSpec, ...]
+    states: tuple[StateSpec, ...]
     max_blocks: int
     all_logits: bool
+    block_size: int
+    num_blocks: int
+    num_rows: int
+    rewindable: int | None = None
+
+    @property
+    def max_batch_size(self) -> int:
+        """The largest number of sequences that the states hold at their full length, and that a step takes in."""
+        return self.num_rows - 1
+
+    def entry(self, name: str) -> Entry:
+        """Raises StopIteration for a name that no entry has."""
+        return next(entry for entry in self.entries if entry.name == name)
+
+    def prefill_sizes(self, num_sequences: int = 1) -> list[int]:
+        """The numbers of tokens of the prefill entries for so many sequences, in order."""
+        found = (e.num_tokens for e in self.entries if not e.decode and e.num_sequences == num_sequences)
+        return sorted(found)
 
     def function(self, name: str) -> Function:
         return next(f for f in self.functions if f.name == name)
@@ -88,9 +134,16 @@ class Interface:
             ),
             entries=tuple(_entry(e) for e in data["entries"]),
             weights=_specs(data["weights"]),
-            states=_specs(data["states"]),
+            states=tuple(
+                StateSpec(name=s["name"], shape=tuple(s["shape"]), dtype=s["dtype"], kind=s["kind"])
+                for s in data["states"]
+            ),
             max_blocks=data["max_blocks"],
             all_logits=data["all_logits"],
+            block_size=data["block_size"],
+            num_blocks=data["num_blocks"],
+            num_rows=data["num_rows"],
+            rewindable=data["rewindable"],
         )
 
 
@@ -137,6 +190,8 @@ def _entry(item: Mapping[str, Any]) -> Entry:
         name=item["name"],
         num_tokens=item["num_tokens"],
         num_sequences=item["num_sequences"],
+        decode=item["decode"],
+        contiguous=item["contiguous"],
         calls=tuple(calls),
         outputs=item["outputs"],
         inputs=_specs(item["inputs"]),

@@ -30,9 +30,9 @@ def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[
     return {
         "stage": f"{stage.part} of {type(graph).__qualname__} as {form}",
         "name": stage.name,
-        "tokens": str(stage.num_tokens),
+        "step": str(stage.point),
         "values": str(stage.values),
-        "context": f"{layout.context} tokens, {layout.max_blocks} blocks",
+        "context": f"{layout.sizes}",
         "dtype": graph.dtype,
         "structure": sha256(structure.encode()).hexdigest()[:16],
         "tools": tools(TRACING),

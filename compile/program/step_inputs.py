@@ -1,20 +1,36 @@
-"""The arguments of a step, for one sequence whose cache rows lie in order."""
+"""The arguments of a step: tokens of several sequences, packed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bringup.graphs.core.graph import Step
-from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.core.step import BLOCK, FIELDS, CacheSizes
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bringup.compile.program.program import Entry, Interface
 
-def slots_for(context: int) -> int:
-    """Cache rows for `context` tokens: whole blocks, and one block more for padding to be written to."""
-    return (-(-context // BLOCK) + 1) * BLOCK
+
+class Chunk(NamedTuple):
+    """Tokens of one sequence that a step takes in.
+
+    `first` is the position of the first of them; `blocks` are the numbers of the sequence's cache blocks in order of
+    positions, as many as hold positions up to the last token, or more; `row` is its row of the per-sequence caches;
+    `total` is how many tokens it has once the whole prompt is in.
+    """
+
+    tokens: Sequence[int]
+    first: int
+    blocks: Sequence[int]
+    row: int
+    total: int
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache once the step is done."""
+        return self.first + len(self.tokens)
 
 
 def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -31,22 +47,56 @@ def chunks_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         count -= taken
 
 
-def make_step(
-    tokens: list[int], first: int, size: int, context: int, total: int | None = None
+def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> dict[str, np.ndarray]:
+    """The arrays of `Step`, by name, for one run of an entry; tokens and sequences are padded to those of the entry.
+
+    Raises ValueError for no chunks, more than the entry has room for, or, for decode, one of several tokens.
+    """
+    count = sum(len(chunk.tokens) for chunk in chunks)
+    if not chunks or len(chunks) > entry.num_sequences or count > entry.num_tokens:
+        room = f"1 to {entry.num_sequences} sequences and {entry.num_tokens} tokens"
+        raise ValueError(f"`{entry.name}` takes {room}, not {len(chunks)} and {count}")
+    if not all(len(chunk.tokens) == 1 if entry.decode else chunk.tokens for chunk in chunks):
+        raise ValueError(f"`{entry.name}` takes {'one token' if entry.decode else 'tokens'} of each sequence")
+    padding = interface.num_blocks - 1, interface.num_rows - 1
+    return _packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
+
+
+def sequence_step(
+    tokens: Sequence[int], first: int, size: int, context: int, total: int | None = None
 ) -> dict[str, np.ndarray]:
-    """`tokens` at positions from `first` on, padded to `size`: the arrays of `Step`, by name.
+    """A step of one sequence whose cache blocks are in order, padded to `size` tokens: the arrays of `Step`, by name.
 
-    `total`: tokens of the sequence once the prompt is in, where these are a part of it.
+    The caches are those of one sequence of `context` tokens. `total` is the length of the whole prompt.
+    """
+    length, sizes = first + len(tokens), CacheSizes(context=context)
+    chunk = Chunk(tokens, first, range(-(-length // BLOCK)), 0, total or length)
+    return _packed([chunk], size, 1, sizes.blocks - 1, sizes.rows - 1)
 
-    Padding stands at the last position and is written to the first row past the context, which nothing reads.
+
+def _packed(
+    chunks: Sequence[Chunk], num_tokens: int, num_sequences: int, padding_block: int, padding_row: int
+) -> dict[str, np.ndarray]:
+    """Padding tokens are written to the first row of the padding block, which is read by no one.
+
+    Sequences that are padding have no tokens; where each has one nevertheless (decode), it is at position 0.
     """
     import numpy as np
 
-    count = len(tokens)
-    positions = np.minimum(np.arange(first, first + size), context - 1)
-    slots = np.where(np.arange(size) < count, positions, slots_for(context) - BLOCK)
-    blocks = -(-(first + count) // BLOCK)
-    padded = np.pad(np.array(tokens, np.int64), (0, size - count))
-    lengths = np.array([first + count])
-    totals = np.array([total or first + count])
-    return Step(padded, positions, slots, np.arange(blocks)[None], lengths, totals)._asdict()  # type: ignore[arg-type]  arrays here, tensors when traced
+    most = max(-(-chunk.length // BLOCK) for chunk in chunks)
+    arrays: dict[str, np.ndarray] = {name: np.zeros(num_tokens, np.int64) for name in ("tokens", "positions", "slots")}
+    arrays |= {name: np.zeros(num_sequences, np.int64) for name in ("rows", "lengths", "totals")}
+    arrays["starts"] = np.zeros(num_sequences + 1, np.int64)
+    arrays["block_table"] = np.full((num_sequences, most), padding_block)
+    arrays["slots"][:], arrays["rows"][:] = padding_block * BLOCK, padding_row
+    start = 0
+    for index, chunk in enumerate(chunks):
+        end, positions = start + len(chunk.tokens), np.arange(chunk.first, chunk.length)
+        blocks = np.array(chunk.blocks[: -(-chunk.length // BLOCK)])
+        arrays["tokens"][start:end], arrays["positions"][start:end] = chunk.tokens, positions
+        arrays["slots"][start:end] = blocks[positions // BLOCK] * BLOCK + positions % BLOCK
+        arrays["block_table"][index, : len(blocks)] = blocks
+        arrays["rows"][index], arrays["lengths"][index], arrays["totals"][index] = chunk.row, chunk.length, chunk.total
+        start = end
+        arrays["starts"][index + 1 :] = end
+    return {name: arrays[name] for name in FIELDS}

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from bringup.compile.program.assemble import Part, Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.program import Function, Program, TensorSpec
-from bringup.compile.program.step_inputs import slots_for
-from bringup.graphs.core.graph import Graph, Step
+from bringup.compile.program.program import EntryPoint, Function, Program, StateSpec, TensorSpec
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import State
+from bringup.graphs.core.step import FIELDS, Step, step_shapes
 from bringup.graphs.core.to_torch import to_torch
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -29,12 +29,13 @@ Run = Callable[..., Tensor | tuple[Tensor, ...]]
 class Tracer:
     """Traces stages of a module, which may be on the meta device: nothing is computed.
 
-    `states` are the buffers updated in place; each has the context rounded up to BLOCK rows, and at least one more
-    for padding to go to. Other buffers are tables, fed like weights. `max_blocks` bounds P.
+    `states` are the buffers updated in place, each with its kind; paged ones have the context rounded up to BLOCK rows
+    for each sequence, and at least one more for padding to go to. Other buffers are tables, fed like weights.
+    `max_blocks` bounds P.
     """
 
-    def __init__(self, module: nn.Module, *, states: Collection[str], max_blocks: int) -> None:
-        self.module, self.states, self.max_blocks = module, frozenset(states), max_blocks
+    def __init__(self, module: nn.Module, *, states: Mapping[str, str], max_blocks: int) -> None:
+        self.module, self.states, self.max_blocks = module, dict(states), max_blocks
         self.tensors: dict[str, Tensor] = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -49,8 +50,8 @@ class Tracer:
                 if name.startswith(prefix)
             }
             inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
-            step = tuple(self._step(stage.num_tokens))
-            pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part])
+            step = self._step(stage.point)
+            pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part], stage.point)
             with _Reads() as reads:
                 outputs = pure(fakes, {}, inputs, step)
             used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen}
@@ -61,7 +62,7 @@ class Tracer:
                 {name: None for name in weights},
                 {name: None for name in states},
                 tuple(None for _ in inputs),
-                tuple(blocks if name == "block_table" else None for name in Step._fields),
+                tuple(blocks if name == "block_table" else None for name in FIELDS),
             )
             exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
         return Traced(
@@ -70,29 +71,29 @@ class Tracer:
             code=exported,
         )
 
-    def specs(self) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    def specs(self) -> tuple[list[TensorSpec], list[StateSpec]]:
         """The weights, tables among them, and the states."""
-        every = [
-            TensorSpec(name=name, shape=tuple(tensor.shape), dtype=_dtype(tensor))
-            for name, tensor in self.tensors.items()
-        ]
-        return [s for s in every if s.name not in self.states], [s for s in every if s.name in self.states]
+        weights: list[TensorSpec] = []
+        states: list[StateSpec] = []
+        for name, tensor in self.tensors.items():
+            shape, dtype = tuple(tensor.shape), _dtype(tensor)
+            if name in self.states:
+                states.append(StateSpec(name=name, shape=shape, dtype=dtype, kind=self.states[name]))
+            else:
+                weights.append(TensorSpec(name=name, shape=shape, dtype=dtype))
+        return weights, states
 
-    def _step(self, num_tokens: int) -> Step:
+    def _step(self, point: EntryPoint) -> tuple[Tensor, ...]:
         """Fake tensors of one step; P is never 1, so that it stays symbolic."""
-
-        def ints(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.int64)
-
-        return Step(
-            ints(num_tokens), ints(num_tokens), ints(num_tokens), ints(1, min(2, self.max_blocks)), ints(1), ints(1)
-        )
+        shapes = step_shapes(point.num_tokens, point.num_sequences, min(2, self.max_blocks))
+        return tuple(torch.empty(shape, dtype=torch.int64) for shape in shapes.values())
 
 
 def tracer_of(graph: Graph, layout: Layout) -> Tracer:
     """A tracer of a graph's stages."""
-    module = to_torch(graph, graph.dtype, positions=layout.context, slots=slots_for(layout.context))
-    return Tracer(module, states=[name for name, _ in graph.leaves(State)], max_blocks=layout.max_blocks)
+    module = to_torch(graph, graph.dtype, layout.sizes)
+    states = {name: leaf.kind for name, leaf in graph.leaves(State)}
+    return Tracer(module, states=states, max_blocks=layout.max_blocks)
 
 
 def export_graph(graph: Graph, layout: Layout) -> Program:
@@ -101,21 +102,22 @@ def export_graph(graph: Graph, layout: Layout) -> Program:
 
 
 def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]) -> Program:
-    """Traces every entry of a module with `prologue`, `layers` and `epilogue`. `states`: see `Tracer`."""
-    return _program(Tracer(module, states=states, max_blocks=layout.max_blocks), layout)
+    """Traces every entry of a module with `prologue`, `layers` and `epilogue`. `states`, all paged: see `Tracer`."""
+    return _program(Tracer(module, states=dict.fromkeys(states, "paged"), max_blocks=layout.max_blocks), layout)
 
 
 def _program(tracer: Tracer, layout: Layout) -> Program:
-    entries = [trace_entry(layout, name, num_tokens, tracer) for name, num_tokens in layout.entries]
+    entries = [trace_entry(layout, point, tracer) for point in layout.entries]
     exported = {traced.function.name: traced.code for _, made in entries for traced in made}
     return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)
 
 
 class _Pure(nn.Module):
-    """A part of a module as a pure function of (weights, states, values, step)."""
+    """A part of a module as a pure function of (weights, states, values, step), for the steps of an entry point."""
 
-    def __init__(self, owner: nn.Module, run: Run) -> None:
+    def __init__(self, owner: nn.Module, run: Run, point: EntryPoint) -> None:
         super().__init__()
+        self.point = point
         self.hidden = (_Owner(owner, run),)  # in a tuple, no submodule: export sees no parameters but the arguments
 
     def forward(
@@ -126,8 +128,11 @@ class _Pure(nn.Module):
         step: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
         bound = {f"owner.{name}": tensor for name, tensor in {**weights, **states}.items()}
-        out = functional_call(self.hidden[0], bound, (*values, Step(*step)))
+        out = functional_call(self.hidden[0], bound, (*values, self.step(step)))
         return out if isinstance(out, tuple) else (out,)
+
+    def step(self, tensors: tuple[Tensor, ...]) -> Step:
+        return Step(*tensors, decode=self.point.decode, contiguous=self.point.contiguous)
 
 
 class _Owner(nn.Module):
@@ -169,12 +174,8 @@ def _layer(layer: Any, *values: Tensor | Step) -> Tensor:
 
 
 def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
-    """Logits [B, V] of each sequence's last token: row lengths[b] - 1 - positions[b * T] of its T rows."""
-    num_sequences = step.lengths.shape[0]
-    per_sequence = x_ND.shape[0] // num_sequences
-    first = torch.arange(num_sequences) * per_sequence
-    rows = first + step.lengths - 1 - step.positions[::per_sequence]
-    return module.epilogue(x_ND.index_select(0, rows))
+    """Logits [B, V] of each sequence's last token; for sequences that are padding, of some token before."""
+    return module.epilogue(x_ND.index_select(0, step.starts[1:] - 1))
 
 
 def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bringup.compile.cache.store import Store
 from bringup.compile.program.assemble import Stage, Traced, interface_of, tensors_of, trace_entry
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.program import Entry, Function, Interface
+from bringup.compile.program.program import Entry, EntryPoint, Function, Interface
 from bringup.compile.program.stage_key import stage_inputs
 from bringup.graphs.core.graph import Graph
 from bringup.system import gc_pause
@@ -61,7 +61,7 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
     whole = [part for part in parts.values() if part]
     stages = [stage for _, made in whole for stage in made]
     return Coded(
-        interface=interface_of(layout, whole, tensors_of(graph, layout.context)),
+        interface=interface_of(layout, whole, tensors_of(graph, layout)),
         code={stage.function.name: stage.code for stage in stages},
         found=sum(stage.found for stage in stages),
     )
@@ -78,10 +78,10 @@ class _Source:
         self.graph, self.layout, self.form, self.store = graph, layout, form, store
         self.tracer: Tracer | None = None
 
-    def part(self, entry: tuple[str, int]) -> Part | None:
+    def part(self, entry: EntryPoint) -> Part | None:
         """One entry point and its stages; None when one is missing that must not be traced yet."""
         try:
-            return trace_entry(self.layout, *entry, self._stage)
+            return trace_entry(self.layout, entry, self._stage)
         except _Missing:
             return None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Interface, TensorSpec
-from bringup.graphs.core.graph import Step
+from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
     from iree.runtime import HalBufferView, HalElementType
@@ -58,11 +58,11 @@ class IreeExecutor:
         An entry gives the states back, updated in place: the views returned are those passed.
         """
         rt, wanted = self._rt, self._entries[entry]
-        args = rt.VmVariantList(len(self._states) + len(Step._fields) + len(wanted.inputs))
+        args = rt.VmVariantList(len(self._states) + len(FIELDS) + len(wanted.inputs))
         results = rt.VmVariantList(len(wanted.outputs) + len(self._states))
         for state in self._states:
             args.push_ref(state)
-        for name in Step._fields:
+        for name in FIELDS:
             args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
         for spec in wanted.inputs:
             buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
-from bringup.graphs.core.graph import Step
+from bringup.graphs.core.step import step_shapes
 
 if TYPE_CHECKING:
     from torch._ops import OperatorBase
@@ -131,10 +131,11 @@ class _EntryText:
         self.count = 0
 
     def step(self) -> list[tuple[str, str]]:
-        n, b = self.entry.num_tokens, self.entry.num_sequences
-        blocks = "?" if self.interface.max_blocks > 1 else 1
-        shapes = {"block_table": f"{b},{blocks}", "lengths": b, "totals": b}
-        return [(f"%{name}", f"!torch.vtensor<[{shapes.get(name, n)}],si64>") for name in Step._fields]
+        shapes = step_shapes(self.entry.num_tokens, self.entry.num_sequences, 1)
+        sizes = {name: ",".join(map(str, shape)) for name, shape in shapes.items()}
+        if self.interface.max_blocks > 1:
+            sizes["block_table"] = f"{self.entry.num_sequences},?"
+        return [(f"%{name}", f"!torch.vtensor<[{size}],si64>") for name, size in sizes.items()]
 
     def emit(self, result: str, text: str) -> None:
         self.lines.append(f"    {result} = {text}")

@@ -13,7 +13,7 @@ import torch
 
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Function, Interface, bound
-from bringup.graphs.core.graph import Step
+from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class TorchExecutor:
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry; see `program.Executor`."""
-        fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in Step._fields)
+        fields = tuple(torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS)
         wanted = self._entries[entry]
         values = [to_tensor(np.ascontiguousarray(step[spec.name])) for spec in wanted.inputs]
         with torch.no_grad():

@@ -21,7 +21,7 @@ from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import Layer, Parity
 from bringup.compile.parity.reference import INPUT, Observed, record
 from bringup.compile.program.export_options import layout_of
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session
 from bringup.compile.verify.evidence import GRAPH, Evidence, Referring
 from bringup.diagnostics import Diagnostic
@@ -47,7 +47,9 @@ class Proof:
         self.rounded = rounded
         self._refuse_nonsense(reference)
         theirs = rounded().logits(tokens) if rounded else None
-        self.evidence = Evidence(job, session.max_seq_len, reference, theirs, tokens, feeds)
+        self.evidence = Evidence(
+            job, session.max_seq_len, reference, theirs, tokens, feeds, session.interface.max_batch_size
+        )
         self.departure: Departure | None = None
 
     def compare(self, parity: Parity) -> None:
@@ -147,10 +149,12 @@ class Proof:
 
     def _bisect(self, parity: Parity) -> None:
         whole = self.session.interface
-        sizes = [entry.num_tokens for entry in whole.entries if entry.num_tokens > 1]
         from bringup.compile.program.trace import export_graph
 
-        layout = layout_of(self.job.graph, self.session.max_seq_len, sizes, all_logits=whole.all_logits)
+        layout = layout_of(
+            self.job.graph, self.session.max_seq_len, whole.prefill_sizes(), all_logits=whole.all_logits,
+            max_batch_size=whole.max_batch_size,
+        )  # fmt: skip
         program = export_graph(self.job.graph, layout)
         self.departure = bisect(
             program, self._weights(), self.session.executor, self.feeds, target=parity.target, dtype=parity.dtype,
@@ -167,7 +171,7 @@ class Proof:
         said = {"model": self.job.graph.config.family, "bringup": __version__}
         computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **said}
         graph = self.evidence.graph if self.evidence.is_exact else self.evidence.rounding_graph
-        step = make_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
+        step = sequence_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
         _, odd = graph.observe(step, theirs)  # what it calls by a name of ours and means otherwise: a router's scores
         theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}

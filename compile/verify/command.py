@@ -22,7 +22,7 @@ from bringup.compile.parity.parity import TOLERANCE, Parity
 from bringup.compile.parity.reference import Observed, Reference, known_config, record
 from bringup.compile.pipeline import build
 from bringup.compile.program.export_options import DEFAULT_CONTEXT, context_of
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.runtime.token_ids import integers
 from bringup.compile.verify.attribution import Proof
@@ -251,4 +251,4 @@ def activations(job: Job, tokens: list[int]) -> dict[str, np.ndarray]:
     from bringup.compile.bisect.eager import Eager
 
     eager = Eager(job, len(tokens))
-    return record(eager.module, lambda: eager(make_step(tokens, 0, len(tokens), len(tokens))))
+    return record(eager.module, lambda: eager(sequence_step(tokens, 0, len(tokens), len(tokens))))

@@ -15,7 +15,7 @@ from bringup.compile.job import Job, in_dtype
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import Difference
 from bringup.compile.parity.rounding import Bound, bound_of, judge, rms
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 
 GRAPH = "graph in float32"  # the phase that holds the graph's own logits to the reference's, before any rounding
 
@@ -34,7 +34,8 @@ class Referring(Protocol):
 class Evidence:
     """The bound of every row of logits, and what stays within it.
 
-    `rounded` are the reference's logits in the job's 16-bit dtype; without them the graph's own rounding is measured.
+    The feeds are those of a program for so many sequences of `context` tokens. `rounded` are the reference's logits in
+    the job's 16-bit dtype; without them the graph's own rounding is measured.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Evidence:
         rounded: np.ndarray | None,
         tokens: list[int],
         feeds: Sequence[Feed],
+        sequences: int = 1,
     ) -> None:
-        self.job, self.context, self.tokens, self.feeds = job, context, tokens, feeds
+        self.job, self.context, self.sequences, self.tokens, self.feeds = job, context, sequences, tokens, feeds
         self.dtype = job.graph.dtype
         self.is_exact = self.dtype == "float32" or reference.dtype == "float32"
-        self.graph = Eager(in_dtype(job, "float32"), context)
+        self.graph = Eager(in_dtype(job, "float32"), context, sequences)
         self.logits = reference.logits(tokens)
         self.bound = self._bound(rounded)
         self.median = 0.0 if self.bound.noise is None else float(np.median(self.bound.noise))
@@ -57,7 +59,7 @@ class Evidence:
     @cached_property
     def rounding_graph(self) -> Eager:
         """The graph in the job's own dtype."""
-        return self.graph if self.dtype == "float32" else Eager(self.job, self.context)
+        return self.graph if self.dtype == "float32" else Eager(self.job, self.context, self.sequences)
 
     def _bound(self, rounded: np.ndarray | None) -> Bound:
         wanted = self._whole(self.graph) if self.logits is None else self.logits
@@ -70,7 +72,7 @@ class Evidence:
         return Bound(wanted, noise.noise, noise.peak, noise.share)
 
     def _whole(self, graph: Eager) -> np.ndarray:
-        return graph(make_step(self.tokens, 0, len(self.tokens), self.context)).float().numpy()
+        return graph(sequence_step(self.tokens, 0, len(self.tokens), self.context)).float().numpy()
 
     @cached_property
     def of_graph(self) -> list[np.ndarray]:

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param, State
 from bringup.graphs.core.signature import Declared, Signature
+from bringup.graphs.core.step import Step
 from bringup.spec import DTYPES
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class Step(NamedTuple):
-    """The calling convention of every program on every target. All int64; N = B · T tokens, sequence by sequence.
-
-    tokens[N]; positions[N]; slots[N]: the cache row each token's state is written to; block_table[B, P]: the cache
-    blocks of each sequence; lengths[B]: tokens in each sequence's cache once this step is done; totals[B]: once the
-    whole prompt is in that this step may be a part of (rope that depends on a sequence's length goes by it).
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    slots: Tensor
-    block_table: Tensor
-    lengths: Tensor
-    totals: Tensor
 
 
 class Config(Protocol):

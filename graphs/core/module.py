@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bringup.graphs.core.axes import Axes, AxesError, Sizes, leaf_names, shape_of, show, sized
 from bringup.graphs.core.packing import read_pack, stored
+from bringup.graphs.core.step import CacheSizes
 from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
@@ -73,11 +74,21 @@ class Param(Leaf):
 
 
 class State(Leaf):
-    """What a step keeps for the next (K/V caches): updated in place. The axis `slot` is sized at export."""
+    """What a step keeps for the next (K/V caches): updated in place. The first axis is sized at export.
 
-    def sized(self, slots: int) -> Shape:
-        """The shape for a cache of so many rows."""
-        return shape_of(tuple(axis.sized({"slot": slots}) for axis in self.axes))
+    `slot`: one row a token, in the blocks that `Step.block_table` names. `sequence`: one row a sequence, that of
+    `Step.rows`.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What its rows are, as `program.StateSpec` has it: "paged" or "sequence"."""
+        return "sequence" if self.axes[0].name == "sequence" else "paged"
+
+    def sized(self, sizes: CacheSizes) -> Shape:
+        """The shape for caches of these sizes."""
+        known = {"slot": sizes.slots, "sequence": sizes.rows}
+        return shape_of(tuple(axis.sized(known) for axis in self.axes))
 
 
 class Const(Leaf):

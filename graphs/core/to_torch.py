@@ -7,17 +7,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from bringup.graphs.core.module import Const, Module, Param, State
+from bringup.graphs.core.step import CacheSizes
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Module:
+def to_torch(module: Module, dtype: str, sizes: CacheSizes) -> nn.Module:
     """The `nn.Module` whose forward is the graph's, with its exact parameter names, so that torch.export sees an
     ordinary module.
 
-    Params and States are on the meta device, the latter as buffers with `slots` rows; Consts are real tables for
-    `positions` positions. `dtype` is what leaves without one of their own have.
+    Params and States are on the meta device, the latter as buffers; Consts are real tables for as many positions as the
+    context of `sizes`. `dtype` is what leaves without one of their own have.
     """
     import torch
     from torch import nn
@@ -30,16 +31,16 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def convert(part: Module) -> nn.Module:
-        return to_torch(part, dtype, positions=positions, slots=slots)
+        return to_torch(part, dtype, sizes)
 
     for name, value in vars(module).items():
         match value:
             case Param():
                 made.register_parameter(name, nn.Parameter(empty(*value.stored(dtype)), requires_grad=False))
             case State():
-                made.register_buffer(name, empty(value.sized(slots), value.declared_dtype or dtype), persistent=False)
+                made.register_buffer(name, empty(value.sized(sizes), value.declared_dtype or dtype), persistent=False)
             case Const():
-                made.register_buffer(name, torch.from_numpy(value.table(positions)), persistent=False)
+                made.register_buffer(name, torch.from_numpy(value.table(sizes.context)), persistent=False)
             case Module():
                 setattr(made, name, convert(value))
             case [Module(), *_]:

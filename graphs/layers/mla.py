@@ -1,7 +1,7 @@
 """Attention whose cache is one latent row a token.
 
-N tokens · L rows of the cache · H heads · c latent channels · d = n + p of a query and a key, of which p turn · v of a
-value · q rank of the queries' latent
+N tokens of B sequences · L rows of a sequence in the cache · H heads · c latent channels · d = n + p of a query and a
+key, of which p turn · v of a value · q rank of the queries' latent
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from bringup.graphs.core.module import Module, State
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
-from bringup.graphs.ops.attention import BLOCK, attention
-from bringup.graphs.ops.kv_cache import write_cache
+from bringup.graphs.ops.attention import attention, row_attention
+from bringup.graphs.ops.kv_cache import cached_rows, write_cache
 from bringup.graphs.ops.rotary import rope
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bringup.graphs.layers.sparse_indexer import Indexer
 
 EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` says (transformers' DeepseekV3Attention)
-ABSORBED = 1  # so many queries are taken to the latents; for more, keys and values are made from the latents
 
 
 class LatentAttention(Module):
@@ -79,19 +78,21 @@ class LatentAttention(Module):
         q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
         chosen_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
-        over = self._absorbed if x_Nm.shape[0] <= ABSORBED else self._expanded
+        over = self._absorbed if step.decode else self._expanded
         return self.o_proj(over(q_NHn, q_NHp, step, chosen_NL).flatten(1))
 
     def _expanded(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
-        """Keys and values of every head, made from the latents that can be seen."""
+        """Keys and values of every head, computed from the latents that can be seen."""
         import torch
 
-        L, H = step.block_table.shape[1] * BLOCK, q_NHn.shape[1]
-        latent_Lc, turned_L1p = self.latents[:L, 0, : self.c], self.latents[:L, :, self.c :]
-        k_LHn = self.k_b_proj(latent_Lc).unflatten(1, (H, -1))
-        v_LHv = self.v_b_proj(latent_Lc).unflatten(1, (H, -1))
-        q_NHd, k_LHd = torch.cat((q_NHn, q_NHp), -1), torch.cat((k_LHn, turned_L1p.expand(-1, H, -1)), -1)
-        return attention(q_NHd, k_LHd, v_LHv, step, self.scale, chosen_NL=chosen_NL)
+        H = q_NHn.shape[1]
+        row_BL1r = cached_rows(self.latents, step)
+        latent_BLc, turned_BL1p = row_BL1r[:, :, 0, : self.c], row_BL1r[..., self.c :]
+        k_BLHn = self.k_b_proj(latent_BLc).unflatten(2, (H, -1))
+        v_BLHv = self.v_b_proj(latent_BLc).unflatten(2, (H, -1))
+        q_NHd = torch.cat((q_NHn, q_NHp), -1)
+        k_BLHd = torch.cat((k_BLHn, turned_BL1p.expand(-1, -1, H, -1)), -1)
+        return row_attention(q_NHd, k_BLHd, v_BLHv, step, self.scale, chosen_NL=chosen_NL)
 
     def _absorbed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
         """Queries meet the latents, which are keys and values of a single head; only what comes out is taken on."""

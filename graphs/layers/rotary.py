@@ -56,7 +56,7 @@ class LongRope(Module):
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         import torch
 
-        long = (_totals(step) > self.longest_short)[:, None]
+        long = (step.per_token(step.totals) > self.longest_short)[:, None]
         positions = step.positions
         return (
             torch.where(long, self.cos[1][positions], self.cos[0][positions]),
@@ -79,7 +79,7 @@ class DynamicRope(Module):
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         import torch
 
-        lengths = _totals(step).clamp(min=self.trained).float()
+        lengths = step.per_token(step.totals).clamp(min=self.trained).float()
         stretch = self.factor * lengths / self.trained - (self.factor - 1)
         theta_N1 = (self.theta * stretch ** (self.d / (self.d - 2)))[:, None]
         exponents = torch.arange(0, self.d, 2).float() / self.d
@@ -106,9 +106,3 @@ def _table(function: str, angles: Callable[[int], np.ndarray], magnitude: float)
         return getattr(np, function)(angles(positions)) * np.float32(magnitude)
 
     return table
-
-
-def _totals(step: Step) -> Tensor:
-    """For each token, how long its sequence will be."""
-    sequences = step.totals.shape[0]
-    return step.totals[:, None].expand(sequences, step.positions.shape[0] // sequences).flatten()

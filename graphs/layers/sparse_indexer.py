@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from bringup.graphs.core.module import Module, State
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
-from bringup.graphs.ops.attention import BLOCK
-from bringup.graphs.ops.kv_cache import write_cache
+from bringup.graphs.ops.kv_cache import cached_rows, write_cache
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.rotary import rope
 from bringup.graphs.ops.topk_keys import index_scores, top_keys
@@ -38,9 +37,9 @@ class Indexer(Module):
         self.keys = State("slot one d", one=1, d=d)
 
     def forward(self, x_Nm: Tensor, q_Nq: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
-        """Which of L keys each query may see [N, L]; of those that come after it, it may be any."""
+        """Which of the L keys of its sequence each query may see [N, L]; of those that come after it, it may be any."""
         write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
-        keys_LD = self.keys[: step.block_table.shape[1] * BLOCK, 0]
+        keys_BLD = cached_rows(self.keys, step)[:, :, 0]
         q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
         weights_NH = linear(x_Nm.float(), self.weights_proj.weight.float()) * self.scale
-        return top_keys(index_scores(q_NHD, keys_LD, weights_NH), step.positions, self.keep)
+        return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.keep)

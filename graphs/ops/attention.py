@@ -1,15 +1,20 @@
+"""Causal attention of B sequences.
+
+N tokens of the step · L keys of a sequence · H query heads · G key heads · R = H / G · K channels of a query and a
+key · V of a value
+"""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bringup.graphs.ops.kv_cache import cached_rows
 from bringup.graphs.ops.op import op
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bringup.graphs.core.graph import Step
-
-BLOCK = 64  # cache rows that an entry of block_table stands for
+    from bringup.graphs.core.step import Step
 
 
 @op("q_NHK[N H K] k_SGK[S G K] v_SGV[S G V] -> [N H V]")
@@ -25,18 +30,35 @@ def attention(
     slopes_H: Tensor | None = None,
     chosen_NL: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention of one step's queries over the cache, H query heads to G key heads (Ainslie et al. 2023).
+    """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
-    A key at cache position j is seen by the query at position p when p - window < j <= p and, with `chosen_NL`, when
-    that says so. Scores, softmax and the sum over values are float32. `sinks_H` are scores of a key without a value,
-    one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope · (j - p) to the scores (Press et al.
-    2021, ALiBi). One sequence whose cache blocks lie in order: the number of blocks in `block_table` bounds the L keys
-    that are read. R = H / G queries share a key head.
+    A query sees the keys of its own sequence. A key at position j is seen by the query at position p when
+    p - window < j <= p and, with `chosen_NL`, when that says so. Scores, softmax and the sum over values are float32.
+    `sinks_H` are scores of a key without a value, one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add
+    slope · (j - p) to the scores (Press et al. 2021, ALiBi). What padding gives is finite and has no meaning.
     """
+    keys, values = cached_rows(k_SGK, step), cached_rows(v_SGV, step)
+    terms = {"sinks_H": sinks_H, "slopes_H": slopes_H, "chosen_NL": chosen_NL}
+    return row_attention(q_NHK, keys, values, step, scale, window, **terms)
+
+
+@op("q_NHK[N H K] k_BLGK[B L G K] v_BLGV[B L G V] -> [N H V]")
+def row_attention(
+    q_NHK: Tensor,
+    k_BLGK: Tensor,
+    v_BLGV: Tensor,
+    step: Step,
+    scale: float,
+    window: int | None = None,
+    *,
+    sinks_H: Tensor | None = None,
+    slopes_H: Tensor | None = None,
+    chosen_NL: Tensor | None = None,
+) -> Tensor:
+    """As `attention`, over the rows of each sequence in order of positions, as `cached_rows` gives them."""
     import torch
 
-    G = k_SGK.shape[1]
-    L = step.block_table.shape[1] * BLOCK
+    B, L, G, _ = k_BLGK.shape
     q_NGRK = q_NHK.reshape(q_NHK.shape[0], G, -1, q_NHK.shape[2])
     keys = torch.arange(L)[None]
     query = step.positions[:, None]
@@ -47,27 +69,42 @@ def attention(
         seen_NL = seen_NL & chosen_NL
     bias_GRNL = None if slopes_H is None else slopes_H.view(G, -1, 1, 1) * (keys - query).float()
     sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
-    over = _one_query if q_NHK.shape[0] == 1 else _many_queries
-    mixed_NGRV = over(q_NGRK, k_SGK[:L], v_SGV[:L], seen_NL, scale, bias_GRNL, sinks_GR)
+    if step.decode:
+        mixed_NGRV = _one_query(q_NGRK, k_BLGK, v_BLGV, seen_NL, scale, bias_GRNL, sinks_GR)
+    else:
+        of_each = [_many_queries(q_NGRK, k_BLGK[b], v_BLGV[b], seen_NL, scale, bias_GRNL, sinks_GR) for b in range(B)]
+        mixed_NGRV = of_own_sequence(of_each, step)
     return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
 
+def of_own_sequence(of_each: list[Tensor], step: Step) -> Tensor:
+    """The rows of each token from its own sequence's tensor: `of_each` has B of them, [N, …] each."""
+    import torch
+
+    mixed, *others = of_each
+    if others:
+        sequence_N = step.sequences().view(-1, *[1] * (mixed.dim() - 1))
+        for index, other in enumerate(others, 1):
+            mixed = torch.where(sequence_N == index, other, mixed)
+    return mixed
+
+
 def _one_query(
-    q_NGRK: Tensor,
-    k_LGK: Tensor,
-    v_LGV: Tensor,
-    seen_NL: Tensor,
+    q_BGRK: Tensor,
+    k_BLGK: Tensor,
+    v_BLGV: Tensor,
+    seen_BL: Tensor,
     scale: float,
-    bias_GRNL: Tensor | None,
+    bias_GRBL: Tensor | None,
     sinks_GR: Tensor | None,
 ) -> Tensor:
     """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
-    scores_LGR = (k_LGK.float()[:, :, None] * q_NGRK.float()).sum(-1) * scale
-    if bias_GRNL is not None:
-        scores_LGR = scores_LGR + bias_GRNL[:, :, 0].permute(2, 0, 1)
-    scores_LGR = scores_LGR.masked_fill(~seen_NL[0][:, None, None], float("-inf"))
-    weights_LGR = _softmax(scores_LGR, sinks_GR, 0)
-    return (weights_LGR[..., None] * v_LGV.float()[:, :, None]).sum(0, keepdim=True)
+    scores_BLGR = (k_BLGK.float()[:, :, :, None] * q_BGRK.float()[:, None]).sum(-1) * scale
+    if bias_GRBL is not None:
+        scores_BLGR = scores_BLGR + bias_GRBL.permute(2, 3, 0, 1)
+    scores_BLGR = scores_BLGR.masked_fill(~seen_BL[:, :, None, None], float("-inf"))
+    weights_BLGR = _softmax(scores_BLGR, sinks_GR, 1)
+    return (weights_BLGR[..., None] * v_BLGV.float()[:, :, :, None]).sum(1)
 
 
 def _many_queries(

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bringup.graphs.ops.attention import of_own_sequence
 from bringup.graphs.ops.op import op
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bringup.graphs.core.step import Step
 
-@op("q_NHD[N H D] k_LD[L D] weights_NH[N H] -> [N L]")
-def index_scores(q_NHD: Tensor, k_LD: Tensor, weights_NH: Tensor) -> Tensor:
-    """Σ over the H heads of weight · relu(q · k), in float32 (DeepSeek-V3.2 report, equation 1)."""
+
+@op("q_NHD[N H D] k_BLD[B L D] weights_NH[N H] -> [N L]")
+def index_scores(q_NHD: Tensor, k_BLD: Tensor, weights_NH: Tensor, step: Step) -> Tensor:
+    """Σ over the H heads of weight · relu(q · k), in float32 (DeepSeek-V3.2 report, equation 1).
+
+    The keys are those of the query's own sequence, one of B.
+    """
     import torch
 
     N, H, D = q_NHD.shape
-    of_heads_NHL = torch.mm(q_NHD.reshape(N * H, D).float(), k_LD.float().t()).clamp(min=0).view(N, H, -1)
-    return torch.bmm(weights_NH.float()[:, None], of_heads_NHL)[:, 0]
+    if step.decode:
+        of_heads_NHL = torch.bmm(q_NHD.float(), k_BLD.float().transpose(1, 2))
+    else:
+        rows = q_NHD.reshape(N * H, D).float()
+        of_each = [torch.mm(rows, k_BLD[b].float().t()).view(N, H, -1) for b in range(k_BLD.shape[0])]
+        of_heads_NHL = of_own_sequence(of_each, step)
+    return torch.bmm(weights_NH.float()[:, None], of_heads_NHL.clamp(min=0))[:, 0]
 
 
 @op("scores_NL[N L] positions_N[N] -> [N L]")

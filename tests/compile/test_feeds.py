@@ -10,13 +10,19 @@ from hypothesis import strategies as st
 
 from bringup.compile.parity.feeds import Feed, Run, not_covered, plan_runs
 from bringup.compile.program.program import Entry, Interface
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 
 
 def interface(sizes: list[int]) -> Interface:
-    entries = [Entry(name=f"prefill_{size}", num_tokens=size, num_sequences=1, calls=(), outputs={}) for size in sizes]
-    entries.append(Entry(name="decode", num_tokens=1, num_sequences=1, calls=(), outputs={}))
-    return Interface(functions=(), entries=tuple(entries), weights=(), states=(), max_blocks=1, all_logits=False)
+    points = [(f"prefill_{size}", size, False) for size in sizes] + [("decode", 1, True)]
+    entries = [
+        Entry(name=name, num_tokens=size, num_sequences=1, decode=one, contiguous=True, calls=(), outputs={})
+        for name, size, one in points
+    ]
+    return Interface(
+        functions=(), entries=tuple(entries), weights=(), states=(), max_blocks=1, all_logits=False, block_size=64,
+        num_blocks=2, num_rows=2,
+    )  # fmt: skip
 
 
 @given(
@@ -44,7 +50,7 @@ def test_a_usual_program() -> None:
 
 def test_what_is_not_reached_is_said() -> None:
     whole = interface([16, 32])
-    step = make_step(list(range(13)), 0, 16, 40)
+    step = sequence_step(list(range(13)), 0, 16, 40)
     notes = list(
         not_covered(
             whole,

@@ -17,14 +17,14 @@ import torch
 
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.program import Executor, Interface, Program
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.trace import export_program
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
 from bringup.compile.targets.iree_mlir import to_mlir
 from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions, to_numpy
 from bringup.diagnostics import BringupError
-from bringup.graphs.core.graph import Step
-from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.core.step import Step
 from tests.compile.toy import ToyGPT, ToyLlama, seeded
 
 MAX_SEQ, BUCKET = 256, 64
@@ -78,24 +78,14 @@ def executor(kind: str, model: str, dtype: torch.dtype, all_logits: bool = False
     return IreeExecutor(vmfb(model, dtype, all_logits), built.program.interface, built.weights)
 
 
-def make_step(tokens: np.ndarray, first: int, size: int) -> Step:
+def make_step(tokens: np.ndarray, first: int, size: int) -> dict[str, np.ndarray]:
     """One sequence: tokens from `first` on, padded to `size`; padding goes to one slot past the context."""
-    count = len(tokens)
-    positions = np.minimum(np.arange(first, first + size), MAX_SEQ - 1)
-    slots = np.where(np.arange(size) < count, positions, MAX_SEQ)
-    return Step(
-        np.pad(tokens, (0, size - count)),
-        positions,
-        slots,
-        np.arange(-(-(first + count) // BLOCK))[None],
-        np.array([first + count]),
-        np.array([first + count]),
-    )
+    return sequence_step(tokens.tolist(), first, size, MAX_SEQ)
 
 
 def eager(module: torch.nn.Module, tokens: np.ndarray) -> np.ndarray:
     """Logits [T, V] of an unpadded prompt in one go: neither bucket nor chunk nor cache reuse."""
-    step = Step(*(torch.from_numpy(np.asarray(field)) for field in make_step(tokens, 0, len(tokens))))
+    step = Step(*map(torch.from_numpy, make_step(tokens, 0, len(tokens)).values()))
     x, *shared = module.prologue(step)
     for layer in module.layers:
         x = layer(x, *shared, step)
@@ -130,13 +120,13 @@ def test_padded_chunks_then_decode(kind: str, model: str, dtype: torch.dtype) ->
     tokens = np.random.default_rng(1).integers(0, 300, 144)
     expected = eager(built.module, tokens)
     for _ in range(2):
-        first = run.step(f"prefill_{BUCKET}", make_step(tokens[:64], 0, BUCKET)._asdict())["logits"]
+        first = run.step(f"prefill_{BUCKET}", make_step(tokens[:64], 0, BUCKET))["logits"]
         assert first.shape == (1, 300)
         assert_close(first[0], expected[63], dtype)
-        second = run.step(f"prefill_{BUCKET}", make_step(tokens[64:114], 64, BUCKET)._asdict())["logits"]
+        second = run.step(f"prefill_{BUCKET}", make_step(tokens[64:114], 64, BUCKET))["logits"]
         assert_close(second[0], expected[113], dtype)
         for at in range(114, 144):
-            decoded = run.step("decode", make_step(tokens[at : at + 1], at, 1)._asdict())["logits"]
+            decoded = run.step("decode", make_step(tokens[at : at + 1], at, 1))["logits"]
             assert_close(decoded[0], expected[at], dtype)
         run.reset()
 
@@ -146,7 +136,7 @@ def test_short_prompt_and_all_logits(kind: str) -> None:
     built, run = build("gpt", torch.float32, True), executor(kind, "gpt", torch.float32, True)
     tokens = np.arange(9)
     expected = eager(built.module, tokens)
-    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET)._asdict())["logits"]
+    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET))["logits"]
     assert logits.shape == (BUCKET, 300)
     for row in range(9):
         assert_close(logits[row], expected[row], torch.float32)
@@ -156,7 +146,7 @@ def test_states_are_updated_in_place() -> None:
     run = executor("iree", "gpt", torch.float32)
     assert isinstance(run, IreeExecutor)
     before = [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states]
-    run.step("decode", make_step(np.array([1]), 0, 1)._asdict())
+    run.step("decode", make_step(np.array([1]), 0, 1))
     assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states] == before
 
 
@@ -187,7 +177,7 @@ def test_interface_survives_json_and_functions_survive_saving(tmp_path: Path) ->
         (tmp_path / f"{function.name}.pt2").write_bytes(encode(function, built.program.exported[function.name]))
     run = TorchExecutor(load_functions(tmp_path, interface), interface, built.weights)
     tokens = np.arange(7)
-    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET)._asdict())["logits"]
+    logits = run.step(f"prefill_{BUCKET}", make_step(tokens, 0, BUCKET))["logits"]
     assert_close(logits[0], eager(built.module, tokens)[6], torch.float32)
 
 

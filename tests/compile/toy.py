@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bringup.graphs.core.graph import Step
-from bringup.graphs.ops.attention import BLOCK
+from bringup.graphs.core.step import BLOCK, Step
 
 
 def attend(
@@ -36,7 +35,7 @@ def attend(
     visible_NK = key[None, :] <= step.positions[:, None]
     if window is not None:
         visible_NK = visible_NK & (key[None, :] > step.positions[:, None] - window)
-    if n == 1:  # products and sums: IREE would repack the whole cache for a matmul
+    if step.decode:  # products and sums: IREE would repack the whole cache for a matmul
         q_GME = q_NHE.view(g, h // g, e).float()
         scores_KGM = (k_KGE.float()[:, :, None] * q_GME).sum(-1) * e**-0.5
         probs_KGM = torch.softmax(scores_KGM.masked_fill(~visible_NK[0][:, None, None], float("-inf")), 0)

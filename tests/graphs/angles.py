@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.rope import RopeConfig
-from bringup.graphs.core.graph import Graph, Step
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import CacheSizes, Step
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.layers.rotary import rope_rows
 
@@ -60,7 +61,7 @@ def read_rope(raw: dict[str, Any], head_dim: int, *, partial: float | None = Non
 
 def rows(rope: RopeConfig, head_dim: int, first: int, count: int, total: int) -> np.ndarray:
     """cos and sin, float32 [count, channels], of a step of a sequence of `total`; by torch, without compiling."""
-    module: Any = to_torch(Angles(rope, head_dim, total), "float32", positions=total, slots=64)
-    step = make_step([0] * count, first, count, total, total)
+    module: Any = to_torch(Angles(rope, head_dim, total), "float32", CacheSizes(context=total))
+    step = sequence_step([0] * count, first, count, total, total)
     _, cos, sin = module.prologue(Step(**{name: torch.from_numpy(array) for name, array in step.items()}))
     return torch.cat((cos, sin), dim=1).numpy()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bringup.compile.program.step_inputs import make_step
-from bringup.graphs.core.graph import Step
-from bringup.graphs.ops.attention import BLOCK, attention
+from bringup.compile.program.step_inputs import sequence_step
+from bringup.graphs.core.step import BLOCK, Step
+from bringup.graphs.ops.attention import attention
 
 ROWS = 3 * BLOCK
 H, G, K = 6, 2, 5
@@ -56,6 +56,12 @@ def brute_force(
     return out
 
 
+def step_of(count: int, first: int) -> Step:
+    """A step of one sequence; decode where it is one token."""
+    arrays = sequence_step([0] * count, first, count, ROWS - BLOCK)
+    return Step(**{name: torch.from_numpy(array) for name, array in arrays.items()}, decode=count == 1)
+
+
 @pytest.mark.parametrize("first", [0, BLOCK - 1, 70])
 @pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize("name", OPTIONS)
@@ -65,7 +71,7 @@ def test_it_equals_brute_force(name: str, count: int, first: int) -> None:
     k = torch.randn(ROWS, G, K, generator=random)
     v = torch.randn(ROWS, G, options.get("value", K), generator=random)
     k[first + count :], v[first + count :] = 50.0, 1e4  # what a longer sequence left behind
-    step = Step(**{n: torch.from_numpy(a) for n, a in make_step([0] * count, first, count, ROWS - BLOCK).items()})
+    step = step_of(count, first)
     seen = step.block_table.shape[1] * BLOCK
     more: dict[str, Tensor] = {}
     if "sinks" in options:
@@ -86,7 +92,7 @@ def test_bfloat16_is_computed_in_float32(count: int) -> None:
     """Rounded once: the result is the float32 one of the same numbers, to the last bit of bfloat16 or the next."""
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(n, h, K, generator=random).bfloat16() for n, h in ((count, H), (ROWS, G), (ROWS, G)))
-    step = Step(**{n: torch.from_numpy(a) for n, a in make_step([0] * count, 60, count, ROWS - BLOCK).items()})
+    step = step_of(count, 60)
     more = {"sinks_H": torch.randn(H, generator=random).bfloat16()}
     made = attention(q, k, v, step, 0.4, **more)
     assert made.dtype == torch.bfloat16

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bringup.compile.pipeline import build
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import load
 from bringup.graphs.config.rope import RopeConfig
 from tests.graphs.angles import Angles
@@ -46,7 +46,7 @@ def test_far_positions(kind: str, target: str, tmp_path: Path) -> None:
     )
     session = load(bundle)
     for first in (0, 4064, 4065, 20_000, 100_000, 131_000):
-        step = make_step([0] * SIZE, first, SIZE, CONTEXT)
+        step = sequence_step([0] * SIZE, first, SIZE, CONTEXT)
         step["block_table"] = step["block_table"][:, :1]  # nothing here has a cache
         off = float(np.abs(session.executor.step(f"prefill_{SIZE}", step)["logits"] - exact(rope, first)).max())
         print(f"{kind} {target} at {first:,}: {off:.1e}")

@@ -15,6 +15,7 @@ from bringup.adapters.planning.plan import make_plan
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.module import Const, State
 from bringup.graphs.core.signature import Signature
+from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
 from bringup.graphs.llama import Llama, LlamaConfig
@@ -33,7 +34,7 @@ def test_gpt2_has_the_published_number_of_parameters(name):
 
 def test_names_and_shapes_are_those_of_the_torch_module():
     graph = GPT2(GPT2Config.from_hf(SIZES["gpt2"]), "bfloat16")
-    module = to_torch(graph, graph.dtype, positions=64, slots=128)
+    module = to_torch(graph, graph.dtype, CacheSizes(context=64))
     made = {name: (tuple(p.shape), p.dtype) for name, p in module.named_parameters()}
     assert made == {name: (d.storage[0], torch.bfloat16) for name, d in graph.signature().items()}
     assert {name for name, _ in module.named_buffers()} == {name for name, _ in graph.leaves(State)}
@@ -44,7 +45,7 @@ def test_tables_are_buffers_with_their_values():
         {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     )
     graph = Llama(config)
-    module = to_torch(graph, "float32", positions=5, slots=64)
+    module = to_torch(graph, "float32", CacheSizes(context=5))
     tables = dict(graph.leaves(Const))
     assert tables.keys() == {"model.rotary.cos", "model.rotary.sin"}
     assert dict(module.named_buffers())["model.rotary.sin"].shape == (5, 2)

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
-from bringup.compile.program.step_inputs import make_step
+from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
 from bringup.graphs.config.hf_config import HFConfig
@@ -103,7 +103,7 @@ def eager_logits(job: Job, tokens: list[int], prompt: int, **inputs: np.ndarray)
     done = 0
     for end in range(prompt, len(tokens) + 1):
         first = 0 if any(done <= length < end for length in lengths) else done
-        step = make_step(tokens[first:end], first, end - first, len(tokens))
+        step = sequence_step(tokens[first:end], first, end - first, len(tokens))
         rows.append(
             eager(step | {name: array[first:end] for name, array in inputs.items()}).float().numpy()[done - end :]
         )

@@ -20,10 +20,9 @@ def checkpoint(request, tmp_path_factory) -> Path:
     return save_biased(CASES[request.param], tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize(("absorbed", "form"), [(0, "_expanded"), (1 << 30, "_absorbed")])
-def test_each_form_for_one_query_and_for_many(checkpoint: Path, absorbed: int, form: str, monkeypatch) -> None:
+@pytest.mark.parametrize(("form", "other"), [("_expanded", "_absorbed"), ("_absorbed", "_expanded")])
+def test_each_form_for_one_query_and_for_many(checkpoint: Path, form: str, other: str, monkeypatch) -> None:
     tokens, wanted = family.reference(checkpoint)
-    monkeypatch.setattr(mla, "ABSORBED", absorbed)
     seen: list[int] = []
     through = getattr(mla.LatentAttention, form)
 
@@ -31,7 +30,8 @@ def test_each_form_for_one_query_and_for_many(checkpoint: Path, absorbed: int, f
         seen.append(q_NHn.shape[0])
         return through(self, q_NHn, *rest)
 
-    monkeypatch.setattr(mla.LatentAttention, form, watched)
+    for name in (form, other):
+        monkeypatch.setattr(mla.LatentAttention, name, watched)
     ours = family.eager_logits(open_job(checkpoint=str(checkpoint)), tokens, family.PROMPT)
     assert set(seen) == {family.PROMPT, 1}
     assert len(seen) == (1 + family.STEPS) * CASES[checkpoint.name.rstrip("0123456789")].num_hidden_layers

@@ -10,6 +10,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkR
 
 from bringup.graphs.config.moe import RoutingConfig
 from bringup.graphs.core.module import Module
+from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.deepseek_v2 import SoftmaxRouter
 from bringup.graphs.layers.moe_shared import SigmoidRouter
@@ -30,7 +31,7 @@ def dense(router: object, chosen: torch.Tensor, weights: torch.Tensor) -> torch.
 
 
 def both(ours: Module, theirs: torch.nn.Module, x_Nm: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    module = to_torch(ours, "float32", positions=1, slots=1)
+    module = to_torch(ours, "float32", CacheSizes(context=1))
     for name, value in theirs.state_dict().items():
         module._parameters[name] = torch.nn.Parameter(value, requires_grad=False)
     _, weights, chosen = theirs(x_Nm)

@@ -1,0 +1,100 @@
+"""Step: the calling convention of every program on every target, and the sizes of the caches that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 64  # cache rows that an entry of block_table stands for
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """N tokens of B sequences, packed one sequence after the other, and padding after the last. All tensors int64.
+
+    tokens[N]; positions[N]: of each token in its sequence; slots[N]: the row of the paged caches that each token's
+    state is written to, for padding a row of the padding block; starts[B + 1]: sequence b has the tokens
+    starts[b]:starts[b + 1], and what comes from starts[B] on is padding; block_table[B, P]: the numbers of the cache
+    blocks of each sequence, in order of positions (those past a sequence's end are any valid number); rows[B]: the
+    row of the per-sequence caches; lengths[B]: tokens of each sequence in the cache once this step is done;
+    totals[B]: once the whole prompt is in that this step may be a part of (rope that depends on a sequence's length
+    goes by it).
+
+    The last two are static: the entry point that is traced decides them. `decode`: each sequence has exactly one
+    token, so N = B and token b is that of sequence b. `contiguous`: there is one sequence, and its blocks are 0, 1, ….
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    starts: Tensor
+    block_table: Tensor
+    rows: Tensor
+    lengths: Tensor
+    totals: Tensor
+    decode: bool = field(default=False, kw_only=True)
+    contiguous: bool = field(default=False, kw_only=True)
+
+    @property
+    def num_sequences(self) -> int:
+        """B, padding sequences among them."""
+        return self.totals.shape[0]
+
+    def sequences(self) -> Tensor:
+        """The number of each token's sequence, int64 [N]; that of padding is B."""
+        import torch
+
+        if self.decode:
+            return torch.arange(self.num_sequences)
+        return (torch.arange(self.tokens.shape[0])[:, None] >= self.starts[None, 1:]).long().sum(-1)
+
+    def per_token(self, values_B: Tensor) -> Tensor:
+        """Each token's value of its sequence [N]; that of padding is the last sequence's."""
+        if self.decode:
+            return values_B
+        if self.num_sequences == 1:
+            return values_B.expand(self.tokens.shape[0])
+        return values_B[self.sequences().clamp(max=self.num_sequences - 1)]
+
+
+# The tensors of a step in the order in which programs take them; `block_table` alone has a size that is not static.
+FIELDS = ("tokens", "positions", "slots", "starts", "block_table", "rows", "lengths", "totals")
+
+
+def step_shapes(num_tokens: int, num_sequences: int, num_blocks: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each of `FIELDS`; `num_blocks` is P."""
+    n, b = (num_tokens,), (num_sequences,)
+    shapes = (n, n, n, (num_sequences + 1,), (num_sequences, num_blocks), b, b, b)
+    return dict(zip(FIELDS, shapes, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """What the caches hold: `sequences` of up to `context` tokens, of which a step takes in up to `chunk`."""
+
+    context: int
+    sequences: int = 1
+    chunk: int = 1
+
+    @property
+    def blocks_each(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.context // BLOCK)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all sequences, and one more that padding is written to: the last."""
+        return self.sequences * self.blocks_each + 1
+
+    @property
+    def slots(self) -> int:
+        """Rows of a paged cache."""
+        return self.blocks * BLOCK
+
+    @property
+    def rows(self) -> int:
+        """Rows of a per-sequence cache; the last one is for padding."""
+        return self.sequences + 1
