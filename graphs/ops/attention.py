@@ -103,7 +103,7 @@ def _one_query(
     if bias_GRBL is not None:
         scores_BLGR = scores_BLGR + bias_GRBL.permute(2, 3, 0, 1)
     scores_BLGR = scores_BLGR.masked_fill(~seen_BL[:, :, None, None], float("-inf"))
-    weights_BLGR = _softmax(scores_BLGR, sinks_GR, 1)
+    weights_BLGR = _softmax(scores_BLGR, None if sinks_GR is None else sinks_GR[None], 1)
     return (weights_BLGR[..., None] * v_BLGV.float()[:, :, :, None]).sum(1)
 
 
