@@ -70,7 +70,8 @@ class Session:
         held = self._cached.tokens
         pairs = zip(held, list(tokens)[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if self.interface.rewindable is not None and len(held) - common >= max(self.interface.rewindable, 1):
+        most = self.interface.rewindable
+        if most is not None and len(held) - common > most:
             self.reset()
         else:
             self._engine.rewind(self._cached, common)

@@ -128,6 +128,7 @@ def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
     settings = {
         "target": "torch",
         "max_seq_len": 64,
+        "max_batch_size": 1,
         "force": False,
         "emit": "bundle",
         "dump_dir": None,
@@ -172,7 +173,7 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, An
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dry_run(job: Any, target: str, max_seq_len: int | None) -> SimpleNamespace:
+    def dry_run(job: Any, target: str, max_seq_len: int | None, max_batch_size: int) -> SimpleNamespace:
         return SimpleNamespace(rows=[("target", target), ("context", str(max_seq_len))])
 
     monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
