@@ -71,8 +71,8 @@ def _opened(folder: Path, executor: str | None) -> Opened:
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest)
     with program_of(folder):
-        made = _executor(folder, manifest["target"], interface, weights, executor)
-    return Opened(manifest, made, interface, folder)
+        running = _executor(folder, manifest["target"], interface, weights, executor)
+    return Opened(manifest, running, interface, folder)
 
 
 def _executor(

@@ -72,7 +72,7 @@ def entry(tokens: int, sequences: int, *, decode: bool) -> Entry:
     )
 
 
-def batch(
+def new_batch(
     sequences: int = 4,
     blocks: int = 16,
     context: int = 256,

@@ -41,19 +41,19 @@ def requests(count: int, prefix: list[int]) -> list[bringup.Request]:
     ]
 
 
-def alone(bundle: Path, asked: list[bringup.Request]) -> list[list[int]]:
+def alone(bundle: Path, given: list[bringup.Request]) -> list[list[int]]:
     session = bringup.load(bundle)
     found: list[list[int]] = []
-    for each in asked:
+    for each in given:
         settings = {"max_new_tokens": each.max_new_tokens, "temperature": each.temperature, "seed": each.seed}
         found.append(list(session.generate(each.tokens, **settings)))
     return found
 
 
-def finish(batch: Batch, asked: list[bringup.Request], steps: int) -> list[list[int]]:
+def finish(batch: Batch, given: list[bringup.Request], steps: int) -> list[list[int]]:
     """Adds a request every few steps, and runs to the end."""
     tokens: dict[int, list[int]] = {}
-    waiting = list(asked)
+    waiting = list(given)
     while batch or waiting:
         if waiting:
             tokens[batch.add(waiting.pop(0))] = []
@@ -65,29 +65,29 @@ def finish(batch: Batch, asked: list[bringup.Request], steps: int) -> list[list[
 
 @pytest.mark.parametrize("steps", [0, 3])
 def test_requests_that_join_at_different_steps(bundle: Path, steps: int) -> None:
-    asked = requests(8, [])
+    given = requests(8, [])
     batch = bringup.load_batch(bundle)
-    assert finish(batch, asked, steps or 1) == alone(bundle, asked)
+    assert finish(batch, given, steps or 1) == alone(bundle, given)
     assert batch.shared_tokens == batch.preemptions == 0
 
 
 def test_a_prefix_is_computed_once(bundle: Path) -> None:
-    asked = requests(6, SHARED)
+    given = requests(6, SHARED)
     batch = bringup.load_batch(bundle)
-    assert finish(batch, asked, 2) == alone(bundle, asked)
+    assert finish(batch, given, 2) == alone(bundle, given)
     assert batch.shared_tokens == 5 * 128
 
 
 def test_blocks_that_run_out(bundle: Path) -> None:
-    asked = [bringup.Request(SHARED[at : at + 60], max_new_tokens=20, temperature=1.0, seed=at) for at in range(5)]
+    given = [bringup.Request(SHARED[at : at + 60], max_new_tokens=20, temperature=1.0, seed=at) for at in range(5)]
     batch = bringup.load_batch(bundle)
     batch._engine.pool = BlockPool(4)
-    assert finish(batch, asked, 1) == alone(bundle, asked)
+    assert finish(batch, given, 1) == alone(bundle, given)
     assert batch.preemptions > 0
 
 
 def test_the_command(bundle: Path, tmp_path: Path) -> None:
-    asked = requests(6, [])
+    given = requests(6, [])
     lines = [
         {
             "tokens": each.tokens,
@@ -95,9 +95,9 @@ def test_the_command(bundle: Path, tmp_path: Path) -> None:
             "seed": each.seed,
             "temperature": each.temperature,
         }
-        for each in asked
+        for each in given
     ]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
     done = CliRunner().invoke(cli, ["run", str(bundle), "--batch", str(tmp_path / "requests.jsonl"), "--json"])
     assert done.exit_code == 0, done.output
-    assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()] == alone(bundle, asked)
+    assert [json.loads(line)["tokens"] for line in done.stdout.splitlines()] == alone(bundle, given)

@@ -18,23 +18,23 @@ from tests.runtime import exact
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Batch:
-    batch = exact.batch(3)
-    batch.load_seconds = 0.25
+def batch(monkeypatch: pytest.MonkeyPatch) -> Batch:
+    fake = exact.new_batch(3)
+    fake.load_seconds = 0.25
 
     def tokenizer() -> Any:
         raise fail("BU014", "the bundle has no tokenizer")
 
-    monkeypatch.setattr(batch, "tokenizer", tokenizer)
-    monkeypatch.setattr("bringup.compile.runtime.batch.load_batch", lambda bundle, executor: batch)
-    return batch
+    monkeypatch.setattr(fake, "tokenizer", tokenizer)
+    monkeypatch.setattr("bringup.compile.runtime.batch.load_batch", lambda bundle, executor: fake)
+    return fake
 
 
 def run(*words: str, stdin: str | bytes = "") -> Result:
     return CliRunner().invoke(cli, ["run", "b", *words], input=stdin)
 
 
-def test_answers_are_in_the_order_of_the_lines(made: Batch, tmp_path: Path) -> None:
+def test_answers_are_in_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"tokens": [1, 2], "max_new_tokens": 30},
         {"tokens": [3] * 40},
@@ -58,15 +58,15 @@ def test_answers_are_in_the_order_of_the_lines(made: Batch, tmp_path: Path) -> N
     assert f"Generated {sum(map(len, wanted))} tokens for 5 requests in " in result.stderr
 
 
-def test_prompts_from_stdin(made: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "tokenizer", FakeTokenizer)
+def test_prompts_from_stdin(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "tokenizer", FakeTokenizer)
     result = run("--batch", "-", "--max-new-tokens", "9", stdin='{"prompt": "four"}\n{"tokens": [4]}')
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert first["tokens"] == second["tokens"] == exact.expected(Request([4], max_new_tokens=9, eos={7}))
     assert first["text"] == "".join(f" {token}" for token in first["tokens"])
 
 
-def test_every_wrong_line_is_reported_before_anything_runs(made: Batch, tmp_path: Path) -> None:
+def test_every_wrong_line_is_reported_before_anything_runs(batch: Batch, tmp_path: Path) -> None:
     lines = [
         '{"tokens": [1]}', "{", "[1]", "", '{"tokens": [1], "prompt": "x"}', "{}", '{"tokens": [1], "sed": 1}',
         '{"tokens": []}', '{"tokens": [99]}', '{"tokens": [1.5]}', '{"tokens": [true]}', '{"tokens": "1"}',
@@ -82,24 +82,24 @@ def test_every_wrong_line_is_reported_before_anything_runs(made: Batch, tmp_path
     found = [line for line in result.stderr.splitlines() if line.startswith("error")]
     assert [line.split(": ")[:2] for line in found] == [["error[BU042]", f"line {number}"] for number in wrong]
     assert "did you mean `seed`?" in result.stderr
-    assert not made
+    assert not batch
 
 
-def test_prompts_need_a_tokenizer(made: Batch) -> None:
+def test_prompts_need_a_tokenizer(batch: Batch) -> None:
     result = run("--batch", "-", stdin='{"prompt": "x"}')
     assert (result.exit_code, "BU014" in result.stderr) == (2, True)
 
 
-def test_no_lines_are_no_requests(made: Batch) -> None:
+def test_no_lines_are_no_requests(batch: Batch) -> None:
     result = run("--batch", "-", stdin="\n\n")
     assert (result.exit_code, result.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("words", [["--prompt", "x"], ["--tokens", "1"], ["--chat"], ["--system", "x"]])
-def test_a_batch_has_its_own_prompts(made: Batch, words: list[str]) -> None:
+def test_a_batch_has_its_own_prompts(batch: Batch, words: list[str]) -> None:
     assert run("--batch", "-", *words).exit_code == 2
 
 
-def test_a_file_that_is_not_there(made: Batch, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(batch: Batch, tmp_path: Path) -> None:
     assert "BU034" in run("--batch", str(tmp_path / "none.jsonl")).stderr
     assert "BU233" in run("--batch", str(tmp_path)).stderr

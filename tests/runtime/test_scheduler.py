@@ -11,7 +11,7 @@ from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.step import BLOCK
-from tests.runtime.exact import VOCABULARY, batch, collect, expected, finish
+from tests.runtime.exact import VOCABULARY, collect, expected, finish, new_batch
 
 SYSTEM = [index * 7 % VOCABULARY for index in range(150)]  # two blocks and a part that prompts begin with
 
@@ -19,29 +19,30 @@ SYSTEM = [index * 7 % VOCABULARY for index in range(150)]  # two blocks and a pa
 def requests(count: int, seed: int = 0) -> list[Request]:
     """Of many lengths, half with the same beginning, half drawn from the probabilities."""
     random = np.random.default_rng(seed)
-    made: list[Request] = []
+    found: list[Request] = []
     for index in range(count):
         own = random.integers(0, VOCABULARY, random.integers(1, 60)).tolist()
         tokens = [*SYSTEM, *own] if index % 2 else own
-        made.append(Request(tokens, max_new_tokens=int(random.integers(1, 30)), temperature=index // 2 % 2, seed=index))
-    return made
+        new = int(random.integers(1, 30))
+        found.append(Request(tokens, max_new_tokens=new, temperature=index // 2 % 2, seed=index))
+    return found
 
 
-def used(made: Batch) -> int:
-    return made._engine.pool.count - made._engine.pool.num_free
+def used(batch: Batch) -> int:
+    return batch._engine.pool.count - batch._engine.pool.num_free
 
 
 def test_those_that_join_later_get_the_tokens_of_their_own_runs() -> None:
-    made, tokens = batch(), {}
-    asked = requests(12)
-    for request in asked:
-        made.add(request)
-        collect(made, tokens)
-        collect(made, tokens)
-    finish(made, tokens)
-    assert tokens == {index: expected(request) for index, request in enumerate(asked)}
-    assert used(made) == 0
-    assert made.step() == []
+    batch, tokens = new_batch(), {}
+    given = requests(12)
+    for request in given:
+        batch.add(request)
+        collect(batch, tokens)
+        collect(batch, tokens)
+    finish(batch, tokens)
+    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    assert used(batch) == 0
+    assert batch.step() == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,31 +50,31 @@ def test_those_that_join_later_get_the_tokens_of_their_own_runs() -> None:
 def test_any_order_of_adding_stepping_and_removing(data: st.DataObject) -> None:
     """With so few blocks that requests give theirs up, and programs of any number of sequences."""
     sequences = data.draw(st.integers(1, 5))
-    made = batch(sequences, data.draw(st.integers(4, 12)), sizes=data.draw(st.sampled_from([(16,), (32, 128)])))
+    batch = new_batch(sequences, data.draw(st.integers(4, 12)), sizes=data.draw(st.sampled_from([(16,), (32, 128)])))
     tokens: dict[int, list[int]] = {}
-    asked = requests(data.draw(st.integers(1, 9)), data.draw(st.integers(0, 99)))
+    given = requests(data.draw(st.integers(1, 9)), data.draw(st.integers(0, 99)))
     removed: set[int] = set()
-    for request in asked:
-        made.add(request)
+    for request in given:
+        batch.add(request)
         for _ in range(data.draw(st.integers(0, 6))):
-            collect(made, tokens)
+            collect(batch, tokens)
         if data.draw(st.integers(0, 4)) == 0:
-            id = data.draw(st.integers(0, len(asked) - 1))
-            if made.remove(id):
+            id = data.draw(st.integers(0, len(given) - 1))
+            if batch.remove(id):
                 removed.add(id)
-    finish(made, tokens)
-    for index, request in enumerate(asked):
+    finish(batch, tokens)
+    for index, request in enumerate(given):
         wanted = expected(request)
         assert tokens.get(index, []) == (wanted[: len(tokens.get(index, []))] if index in removed else wanted)
-    assert used(made) == 0
+    assert used(batch) == 0
 
 
 def test_prompts_are_packed_and_decode_takes_the_smallest_entry() -> None:
-    made = batch(4)
+    batch = new_batch(4)
     for count, new in ((10, 4), (20, 5), (30, 4)):
-        made.add(Request([1] * count, max_new_tokens=new))
-    finish(made)
-    assert made._engine.executor.steps == [  # type: ignore[attr-defined]
+        batch.add(Request([1] * count, max_new_tokens=new))
+    finish(batch)
+    assert batch._engine.executor.steps == [  # type: ignore[attr-defined]
         ("prefill_32_4", 3, 32),  # of 60 tokens: the longer entry would be less than half full
         ("decode_2", 2, 2),
         ("prefill_32", 1, 28),
@@ -84,12 +85,12 @@ def test_prompts_are_packed_and_decode_takes_the_smallest_entry() -> None:
 
 
 def test_a_prompt_does_not_keep_others_from_decoding() -> None:
-    made = batch(2, sizes=(32,))
-    made.add(Request([1], max_new_tokens=9))
-    made.step()
-    made.add(Request([2] * 200, max_new_tokens=1))
-    finish(made)
-    kinds = [name.partition("_")[0] for name, _, _ in made._engine.executor.steps]  # type: ignore[attr-defined]
+    batch = new_batch(2, sizes=(32,))
+    batch.add(Request([1], max_new_tokens=9))
+    batch.step()
+    batch.add(Request([2] * 200, max_new_tokens=1))
+    finish(batch)
+    kinds = [name.partition("_")[0] for name, _, _ in batch._engine.executor.steps]  # type: ignore[attr-defined]
     assert kinds[:11] == ["prefill", *["decode", "prefill"] * 5]
 
 
@@ -97,19 +98,19 @@ def test_a_prompt_does_not_keep_others_from_decoding() -> None:
 
 
 def test_equal_beginnings_are_computed_once() -> None:
-    made = batch(4)
-    asked = [Request([*SYSTEM, *range(index, index + 9)], max_new_tokens=5) for index in range(4)]
-    for request in asked:
-        made.add(request)
-    assert finish(made) == {index: expected(request) for index, request in enumerate(asked)}
+    batch = new_batch(4)
+    given = [Request([*SYSTEM, *range(index, index + 9)], max_new_tokens=5) for index in range(4)]
+    for request in given:
+        batch.add(request)
+    assert finish(batch) == {index: expected(request) for index, request in enumerate(given)}
     whole = len(SYSTEM) // BLOCK * BLOCK
-    assert made.shared_tokens == 3 * whole
-    prefilled = sum(count for name, _, count in made._engine.executor.steps if "prefill" in name)  # type: ignore[attr-defined]
-    assert prefilled == sum(len(list(request.tokens)) for request in asked) - 3 * whole
+    assert batch.shared_tokens == 3 * whole
+    prefilled = sum(count for name, _, count in batch._engine.executor.steps if "prefill" in name)  # type: ignore[attr-defined]
+    assert prefilled == sum(len(list(request.tokens)) for request in given) - 3 * whole
 
 
 def test_blocks_are_found_after_their_request_is_over_until_they_are_used_again() -> None:
-    made = batch(1, blocks=4)
+    batch = new_batch(1, blocks=4)
     long = Request(SYSTEM, max_new_tokens=2)
     for shared, request in (
         (0, long),
@@ -118,48 +119,48 @@ def test_blocks_are_found_after_their_request_is_over_until_they_are_used_again(
         (256, Request([3] * 250, max_new_tokens=2)),
         (256, long),
     ):
-        made.add(request)
-        assert list(finish(made).values()) == [expected(request)]
-        assert made.shared_tokens == shared
+        batch.add(request)
+        assert list(finish(batch).values()) == [expected(request)]
+        assert batch.shared_tokens == shared
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
-    made = batch(1)
+    batch = new_batch(1)
     for _ in range(2):
-        made.add(Request(SYSTEM[:128], max_new_tokens=3))
-        assert list(finish(made).values()) == [expected(Request(SYSTEM[:128], max_new_tokens=3))]
-    assert made.shared_tokens == 64
+        batch.add(Request(SYSTEM[:128], max_new_tokens=3))
+        assert list(finish(batch).values()) == [expected(Request(SYSTEM[:128], max_new_tokens=3))]
+    assert batch.shared_tokens == 64
 
 
 def test_states_of_one_sequence_are_not_shared() -> None:
-    made = batch(4, kind="sequence")
+    batch = new_batch(4, kind="sequence")
     for _ in range(3):
-        made.add(Request(SYSTEM, max_new_tokens=2))
-    finish(made)
-    assert made.shared_tokens == 0
+        batch.add(Request(SYSTEM, max_new_tokens=2))
+    finish(batch)
+    assert batch.shared_tokens == 0
 
 
 # --- blocks that run out
 
 
 def test_the_youngest_gives_up_its_blocks_and_gets_the_same_tokens() -> None:
-    made = batch(3, blocks=4)
-    asked = [Request([index] * 60, max_new_tokens=60, temperature=1.0, seed=index) for index in range(3)]
-    for request in asked:
-        made.add(request)
-    tokens = finish(made)
-    assert tokens == {index: expected(request) for index, request in enumerate(asked)}
-    assert made.preemptions > 0
+    batch = new_batch(3, blocks=4)
+    given = [Request([index] * 60, max_new_tokens=60, temperature=1.0, seed=index) for index in range(3)]
+    for request in given:
+        batch.add(request)
+    tokens = finish(batch)
+    assert tokens == {index: expected(request) for index, request in enumerate(given)}
+    assert batch.preemptions > 0
 
 
 def test_a_request_longer_than_all_blocks_ends_with_them() -> None:
-    made = batch(2, blocks=1)
-    made.add(Request([1] * 60, max_new_tokens=60))
-    events = [event for _ in range(6) for event in made.step()]
+    batch = new_batch(2, blocks=1)
+    batch.add(Request([1] * 60, max_new_tokens=60))
+    events = [event for _ in range(6) for event in batch.step()]
     assert len(events) == 5
     assert [event.reason for event in events] == [None] * 4 + ["context"]
     with pytest.raises(BringupError, match="BU016"):
-        made.add(Request([1] * 65, max_new_tokens=1))
+        batch.add(Request([1] * 65, max_new_tokens=1))
 
 
 # --- sequences whose states depend on how long they are
@@ -170,25 +171,25 @@ def test_a_request_longer_than_all_blocks_ends_with_them() -> None:
 def test_rope_by_length(kind: str, blocks: int) -> None:
     """With LongRoPE a sequence is computed again once it is longer than 100 tokens; with dynamic rope it never is."""
     setting = {"recompute": {"recompute": (100,)}, "varies": {"varies": 100}}[kind]
-    made = batch(3, blocks, **setting)  # type: ignore[arg-type]
+    batch = new_batch(3, blocks, **setting)  # type: ignore[arg-type]
     prompts = [SYSTEM[:90], SYSTEM[:130], SYSTEM[:90], SYSTEM[:100], [*SYSTEM[:128], 5]]
-    asked = [Request(prompt, max_new_tokens=50, seed=9, temperature=1.0) for prompt in prompts]
-    for request in asked:
-        made.add(request)
-    assert finish(made) == {index: expected(request, **setting) for index, request in enumerate(asked)}  # type: ignore[arg-type]
-    assert made.shared_tokens > 0
-    assert (made.preemptions > 0) is (blocks == 5)
+    given = [Request(prompt, max_new_tokens=50, seed=9, temperature=1.0) for prompt in prompts]
+    for request in given:
+        batch.add(request)
+    assert finish(batch) == {index: expected(request, **setting) for index, request in enumerate(given)}  # type: ignore[arg-type]
+    assert batch.shared_tokens > 0
+    assert (batch.preemptions > 0) is (blocks == 5)
 
 
 # --- steps that fail
 
 
 def test_a_step_that_fails_takes_nothing_in() -> None:
-    made, tokens = batch(3), {}
-    asked = requests(6)
-    for request in asked:
-        made.add(request)
-    executor = made._engine.executor
+    batch, tokens = new_batch(3), {}
+    given = requests(6)
+    for request in given:
+        batch.add(request)
+    executor = batch._engine.executor
     calls = 0
 
     def fault() -> None:
@@ -199,40 +200,40 @@ def test_a_step_that_fails_takes_nothing_in() -> None:
 
     executor.fault = fault  # type: ignore[attr-defined]
     lost = 0
-    while made:
+    while batch:
         try:
-            collect(made, tokens)
+            collect(batch, tokens)
         except RuntimeError:
             lost += 1
-            assert used(made) == 0
+            assert used(batch) == 0
             executor.fault = fault if lost < 9 else lambda: None  # type: ignore[attr-defined]
     assert lost == 9
-    assert tokens == {index: expected(request) for index, request in enumerate(asked)}
+    assert tokens == {index: expected(request) for index, request in enumerate(given)}
 
 
 def test_logits_that_are_no_numbers_name_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, tokens = batch(3), {}
-    asked = [Request([index + 1] * 5, max_new_tokens=4, temperature=1.0) for index in range(3)]
-    for request in asked:
-        made.add(request)
-    collect(made, tokens)
-    step = made._engine.executor.step
+    batch, tokens = new_batch(3), {}
+    given = [Request([index + 1] * 5, max_new_tokens=4, temperature=1.0) for index in range(3)]
+    for request in given:
+        batch.add(request)
+    collect(batch, tokens)
+    step = batch._engine.executor.step
 
     def broken(entry: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         results = step(entry, arrays)
         for row, at in enumerate(arrays["slots"]):
-            if made._engine.executor.rows[at // BLOCK * BLOCK][0] == 2:  # type: ignore[attr-defined]
+            if batch._engine.executor.rows[at // BLOCK * BLOCK][0] == 2:  # type: ignore[attr-defined]
                 results["logits"][min(row, len(results["logits"]) - 1)] = np.nan
         return results
 
-    monkeypatch.setattr(made._engine.executor, "step", broken)
+    monkeypatch.setattr(batch._engine.executor, "step", broken)
     with pytest.raises(BringupError, match=r"BU607.*NaN for logits of request 1"):
-        made.step()
+        batch.step()
     monkeypatch.undo()
-    assert made.remove(1)
-    assert not made.remove(1)
-    finish(made, tokens)
-    assert [tokens[index] for index in (0, 2)] == [expected(asked[index]) for index in (0, 2)]
+    assert batch.remove(1)
+    assert not batch.remove(1)
+    finish(batch, tokens)
+    assert [tokens[index] for index in (0, 2)] == [expected(given[index]) for index in (0, 2)]
 
 
 # --- what is refused, and why requests end
@@ -253,14 +254,14 @@ def test_logits_that_are_no_numbers_name_their_request(monkeypatch: pytest.Monke
     ],
 )
 def test_requests_that_are_refused(code: str, request_: Request) -> None:
-    made = batch()
+    batch = new_batch()
     with pytest.raises(BringupError, match=code):
-        made.add(request_)
-    assert not made
+        batch.add(request_)
+    assert not batch
 
 
 def test_reasons() -> None:
-    made = batch()
+    batch = new_batch()
     prompt = [4, 5, 6]
     alone = expected(Request(prompt, max_new_tokens=3))
     for request in (
@@ -269,17 +270,17 @@ def test_reasons() -> None:
         Request([1] * 256, max_new_tokens=3),
         Request(np.array(prompt), max_new_tokens=1, eos=alone[:1]),
     ):
-        made.add(request)
+        batch.add(request)
     reasons: dict[int, str | None] = {}
-    while made:
-        reasons |= {event.id: event.reason for event in made.step()}
+    while batch:
+        reasons |= {event.id: event.reason for event in batch.step()}
     assert reasons == {0: "length", 1: "eos", 2: "context", 3: "eos"}
 
 
 def test_stats_count_what_was_computed() -> None:
-    made = batch(2)
-    made.add(Request(SYSTEM, max_new_tokens=4))
-    last = [event for _ in range(8) for event in made.step()][-1]
+    batch = new_batch(2)
+    batch.add(Request(SYSTEM, max_new_tokens=4))
+    last = [event for _ in range(8) for event in batch.step()][-1]
     assert (last.stats.prefill_tokens, last.stats.decode_tokens) == (len(SYSTEM), 3)
     assert last.stats.prefill_seconds > 0
     assert last.stats.decode_seconds > 0
