@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from bringup.compile.job import open_job as open_job
     from bringup.compile.pipeline import build as build
     from bringup.compile.pipeline import check as check
+    from bringup.compile.runtime.batch import load_batch as load_batch
+    from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import load as load
     from bringup.compile.verify.command import verify as verify
 else:
@@ -20,6 +22,8 @@ else:
     _HOMES = {
         "compile.job": "open_job",
         "compile.pipeline": "build check",
+        "compile.runtime.batch": "load_batch",
+        "compile.runtime.request": "Request",
         "compile.runtime.session": "load",
         "compile.verify.command": "verify",
     }

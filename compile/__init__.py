@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from bringup.compile.program.program import Interface as Interface
     from bringup.compile.program.trace_cached import Coded as Coded
     from bringup.compile.report.explain import explain as explain
+    from bringup.compile.runtime.batch import Batch as Batch
+    from bringup.compile.runtime.batch import load_batch as load_batch
+    from bringup.compile.runtime.request import Event as Event
+    from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import Session as Session
     from bringup.compile.runtime.session import load as load
     from bringup.compile.targets.module_store import ModuleStore as ModuleStore
@@ -41,6 +45,8 @@ else:
         "program.program": "Executor Function Interface",
         "program.trace_cached": "Coded",
         "report.explain": "explain",
+        "runtime.batch": "Batch load_batch",
+        "runtime.request": "Event Request",
         "runtime.session": "Session load",
         "targets.module_store": "ModuleStore",
         "targets.registry": "target_named",

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
+from bringup.cli.batch import run_batch
 from bringup.cli.chat import asked, opened
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE
-from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
+from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bringup.compile.runtime.session import Session
     from bringup.compile.text.tokenizer import Tokenizer
     from bringup.render.progress import StageLines
-
-SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")
 
 
 class Sampling(TypedDict):
@@ -38,6 +37,13 @@ class Sampling(TypedDict):
 @click.option("--prompt", metavar="TEXT")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids instead of a prompt: 1,2,3.")
 @click.option("--chat", is_flag=True, help="The prompt, or each line of stdin, is a message; the model answers.")
+@click.option(
+    "--batch",
+    "batch_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Requests, one JSON object a line: prompt or tokens, max_new_tokens, seed, temperature, top_p. - is stdin.",
+)
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before the first message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
@@ -47,25 +53,33 @@ class Sampling(TypedDict):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
-    as_json: bool, max_new_tokens: int, temperature: float, top_p: float, seed: int,
+    batch_file: Path | None, as_json: bool, max_new_tokens: int, temperature: float, top_p: float, seed: int,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
         raise click.UsageError("--chat takes --prompt TEXT, or messages from stdin; leave --tokens out")
-    if not chat and (prompt is None) == (tokens is None):
-        raise click.UsageError("give either --prompt TEXT or --tokens 1,2,3")
+    if batch_file is not None and (chat or prompt is not None or tokens is not None):
+        raise click.UsageError("--batch FILE has the prompts; leave --prompt, --tokens and --chat out")
+    if batch_file is None and not chat and (prompt is None) == (tokens is None):
+        raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    from bringup.compile.runtime.batch import load_batch
     from bringup.compile.runtime.session import load
     from bringup.render.progress import StageLines
 
     lines = StageLines()
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    if batch_file is not None:
+        with lines.stage(f"Loading {bundle}"):
+            batch = load_batch(bundle, executor)
+        _note_dummy(batch.manifest)
+        run_batch(batch_file, batch, sampling, lines)
+        return
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
-    if session.manifest["weights"] == "dummy":
-        print("note: random dummy weights: the output is meaningless", file=sys.stderr)
+    _note_dummy(session.manifest)
     tokenizer = tokenizer_of(session, required=tokens is None)
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
     if tokenizer and chat:
         conversation = opened(tokenizer, system)
         for message in asked(prompt):
@@ -75,6 +89,11 @@ def command(
         return
     ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
     _generate(session, tokenizer, ids, sampling, lines, as_json=as_json)
+
+
+def _note_dummy(manifest: Mapping[str, Any]) -> None:
+    if manifest["weights"] == "dummy":
+        print("note: random dummy weights: the output is meaningless", file=sys.stderr)
 
 
 def _generate(

@@ -10,8 +10,12 @@ import click
 from bringup.diagnostics import BringupError
 
 if TYPE_CHECKING:
+    from bringup.compile.runtime.batch import Batch
     from bringup.compile.runtime.session import Session
     from bringup.compile.text.tokenizer import Tokenizer
+
+
+SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")  # in what `run --json` prints
 
 
 class _Tokens(click.ParamType[list[int]]):
@@ -30,7 +34,7 @@ class _Tokens(click.ParamType[list[int]]):
 TOKENS = _Tokens()
 
 
-def tokenizer_of(session: Session, *, required: bool) -> Tokenizer | None:
+def tokenizer_of(session: Session | Batch, *, required: bool) -> Tokenizer | None:
     """The bundle's tokenizer; None when it has none that can be loaded and none is required."""
     try:
         return session.tokenizer()

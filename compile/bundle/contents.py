@@ -104,6 +104,7 @@ def manifest_of(
         "max_seq_len": layout.context,
         "vocab_size": job.graph.config.vocab_size,
         "recompute_lengths": job.graph.recompute_lengths(),
+        "states_vary_past": job.graph.states_vary_past(),
         "weights": "dummy" if job.checkpoint.is_dummy else "checkpoint",
         "provenance": _written(dict(job.checkpoint.provenance)),
         "config": dict(job.config),

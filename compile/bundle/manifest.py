@@ -43,6 +43,7 @@ FORM: dict[str, Any] = {
     "max_seq_len": int,
     "vocab_size": int,
     "recompute_lengths": [int],
+    "states_vary_past": (int, None),
     "weights": str,
     "provenance": {"source": str},
     "config": dict,

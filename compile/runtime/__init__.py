@@ -1,1 +1,1 @@
-"""Runs a bundle: sessions and sampling."""
+"""Runs a bundle: sessions, batches and sampling."""

@@ -21,6 +21,16 @@ def check_sampling(temperature: float, top_p: float) -> None:
         raise fail("BU019", f"top_p {top_p} is not above 0 and at most 1", help="1 keeps every token")
 
 
+def check_logits(logits: np.ndarray, of: str = "") -> None:
+    """Raises BU607 for logits among which none is the largest; `of` says whose they are."""
+    largest = logits.max()
+    if not np.isfinite(largest):
+        said = "NaN" if np.isnan(largest) else "infinity"
+        raise fail(
+            "BU607", f"the program gave {said} for logits{of}", help="`bringup verify` finds the module it is from"
+        )
+
+
 def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.random.Generator) -> int:
     """Greedy at temperature 0 (lowest index on a tie); else drawn from the softmax, cut to the smallest set of tokens
     whose probabilities reach `top_p` (nucleus sampling, Holtzman et al. 2020). `logits` is [V].
@@ -28,14 +38,11 @@ def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.
     Raises BU019 for options out of range, BU607 for logits among which none is the largest.
     """
     check_sampling(temperature, top_p)
-    largest = logits.max()
-    if not np.isfinite(largest):
-        said = "NaN" if np.isnan(largest) else "infinity"
-        raise fail("BU607", f"the program gave {said} for logits", help="`bringup verify` finds the module it is from")
+    check_logits(logits)
     if temperature == 0:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
-        scaled = (logits.astype(np.float64) - float(largest)) / temperature
+        scaled = (logits.astype(np.float64) - float(logits.max())) / temperature
     weights = np.exp(scaled)
     weights /= weights.sum()
     order = np.argsort(-weights, kind="stable")

@@ -1,94 +1,80 @@
-"""A bundle that runs: prompts in, tokens out. Imports no torch unless the bundle's target is torch."""
+"""One sequence of a bundle: prompts in, tokens out."""
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import takewhile
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
-from bringup.adapters.checkpoints.arrays import mapped, numpy_dtype
-from bringup.adapters.checkpoints.safetensors import read_header
-from bringup.arguments import path as as_path
 from bringup.arguments import whole, whole_numbers
-from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
-from bringup.compile.bundle.manifest import program_of
-from bringup.compile.program.program import Entry, Executor, Interface
-from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
+from bringup.compile.program.program import Executor
+from bringup.compile.runtime.engine import Cached, Engine, Part, Results
+from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.sampling import check_sampling, next_token
-from bringup.compile.targets.registry import of_bundle
-from bringup.diagnostics import BringupError, fail
-from bringup.shown import shown
+from bringup.compile.runtime.stats import Stats
+from bringup.compile.runtime.token_ids import check_context, check_vocabulary, integers
+from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
 
-@dataclass(slots=True)
-class Stats:
-    """Seconds and counts of the latest `generate`, and of loading."""
-
-    load_seconds: float = 0.0
-    prefill_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_tokens: int = 0
-    decode_seconds: float = 0.0
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
-
-
 class Session:
     """One sequence at a time on one executor. A step that fails leaves no sequence: the session is reset."""
 
-    def __init__(self, manifest: dict[str, Any], executor: Executor, interface: Interface, folder: Path) -> None:
-        self.manifest = manifest
-        self.executor = executor
-        self.interface = interface
-        self.folder = folder
-        self.stats = Stats()
-        self.max_seq_len: int = manifest["max_seq_len"]
+    def __init__(self, opened: Opened) -> None:
+        self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
+        self.stats = Stats(opened.seconds)
+        self.max_seq_len: int = opened.manifest["max_seq_len"]
         self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
-        self._tokens: list[int] = []  # those taken in
-        self._outgrown = 0  # how many of the manifest's `recompute_lengths` they were longer than
+        self._opened = opened
+        self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=False)
+        self._cached = self._begin()
         self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps. Another one may take its place."""
+        return self._engine.executor
+
+    @executor.setter
+    def executor(self, executor: Executor) -> None:
+        self._engine.executor = executor
 
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
-        from bringup.compile.text.tokenizer import load_tokenizer
-
-        if not (self.folder / TOKENIZER).is_dir():
-            raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
-        files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
-        check_files(self.folder, {"files": files})  # another bundle may stand there by now
-        return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)
+        return self._opened.tokenizer()
 
     def reset(self) -> None:
         """Forgets the sequence."""
         self._turn += 1
-        self._tokens = []
-        self.executor.reset()
+        self._engine.reset()
+        self._cached = self._begin()
+
+    def _begin(self) -> Cached:
+        cached = self._engine.open()
+        assert cached, "a session has one sequence"
+        return cached
 
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
         """Keeps the tokens that the sequence and `tokens` begin with, but for the last of `tokens`: it gives logits.
 
-        What the states hold of later ones is masked, and written over.
+        None are kept where states hold too few of the latest tokens to go back so far.
         """
         self._turn += 1
-        pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
-        self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        held = self._cached.tokens
+        pairs = zip(held, list(tokens)[:-1], strict=False)
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        most = self.interface.rewindable
+        if most is not None and len(held) - common > most:
+            self.reset()
+        else:
+            self._engine.rewind(self._cached, common)
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
@@ -105,37 +91,43 @@ class Session:
         return self._take(self._checked([token], inputs), inputs, decode=True)[0]
 
     def _take(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
-        total = len(self._tokens) + len(tokens)
-        outgrown = sum(total > length for length in self.manifest["recompute_lengths"])
-        if self._tokens and outgrown != self._outgrown:
+        held = self._cached.tokens
+        total = len(held) + len(tokens)
+        outgrown = self._engine.outgrown(total)
+        if held and outgrown != self._cached.outgrown:
             return self._take_again(tokens, inputs)
-        self._outgrown = outgrown
-        sizes = self.interface.prefill_sizes()
-        made: list[dict[str, np.ndarray]] = []
+        self._cached.outgrown = outgrown
+        results: list[Results] = []
         at = 0
-        for count, size in [(1, 1)] if decode else chunks_of(len(tokens), sizes):
-            rows = {name: array[at : at + count] for name, array in inputs.items()}
-            entry = self.interface.entry("decode" if decode else f"prefill_{size}")
-            results = self._run(entry, tokens[at : at + count], total, rows)
-            made.append({name: array[:count] for name, array in results.items()})
-            at += count
-        self.hidden = {
-            name: np.concatenate([results[name] for results in made]) for name in made[0] if name != "logits"
-        }
-        logits = [results["logits"] for results in made]
-        return np.concatenate(logits) if self.interface.all_logits else logits[-1]
+        while at < len(tokens):
+            end = at + (1 if decode else min(len(tokens) - at, self._engine.prefill_size(len(tokens) - at)))
+            rows = {name: array[at:end] for name, array in inputs.items()}
+            results.append(self._step(Part(self._cached, tokens[at:end], total, rows), decode=decode))
+            at = end
+        self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
+        return np.concatenate([each.logits for each in results]) if self.interface.all_logits else results[-1].logits
 
     def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """The states of all tokens anew; the results of the last ones, `tokens`."""
+        earlier = self._cached.tokens
         if inputs:
-            total, lengths = len(self._tokens) + len(tokens), self.manifest["recompute_lengths"]
+            total, lengths = len(earlier) + len(tokens), self.manifest["recompute_lengths"]
             said = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
             raise fail("BU029", said, help="reset the session, and give all tokens with their inputs at once")
-        earlier, self._tokens = self._tokens, []
-        self.executor.reset()
+        self._engine.reset()
+        self._cached = self._begin()
         logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
         self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
         return logits
+
+    def _step(self, part: Part, *, decode: bool) -> Results:
+        reserved = self._engine.reserve(part.cached, len(part.tokens))
+        assert reserved, "the cache holds a sequence of the whole context"
+        with ExitStack() as failed:
+            failed.callback(self.reset)
+            results = self._engine.decode([part]) if decode else self._engine.prefill([part])
+            failed.pop_all()
+        return results[0]
 
     def generate(
         self,
@@ -162,7 +154,7 @@ class Session:
             self._rewind(prompt)
         else:
             self.reset()
-        turn, prompt = self._turn, self._checked(prompt[len(self._tokens) :], {})
+        turn, prompt = self._turn, self._checked(prompt[len(self._cached.tokens) :], {})
         start = time.perf_counter()
         logits = self._take(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
@@ -174,40 +166,17 @@ class Session:
             if self._turn != turn:
                 help = "a session holds one sequence: finish it first, or load the bundle twice"
                 raise fail("BU017", "the session was used by another call during generate()", help=help)
-            if len(self._tokens) == self.max_seq_len:
+            if len(self._cached.tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
             logits = self._take([token], {}, decode=True)[0]
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
 
-    def _run(
-        self, entry: Entry, tokens: list[int], total: int, rows: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        chunk = Chunk(tokens, len(self._tokens), range(self.interface.max_blocks), 0, total)
-        step = make_step([chunk], entry, self.interface)
-        cast = {spec.name: np.asarray(rows[spec.name], numpy_dtype(spec.dtype)) for spec in entry.inputs}
-        padded = {name: np.pad(array, ((0, entry.num_tokens - len(array)), (0, 0))) for name, array in cast.items()}
-        with ExitStack() as failed:
-            failed.callback(self.reset)
-            results = self.executor.step(entry.name, step | padded)
-            failed.pop_all()
-        self._tokens += tokens
-        return results | {"logits": results["logits"].astype(np.float32)}
-
     def _checked(self, given: Iterable[SupportsIndex], inputs: Mapping[str, np.ndarray]) -> list[int]:
-        vocab: int = self.manifest["vocab_size"]
         tokens = integers(given)
-        wrong = [token for token in tokens if not 0 <= token < vocab]
-        if wrong or not tokens:
-            said = f"token {wrong[0]} is not in the vocabulary of {vocab}" if wrong else "there are no tokens"
-            raise fail("BU015", said)
-        if len(self._tokens) + len(tokens) > self.max_seq_len:
-            raise fail(
-                "BU016",
-                f"{len(self._tokens) + len(tokens)} tokens do not fit the bundle's context of {self.max_seq_len}",
-                help="compile with a larger --max-seq-len",
-            )
+        check_vocabulary(tokens, self.manifest["vocab_size"])
+        check_context(len(self._cached.tokens) + len(tokens), self.max_seq_len)
         wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].inputs}
         if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
             raise fail(
@@ -216,59 +185,11 @@ class Session:
         return tokens
 
 
-def integers(tokens: Iterable[SupportsIndex]) -> list[int]:
-    """Token ids, from any iterable. Raises BU015 for what is no integer, and for what is no iterable."""
-    try:
-        listed = list(tokens)
-    except TypeError:  # a number; a torch tensor or an array of no dimensions
-        raise fail("BU015", f"tokens are integers in a list, not a {type(tokens).__name__}") from None
-    return [_integer(token) for token in listed]
-
-
-def _integer(token: SupportsIndex) -> int:
-    try:
-        return operator.index(token)
-    except TypeError:
-        raise fail("BU015", f"token {shown(token)} is not an integer") from None
-
-
 def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
-    """Opens a bundle for running. Raises BU603 when it is none, BU609 when its weights are not its program's.
+    """Opens a bundle for one sequence. Raises BU603 when it is none, BU609 when its weights are not its program's.
 
     `executor` names a device of the bundle's target (`bringup targets` lists them), else BU018; None is the target's
     default. Raises BU923 where the target is not installed. That the files are those that were compiled is not checked,
-    since it costs a read of all weights; `verify` does that. A bundle that is replaced meanwhile is opened again: what
-    is loaded is all of one compile.
+    since it costs a read of all weights; `verify` does that.
     """
-    start = time.perf_counter()
-    folder = Path(as_path("bundle", bundle))
-    while True:
-        with steady(folder) as same:
-            try:
-                session = _load(folder, executor)
-            except (OSError, RuntimeError, BringupError):
-                if same():
-                    raise
-                continue  # a compile has put another bundle there meanwhile
-            if same():
-                session.stats.load_seconds = time.perf_counter() - start
-                return session
-
-
-def _load(folder: Path, executor: str | None) -> Session:
-    manifest = read_manifest(folder)
-    target = of_bundle(manifest).target
-    if executor is not None:
-        target.check_device(as_path("executor", executor))
-    interface = Interface.from_json(manifest["interface"])
-    weights = _weights(folder, manifest)
-    with program_of(folder):
-        made = target.load(folder, interface, weights, executor)
-    return Session(manifest, made, interface, folder)
-
-
-def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Every weight, mapped where it lies; a tied one is the same memory under two names."""
-    path = folder / WEIGHTS
-    arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
-    return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}
+    return Session(open_bundle(bundle, executor))

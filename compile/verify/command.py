@@ -23,7 +23,8 @@ from bringup.compile.parity.reference import Observed, Reference, known_config, 
 from bringup.compile.pipeline import build
 from bringup.compile.program.export_options import DEFAULT_CONTEXT, context_of
 from bringup.compile.program.step_inputs import sequence_step
-from bringup.compile.runtime.session import Session, integers, load
+from bringup.compile.runtime.session import Session, load
+from bringup.compile.runtime.token_ids import integers
 from bringup.compile.verify.attribution import Proof
 from bringup.diagnostics import BringupError, Severity, fail
 from bringup.progress import Silent

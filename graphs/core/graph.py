@@ -79,6 +79,10 @@ class Graph(Module):
         """The numbers of tokens past which a sequence's states are computed again, in order."""
         return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
 
+    def states_vary_past(self) -> int | None:
+        """The number of tokens past which a sequence's states depend on how long it was when they were computed."""
+        return min((module.varies_past for module in self.parts() if module.varies_past is not None), default=None)
+
     def state_bytes(self) -> int:
         """Bytes of State kept for each token of context, all layers together."""
         bits = sum(

@@ -116,10 +116,12 @@ class Module(_Callable):
     """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy.
 
     `recompute_past` is a number of tokens, for modules that read a longer sequence another way: once it is longer, its
-    states are computed again from its first token.
+    states are computed again from its first token. `varies_past` is one for modules whose states of a longer sequence
+    depend on how long it was when they were computed: another sequence with the same tokens cannot use them.
     """
 
     recompute_past: int | None = None
+    varies_past: int | None = None
 
     if not TYPE_CHECKING:
 

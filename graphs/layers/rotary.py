@@ -74,6 +74,7 @@ class DynamicRope(Module):
     def __init__(self, config: RopeConfig, d: int) -> None:
         super().__init__()
         self.theta, self.factor, self.trained, self.d = config.theta, config.factor, config.max_positions, d
+        self.varies_past = self.trained
 
     def forward(self, step: Step) -> tuple[Tensor, Tensor]:
         import torch

@@ -129,6 +129,7 @@ def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
         "target": "torch",
         "target_options": {},
         "max_seq_len": 64,
+        "max_batch_size": 1,
         "force": False,
         "emit": "bundle",
         "dump_dir": None,

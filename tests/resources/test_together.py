@@ -137,11 +137,11 @@ def test_a_load_never_mixes_two_compiles(nursery, checkpoints, tmp_path, monkeyp
         assert nursery.run(*words(checkpoint, place)).code == 0
     expected = bringup.load(other).prefill([1, 2, 3])
     assert not np.array_equal(bringup.load(out).prefill([1, 2, 3]), expected)
-    import bringup.compile.runtime.session as session
+    import bringup.compile.runtime.opening as opening
 
     for late in ("_weights", "read_manifest"):
         assert nursery.run(*words(checkpoints[0], out, "--force")).code == 0
-        real = getattr(session, late)
+        real = getattr(opening, late)
         calls: list[object] = []
 
         def then_exchange(*given: object, real=real, calls=calls) -> object:
@@ -151,7 +151,7 @@ def test_a_load_never_mixes_two_compiles(nursery, checkpoints, tmp_path, monkeyp
                 assert nursery.run(*words(checkpoints[1], out, "--force")).code == 0
             return found
 
-        monkeypatch.setattr(session, late, then_exchange)
+        monkeypatch.setattr(opening, late, then_exchange)
         assert np.array_equal(bringup.load(out).prefill([1, 2, 3]), expected)
         monkeypatch.undo()
         assert len(calls) == 2

@@ -1,0 +1,150 @@
+"""Several sequences at a time: requests join and leave between steps (Yu et al. 2022, Orca), over one paged cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.runtime.engine import Engine, Results
+from bringup.compile.runtime.opening import Opened, open_bundle
+from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
+from bringup.compile.runtime.sampling import check_logits, next_token
+from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
+from bringup.compile.runtime.stats import Stats
+from bringup.compile.runtime.token_ids import check_context, check_vocabulary
+from bringup.diagnostics import fail
+
+if TYPE_CHECKING:
+    from bringup.compile.text.tokenizer import Tokenizer
+
+
+class Batch:
+    """Requests that run together. One thread uses it.
+
+    `add` requests at any time, and call `step` while there are some (`while batch:`). What runs at the same time
+    changes no request's tokens, but for what rounding does to logits that are nearly equal: programs for several
+    sequences add up in another order than programs for one. Requests that begin with the same tokens compute whole
+    blocks of them once (`shared_tokens`).
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
+        self.load_seconds = opened.seconds
+        self._opened = opened
+        self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=True)
+        self._scheduler = Scheduler(self._engine)
+        self._ids = count()
+
+    def __len__(self) -> int:
+        """Requests that are not finished."""
+        return len(self._scheduler.waiting) + len(self._scheduler.running)
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request gave up its blocks, since an older one needed them."""
+        return self._scheduler.preemptions
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens that a request did not compute, since another one had."""
+        return self._scheduler.shared_tokens
+
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
+        return self._opened.tokenizer()
+
+    def check(self, request: Request) -> CheckedRequest:
+        """Raises what `add` raises, and adds nothing."""
+        if inputs := self.interface.entries[-1].inputs:
+            names = ", ".join(f"`{spec.name}`" for spec in inputs)
+            help = "run one sequence at a time: bringup.load(bundle)"
+            raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
+        checked = request.checked()
+        check_vocabulary(checked.tokens, self.manifest["vocab_size"])
+        check_context(len(checked.tokens), self._engine.max_tokens)
+        return checked
+
+    def add(self, request: Request) -> int:
+        """The number of this request, by which events name it. It runs from the next step on, if there is room.
+
+        Raises BU015 for what is no token, BU016 when the context has no room for the prompt, BU019 and BU024 for
+        settings out of range, BU029 for a model that takes more than tokens.
+        """
+        checked = self.check(request)
+        job = Job(next(self._ids), checked, list(checked.tokens), np.random.default_rng(checked.seed), Stats())
+        self._scheduler.waiting.append(job)
+        return job.id
+
+    def remove(self, id: int) -> bool:
+        """Ends a request without another event. False when there is none of that number: it may have finished."""
+        found = [job for job in (*self._scheduler.running, *self._scheduler.waiting) if job.id == id]
+        for job in found:
+            self._scheduler.stop(job)
+        return bool(found)
+
+    def step(self) -> list[Event]:
+        """Runs the program once: the next token of each request whose last one it took in, oldest request first.
+
+        There are none when only parts of prompts were taken in, or there is no request. A step that fails takes nothing
+        in and draws no token. What it raises comes through; all requests wait with the tokens that they have, and are
+        computed again from these. Raises BU607 where the logits of a request are no numbers: `remove` it to go on.
+        """
+        with ExitStack() as failed:
+            failed.callback(self._scheduler.restart)
+            planned = self._scheduler.plan()
+            ended = self._run(planned) if planned else []
+            failed.pop_all()
+        return [self._event(job, logits) for job, logits in ended]
+
+    def _run(self, planned: Sequence[Planned]) -> list[tuple[Job, np.ndarray]]:
+        """Takes in what is planned; logits [V] of the jobs of which all tokens are in, each with a largest one."""
+        start = time.perf_counter()
+        run = self._engine.prefill if self._scheduler.prefilled else self._engine.decode
+        results: list[Results] = run([each.part() for each in planned])
+        seconds = time.perf_counter() - start
+        ended = [(each.job, each_of.logits[-1]) for each, each_of in zip(planned, results, strict=True) if each.done]
+        for job, logits in ended:
+            check_logits(logits, f" of request {job.id}")
+        for each in planned:
+            _add(each, seconds)
+        return ended
+
+    def _event(self, job: Job, logits: np.ndarray) -> Event:
+        request = job.request
+        token = next_token(logits, request.temperature, request.top_p, job.random)
+        job.tokens.append(token)
+        reason: Reason | None = None
+        if token in request.eos:
+            reason = "eos"
+        elif len(job.tokens) - len(request.tokens) == request.max_new_tokens:
+            reason = "length"
+        elif len(job.tokens) > self._engine.max_tokens:
+            reason = "context"
+        if reason:
+            self._scheduler.stop(job)
+        return Event(job.id, token, reason, job.stats)
+
+
+def _add(planned: Planned, seconds: float) -> None:
+    """A step to the stats of its request: to prefill until the first new token, to decode from then on."""
+    stats, job = planned.job.stats, planned.job
+    if len(job.tokens) == len(job.request.tokens):
+        stats.prefill_tokens += planned.count
+        stats.prefill_seconds += seconds
+    else:
+        stats.decode_tokens += planned.done
+        stats.decode_seconds += seconds
+
+
+def load_batch(bundle: str | PathLike[str], executor: str | None = None) -> Batch:
+    """Opens a bundle for several sequences at a time: as many as `--max-batch-size` said when it was compiled.
+
+    Other requests wait. Raises what `load` raises; `executor` is as there.
+    """
+    return Batch(open_bundle(bundle, executor))

@@ -1,0 +1,72 @@
+"""The blocks of a paged cache: who uses them, and which of them hold tokens that another sequence can use too."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+def block_digest(before: bytes, tokens: Sequence[int]) -> bytes:
+    """What a full block is found by: the digest of the block before it (or a salt), and its own tokens.
+
+    Equal digests are equal prefixes: the keys and values of a token depend on all tokens before it, and on no other.
+    """
+    return hashlib.sha256(before + array("q", tokens).tobytes()).digest()
+
+
+class BlockPool:
+    """Blocks 0 to `count - 1`, each free or used by one or several sequences.
+
+    A block that was published under a digest is found by it while it is used, and afterwards until it is allocated
+    again. Free blocks that nobody can find are allocated first, then those that were released the longest time ago.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.clear()
+
+    def clear(self) -> None:
+        """Frees all blocks, and forgets what they hold."""
+        self._users = [0] * self.count
+        self._free = OrderedDict.fromkeys(range(self.count))  # in the order in which they are allocated
+        self._blocks: dict[bytes, int] = {}
+        self._digests: dict[int, bytes] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can give: those that nobody uses."""
+        return len(self._free)
+
+    def allocate(self) -> int | None:
+        """A free block for one user, found by no digest from now on. None when all are used."""
+        if not self._free:
+            return None
+        block, _ = self._free.popitem(last=False)
+        if digest := self._digests.pop(block, None):
+            del self._blocks[digest]
+        self._users[block] = 1
+        return block
+
+    def find(self, digest: bytes) -> int | None:
+        """The block published under a digest, for one more user. It must not be written to. None without one."""
+        block = self._blocks.get(digest)
+        if block is not None:
+            self._users[block] += 1
+            self._free.pop(block, None)
+        return block
+
+    def publish(self, block: int, digest: bytes) -> None:
+        """Has a full block found by the digest of its tokens. The first of several blocks that are equal counts."""
+        assert self._users[block], "a free block holds nothing that is sure"
+        if block not in self._digests and digest not in self._blocks:
+            self._blocks[digest], self._digests[block] = block, digest
+
+    def release(self, block: int) -> None:
+        """One user less. Without a user the block is free, and can still be found until it is allocated again."""
+        assert self._users[block], "a block is released once by each of its users"
+        self._users[block] -= 1
+        if not self._users[block]:
+            self._free[block] = None
+            self._free.move_to_end(block, last=block in self._digests)

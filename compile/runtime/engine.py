@@ -1,0 +1,208 @@
+"""One step of several sequences: blocks for what it writes, the entry, its arrays, and the results of each sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bringup.adapters.checkpoints.arrays import numpy_dtype
+from bringup.compile.program.program import Entry, Executor, Interface
+from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
+from bringup.compile.runtime.blocks import BlockPool, block_digest
+from bringup.graphs.core.step import BLOCK
+
+NO_INPUTS: Mapping[str, np.ndarray] = {}
+
+
+@dataclass(slots=True)
+class Cached:
+    """What the caches hold of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
+
+    `digests` are those of its full blocks. `outgrown`: how many of the manifest's `recompute_lengths` the sequence is
+    longer than; keys of one number do not fit queries of another.
+    """
+
+    row: int
+    outgrown: int = 0
+    tokens: list[int] = field(default_factory=list[int])
+    blocks: list[int] = field(default_factory=list[int])
+    digests: list[bytes] = field(default_factory=list[bytes])
+
+
+class Part(NamedTuple):
+    """The tokens of one sequence that a step takes in, with the arrays that the model takes besides (a row each).
+
+    `total`: tokens of the sequence once the prompt is in that these belong to.
+    """
+
+    cached: Cached
+    tokens: Sequence[int]
+    total: int
+    inputs: Mapping[str, np.ndarray] = NO_INPUTS
+
+
+class Results(NamedTuple):
+    """Of one part: logits, float32 [R, V], of its last token or of all; hidden states by name, [N, m] each."""
+
+    logits: np.ndarray
+    hidden: dict[str, np.ndarray]
+
+
+class Engine:
+    """The sequences of one executor.
+
+    A step that fails leaves the caches undefined: `reset`, and begin every sequence anew. `share_blocks`: sequences
+    that begin alike use the same blocks, where the states allow it; they are then rewound by whole blocks only.
+    """
+
+    def __init__(
+        self, manifest: Mapping[str, Any], executor: Executor, interface: Interface, *, share_blocks: bool
+    ) -> None:
+        self.executor, self.interface = executor, interface
+        self.max_seq_len: int = manifest["max_seq_len"]
+        self.recompute_lengths: list[int] = manifest["recompute_lengths"]
+        self.states_vary_past: int | None = manifest.get("states_vary_past")
+        prefill = [entry for entry in interface.entries if not entry.decode]
+        self.prefill_sizes = sorted({entry.num_tokens for entry in prefill})
+        self.max_prefill_sequences = max(entry.num_sequences for entry in prefill)
+        self.pool = BlockPool(interface.num_blocks - 1)  # the last one is for padding
+        contiguous = any(entry.contiguous for entry in interface.entries)
+        paged = all(state.kind == "paged" for state in interface.states)
+        self.share_blocks = share_blocks and paged and not contiguous
+        self._rows = list(range(interface.max_batch_size))
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sequence: the context or, where that is shorter, what all blocks hold."""
+        return min(self.max_seq_len, self.pool.count * BLOCK)
+
+    def reset(self) -> None:
+        """Forgets all sequences."""
+        self.pool.clear()
+        self._rows = list(range(self.interface.max_batch_size))
+        self.executor.reset()
+
+    # --- sequences and their blocks
+
+    def open(self) -> Cached | None:
+        """A new sequence. None while as many are open as the program takes."""
+        return Cached(self._rows.pop(0)) if self._rows else None
+
+    def close(self, cached: Cached) -> None:
+        """Gives back a sequence's row and its blocks. Those that are full can be found until they are used again."""
+        self.rewind(cached, 0)
+        self._rows.append(cached.row)
+
+    def rewind(self, cached: Cached, count: int) -> None:
+        """Keeps the first `count` tokens, and the blocks that hold them.
+
+        What states hold of later tokens is masked, and written over.
+        """
+        assert count % BLOCK == 0 or not self.share_blocks, "another sequence may read the block that would be written"
+        blocks = -(-count // BLOCK)
+        for block in reversed(cached.blocks[blocks:]):
+            self.pool.release(block)
+        del cached.tokens[count:], cached.blocks[blocks:], cached.digests[count // BLOCK :]
+
+    def outgrown(self, total: int) -> int:
+        """How many of the model's `recompute_lengths` a sequence of so many tokens is longer than."""
+        return sum(total > length for length in self.recompute_lengths)
+
+    def varies(self, total: int) -> bool:
+        """Whether states of a token depend on how long its sequence was when the token was taken in: dynamic rope."""
+        return self.states_vary_past is not None and total > self.states_vary_past
+
+    def missing(self, cached: Cached, total: int) -> int:
+        """How many more blocks a sequence needs for `total` tokens."""
+        return max(-(-min(total, self.max_tokens) // BLOCK) - len(cached.blocks), 0)
+
+    def reserve(self, cached: Cached, count: int) -> bool:
+        """Blocks for `count` more tokens. False, and none taken, when not enough are free."""
+        needed = self.missing(cached, len(cached.tokens) + count)
+        if needed > self.pool.num_free:
+            return False
+        cached.blocks += (block for _ in range(needed) if (block := self.pool.allocate()) is not None)
+        return True
+
+    def next_digest(self, cached: Cached, tokens: Sequence[int]) -> bytes | None:
+        """The digest of the first block that is not full yet, of a sequence that begins with `tokens`.
+
+        None when it will not be full before the last of `tokens`, which has to be computed for its logits, and where
+        no other sequence can use it.
+        """
+        shareable = self.share_blocks and not self.varies(len(tokens))
+        return self._digest(cached, tokens) if shareable and (len(cached.digests) + 1) * BLOCK < len(tokens) else None
+
+    def share(self, cached: Cached, tokens: Sequence[int]) -> None:
+        """Takes over the blocks of other sequences that hold what comes next of `tokens`, as far as there are any."""
+        while len(cached.tokens) == len(cached.digests) * BLOCK == len(cached.blocks) * BLOCK:
+            digest = self.next_digest(cached, tokens)
+            block = None if digest is None else self.pool.find(digest)
+            if digest is None or block is None:
+                return
+            cached.tokens += tokens[len(cached.tokens) : len(cached.tokens) + BLOCK]
+            cached.blocks.append(block)
+            cached.digests.append(digest)
+
+    # --- steps
+
+    def prefill_size(self, count: int) -> int:
+        """The length of the prefill entry that the next of `count` tokens are put into."""
+        return next(chunks_of(count, self.prefill_sizes))[1]
+
+    def prefill(self, parts: Sequence[Part]) -> list[Results]:
+        """Several tokens of each sequence, whose blocks are reserved. Results in the order of `parts`."""
+        return self._step(parts, decode=False)
+
+    def decode(self, parts: Sequence[Part]) -> list[Results]:
+        """One token of each sequence, whose blocks are reserved. Results in the order of `parts`."""
+        return self._step(parts, decode=True)
+
+    def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
+        count = sum(len(part.tokens) for part in parts)
+        entries = (entry for entry in self.interface.entries if entry.decode is decode)
+        fitting = [each for each in entries if each.num_tokens >= count and each.num_sequences >= len(parts)]
+        entry = min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
+        chunks = [Chunk(p.tokens, len(p.cached.tokens), p.cached.blocks, p.cached.row, p.total) for p in parts]
+        step = make_step(chunks, entry, self.interface) | _inputs(entry, parts)
+        results = self.executor.step(entry.name, step)
+        for part in parts:
+            self._taken(part.cached, part.tokens, part.total)
+        return self._split(parts, results)
+
+    def _taken(self, cached: Cached, tokens: Sequence[int], total: int) -> None:
+        """Notes what a step has written; blocks that are full now can be found."""
+        cached.tokens += tokens
+        while self.share_blocks and (full := len(cached.digests)) < len(cached.tokens) // BLOCK:
+            cached.digests.append(self._digest(cached, cached.tokens))
+            if not self.varies(total):
+                self.pool.publish(cached.blocks[full], cached.digests[full])
+
+    def _digest(self, cached: Cached, tokens: Sequence[int]) -> bytes:
+        full = len(cached.digests)
+        before = cached.digests[-1] if full else b"%d" % cached.outgrown
+        return block_digest(before, tokens[full * BLOCK : (full + 1) * BLOCK])
+
+    def _split(self, parts: Sequence[Part], results: Mapping[str, np.ndarray]) -> list[Results]:
+        """The rows of each part: of hidden states a row for each token, of logits as the program gives them."""
+        ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
+        spans = [slice(end - len(part.tokens), end) for part, end in zip(parts, ends, strict=True)]
+        logits = results["logits"].astype(np.float32)
+        rows = spans if self.interface.all_logits else [slice(index, index + 1) for index in range(len(parts))]
+        hidden = {name: array for name, array in results.items() if name != "logits"}
+        return [
+            Results(logits[row], {name: array[span] for name, array in hidden.items()})
+            for row, span in zip(rows, spans, strict=True)
+        ]
+
+
+def _inputs(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    """What the model takes besides the step, all parts together, in its dtype, padded to the entry's length."""
+    found: dict[str, np.ndarray] = {}
+    for spec in entry.inputs:
+        rows = np.concatenate([np.asarray(part.inputs[spec.name], numpy_dtype(spec.dtype)) for part in parts])
+        found[spec.name] = np.pad(rows, ((0, spec.shape[0] - len(rows)), (0, 0)))
+    return found

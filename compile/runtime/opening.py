@@ -1,0 +1,84 @@
+"""A bundle that is opened for running. Imports no torch unless the bundle's target is torch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bringup.adapters.checkpoints.arrays import mapped
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.arguments import path as as_path
+from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
+from bringup.compile.bundle.manifest import program_of
+from bringup.compile.program.program import Executor, Interface
+from bringup.compile.targets.registry import of_bundle
+from bringup.diagnostics import BringupError, fail
+
+if TYPE_CHECKING:
+    from bringup.compile.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Opened:
+    """What a session or a batch runs on."""
+
+    manifest: dict[str, Any]
+    executor: Executor
+    interface: Interface
+    folder: Path
+    seconds: float = 0.0
+
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
+        from bringup.compile.text.tokenizer import load_tokenizer
+
+        if not (self.folder / TOKENIZER).is_dir():
+            raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
+        files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
+        check_files(self.folder, {"files": files})  # another bundle may stand there by now
+        return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)
+
+
+def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:
+    """Opens a bundle. Raises BU603 when it is none, BU609 when its weights are not its program's, BU018 for a
+    device, BU923 where its target is not installed.
+
+    A bundle that is replaced meanwhile is opened again: what is opened is all of one compile.
+    """
+    start = time.perf_counter()
+    folder = Path(as_path("bundle", bundle))
+    while True:
+        with steady(folder) as same:
+            try:
+                opened = _opened(folder, executor)
+            except (OSError, RuntimeError, BringupError):
+                if same():
+                    raise
+                continue  # a compile has put another bundle there meanwhile
+            if same():
+                opened.seconds = time.perf_counter() - start
+                return opened
+
+
+def _opened(folder: Path, executor: str | None) -> Opened:
+    manifest = read_manifest(folder)
+    target = of_bundle(manifest).target
+    if executor is not None:
+        target.check_device(as_path("executor", executor))
+    interface = Interface.from_json(manifest["interface"])
+    weights = _weights(folder, manifest)
+    with program_of(folder):
+        running = target.load(folder, interface, weights, executor)
+    return Opened(manifest, running, interface, folder)
+
+
+def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Every weight, mapped where it lies; a tied one is the same memory under two names."""
+    path = folder / WEIGHTS
+    arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
+    return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}

@@ -1,0 +1,66 @@
+"""What a batch is given, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, NamedTuple, SupportsIndex
+
+from bringup.arguments import whole, whole_numbers
+from bringup.compile.runtime.sampling import check_sampling
+from bringup.compile.runtime.stats import Stats
+from bringup.compile.runtime.token_ids import integers
+
+Reason = Literal["eos", "length", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt, and how it is continued: by at most `max_new_tokens`, until one of `eos`.
+
+    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives.
+    """
+
+    tokens: Iterable[SupportsIndex]
+    _: KW_ONLY
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    eos: Iterable[SupportsIndex] = frozenset()
+
+    def checked(self) -> CheckedRequest:
+        """Raises BU015 for what is no token, BU019 and BU024 for settings out of range."""
+        check_sampling(self.temperature, self.top_p)
+        return CheckedRequest(
+            integers(self.tokens),
+            whole("max_new_tokens", self.max_new_tokens, least=1),
+            float(self.temperature),
+            float(self.top_p),
+            whole("seed", self.seed, least=0),
+            frozenset(whole_numbers("eos", self.eos)),
+        )
+
+
+class CheckedRequest(NamedTuple):
+    """A request whose parts have their types."""
+
+    tokens: list[int]
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    eos: frozenset[int]
+
+
+class Event(NamedTuple):
+    """A new token of a request.
+
+    `reason` is why it is the last: one of the request's `eos`, its `max_new_tokens`, or a full context; None before.
+    `stats` are those of the request so far: of the steps that it had a part in.
+    """
+
+    id: int
+    token: int
+    reason: Reason | None
+    stats: Stats

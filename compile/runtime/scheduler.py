@@ -1,0 +1,167 @@
+"""Which requests of a batch run, and which of their tokens the next step takes in."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from bringup.compile.runtime.engine import Cached, Engine, Part
+from bringup.compile.runtime.request import CheckedRequest
+from bringup.compile.runtime.stats import Stats
+from bringup.graphs.core.step import BLOCK
+
+AGE = attrgetter("id")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits."""
+
+    id: int
+    request: CheckedRequest
+    tokens: list[int]
+    random: np.random.Generator
+    stats: Stats
+    cached: Cached | None = None
+
+
+@dataclass(slots=True)
+class Planned:
+    """A job of which a step takes in `count` tokens, as part of a prompt of `total`."""
+
+    job: Job
+    cached: Cached
+    count: int
+    total: int
+
+    def part(self) -> Part:
+        first = len(self.cached.tokens)
+        return Part(self.cached, self.job.tokens[first : first + self.count], self.total)
+
+    @property
+    def done(self) -> bool:
+        """Whether all tokens of the job are taken in: the logits of the last one give its next token."""
+        return len(self.cached.tokens) == len(self.job.tokens)
+
+
+class Scheduler:
+    """The requests of a batch, oldest first.
+
+    A request is admitted when the cache has blocks for the tokens of all that run, in the order in which requests were
+    added. When blocks run out, the youngest request that runs gives up its own, and waits: it is computed again from
+    its prompt and the tokens that it has.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.preemptions = 0
+        self.shared_tokens = 0
+        self.prefilled = False  # in the latest step
+
+    def stop(self, job: Job) -> None:
+        """Takes a request out; its blocks are free."""
+        if job.cached is None:
+            self.waiting.remove(job)
+        else:
+            self.running.remove(job)
+            self.engine.close(job.cached)
+            job.cached = None
+
+    def restart(self) -> None:
+        """Has all requests wait, with empty caches."""
+        self.waiting = sorted((*self.waiting, *self.running), key=AGE)
+        self.running = []
+        for job in self.waiting:
+            job.cached = None
+        self.engine.reset()
+
+    def plan(self) -> list[Planned]:
+        """What the next step takes in; `prefilled` says by which kind of entry. Empty when there is nothing to do.
+
+        Parts of prompts come first, but not twice in a row while others could decode.
+        """
+        self._admit()
+        for job in self.running:
+            if job.cached:
+                self.shared_tokens += self._share(job, job.cached)
+        planned = [self._next(job, job.cached) for job in self.running if job.cached]
+        decodes = [each for each in planned if each.count == 1 and each.cached.tokens]
+        prompts = self._packed([each for each in planned if each.count > 1 or not each.cached.tokens])
+        for by_prefill in (False, True) if self.prefilled else (True, False):
+            if reserved := self._reserve(prompts if by_prefill else decodes):
+                self.prefilled = by_prefill
+                return reserved
+        return []
+
+    def _admit(self) -> None:
+        """Begins requests, oldest first, while there are rows, and blocks for the tokens of all that have begun."""
+        while self.waiting and (cached := self.engine.open()):
+            job = self.waiting[0]
+            shared = self._share(job, cached)
+            begun = [(cached, job), *((each.cached, each) for each in self.running if each.cached)]
+            if sum(self.engine.missing(held, len(each.tokens) + 1) for held, each in begun) > self.engine.pool.num_free:
+                self.engine.close(cached)
+                return
+            self.shared_tokens += shared
+            job.cached = cached
+            self.running.append(self.waiting.pop(0))
+
+    def _share(self, job: Job, cached: Cached) -> int:
+        """Takes over the tokens that other requests have computed, and gives their number. Begins anew what has
+        outgrown its states."""
+        outgrown = self.engine.outgrown(len(job.tokens))
+        if outgrown != cached.outgrown:
+            self.engine.rewind(cached, 0)
+            cached.outgrown = outgrown
+        before = len(cached.tokens)
+        self.engine.share(cached, job.tokens)
+        return len(cached.tokens) - before
+
+    def _next(self, job: Job, cached: Cached) -> Planned:
+        """All tokens that a step could take in at once.
+
+        Where states vary with the length that a sequence had, that is what it took in at once when they were new.
+        """
+        taken, end = len(cached.tokens), len(job.tokens)
+        if self.engine.varies(end):
+            end = max(len(job.request.tokens), taken + 1)
+        return Planned(job, cached, end - taken, end)
+
+    def _packed(self, prompts: Sequence[Planned]) -> list[Planned]:
+        """The next parts of prompts, as many as one entry takes.
+
+        A prompt whose next block is being computed for an older one is left out: it can use that block.
+        """
+        computed: set[bytes] = set()
+        chosen: list[Planned] = []
+        for each in prompts:
+            digest = self.engine.next_digest(each.cached, each.job.tokens)
+            if digest is None or digest not in computed or len(each.cached.tokens) > len(each.cached.digests) * BLOCK:
+                chosen.append(each)
+            if digest:
+                computed.add(digest)
+            if len(chosen) == self.engine.max_prefill_sequences:
+                break
+        if not chosen:
+            return []
+        left = self.engine.prefill_size(sum(each.count for each in chosen))
+        for each in chosen:
+            each.count = min(each.count, left)
+            left -= each.count
+        return [each for each in chosen if each.count]
+
+    def _reserve(self, planned: Sequence[Planned]) -> list[Planned]:
+        """Those that have blocks for what they take in: the youngest that run give up theirs for older ones."""
+        for each in planned:
+            while each.job.cached and not self.engine.reserve(each.cached, each.count):
+                self.preemptions += 1
+                youngest = self.running[-1]
+                self.stop(youngest)
+                insort(self.waiting, youngest, key=AGE)
+        return [each for each in planned if each.job.cached]

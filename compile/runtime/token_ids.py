@@ -1,0 +1,41 @@
+"""Token ids as callers give them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+from bringup.diagnostics import fail
+from bringup.shown import shown
+
+
+def integers(tokens: Iterable[SupportsIndex]) -> list[int]:
+    """Token ids, from any iterable. Raises BU015 for what is no integer, and for what is no iterable."""
+    try:
+        listed = list(tokens)
+    except TypeError:  # a number; a torch tensor or an array of no dimensions
+        raise fail("BU015", f"tokens are integers in a list, not a {type(tokens).__name__}") from None
+    return [_integer(token) for token in listed]
+
+
+def _integer(token: SupportsIndex) -> int:
+    try:
+        return operator.index(token)
+    except TypeError:
+        raise fail("BU015", f"token {shown(token)} is not an integer") from None
+
+
+def check_vocabulary(tokens: list[int], size: int) -> None:
+    """Raises BU015 for a token that is not in a vocabulary of so many, and when there are no tokens."""
+    wrong = [token for token in tokens if not 0 <= token < size]
+    if wrong or not tokens:
+        said = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
+        raise fail("BU015", said)
+
+
+def check_context(count: int, context: int) -> None:
+    """Raises BU016 for more tokens than a context has room for."""
+    if count > context:
+        said = f"{count} tokens do not fit the bundle's context of {context}"
+        raise fail("BU016", said, help="compile with a larger --max-seq-len")

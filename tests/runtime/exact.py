@@ -1,0 +1,158 @@
+"""A program whose logits are a hash of what its cache holds of a sequence: one wrong row is another answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bringup.compile.program.program import Entry, Interface, StateSpec
+from bringup.compile.runtime.batch import Batch
+from bringup.compile.runtime.opening import Opened
+from bringup.compile.runtime.request import Request
+from bringup.graphs.core.step import BLOCK
+
+VOCABULARY = 30
+NONE = -1
+
+
+def logits_of(rows: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Of a sequence whose cache holds these (token, length that it depends on)."""
+    digest = hashlib.sha256(np.array(rows, np.int64).tobytes()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8])).standard_normal(VOCABULARY).astype(np.float32)
+
+
+class Exact:
+    """An executor. `fault` is called before each step; `seen` maps a sequence's total to what its states depend on."""
+
+    def __init__(self, interface: Interface, seen: Callable[[int], int]) -> None:
+        self.interface, self.seen = interface, seen
+        self.steps: list[tuple[str, int, int]] = []  # entry, sequences, tokens
+        self.fault: Callable[[], None] = lambda: None
+        self.reset()
+
+    def reset(self) -> None:
+        self.rows = np.full((self.interface.num_blocks * BLOCK, 2), NONE)
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = self.interface.entry(entry)
+        assert step["tokens"].shape == (found.num_tokens,)
+        assert step["block_table"].shape[0] == found.num_sequences
+        starts = step["starts"]
+        used = [b for b in range(found.num_sequences) if starts[b + 1] > starts[b]]
+        self.steps.append((entry, len(used), int(starts[-1])))
+        logits = np.zeros((found.num_sequences, VOCABULARY), np.float32)
+        self.fault()
+        for b in used:
+            for n in range(starts[b], starts[b + 1]):
+                self.rows[step["slots"][n]] = step["tokens"][n], self.seen(int(step["totals"][b]))
+        for b in used:
+            at = np.arange(step["lengths"][b])
+            slots = step["block_table"][b][at // BLOCK] * BLOCK + at % BLOCK
+            assert step["slots"][starts[b + 1] - 1] == slots[-1]
+            rows = self.rows[slots]
+            assert (rows >= 0).all(), "a row is read that nobody wrote"
+            logits[b] = logits_of(rows.tolist())
+        return {"logits": logits}
+
+    def states(self) -> dict[str, np.ndarray]:
+        return {"rows": self.rows.copy()}
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        raise NotImplementedError
+
+
+def entry(tokens: int, sequences: int, *, decode: bool) -> Entry:
+    name = "decode" if decode else f"prefill_{tokens}"
+    name = name if sequences == 1 else f"{name}_{sequences}"
+    return Entry(
+        name=name, num_tokens=tokens, num_sequences=sequences, decode=decode, contiguous=False, calls=(), outputs={}
+    )
+
+
+def new_batch(
+    sequences: int = 4,
+    blocks: int = 16,
+    context: int = 256,
+    *,
+    sizes: Sequence[int] = (32, 128),
+    recompute: Sequence[int] = (),
+    varies: int | None = None,
+    kind: str = "paged",
+) -> Batch:
+    """A batch of so many sequences over so many blocks."""
+    counts = [1 << power for power in range(sequences.bit_length()) if 1 << power < sequences] + [sequences]
+    interface = Interface(
+        functions=(),
+        entries=(
+            *(entry(size, count, decode=False) for count in sorted({1, sequences}) for size in sizes),
+            *(entry(count, count, decode=True) for count in counts),
+        ),
+        weights=(),
+        states=(StateSpec(name="rows", shape=(1,), dtype="int64", kind=kind),),
+        max_blocks=-(-context // BLOCK),
+        all_logits=False,
+        block_size=BLOCK,
+        num_blocks=blocks + 1,
+        num_rows=sequences + 1,
+    )
+    manifest = {
+        "max_seq_len": context,
+        "vocab_size": VOCABULARY,
+        "recompute_lengths": list(recompute),
+        "states_vary_past": varies,
+        "weights": "checkpoint",
+        "files": {},
+    }
+    executor = Exact(interface, lambda total: depends_on(total, recompute, varies))
+    return Batch(Opened(manifest, executor, interface, Path("none")))
+
+
+def depends_on(total: int, recompute: Sequence[int], varies: int | None) -> int:
+    """As LongRoPE does, or dynamic rope."""
+    return sum(total > length for length in recompute) + (max(total - varies, 0) if varies else 0)
+
+
+def expected(
+    request: Request, *, context: int = 256, recompute: Sequence[int] = (), varies: int | None = None
+) -> list[int]:
+    """The tokens of a request alone, by the definition of each part: no cache, no steps."""
+    prompt = list(map(int, request.tokens))
+    tokens, new = list(prompt), []
+    random = np.random.default_rng(request.seed)
+    totals = [len(prompt)] * len(prompt)
+    while len(new) < request.max_new_tokens:
+        if recompute:
+            totals = [len(tokens)] * len(tokens)
+        logits = logits_of([(t, depends_on(total, recompute, varies)) for t, total in zip(tokens, totals, strict=True)])
+        new.append(draw(logits, request, random))
+        if new[-1] in set(request.eos) or len(tokens) == context:
+            break
+        tokens.append(new[-1])
+        totals.append(len(tokens))
+    return new
+
+
+def draw(logits: np.ndarray, request: Request, random: np.random.Generator) -> int:
+    if request.temperature == 0:
+        return int(logits.argmax())
+    weights = np.exp(logits.astype(np.float64) / request.temperature)
+    weights /= weights.sum()
+    order = np.argsort(-weights, kind="stable")
+    nucleus = order[: int((np.cumsum(weights[order]) < request.top_p).sum()) + 1]
+    return int(random.choice(nucleus, p=weights[nucleus] / weights[nucleus].sum()))
+
+
+def finish(batch: Batch, tokens: dict[int, list[int]] | None = None) -> dict[int, list[int]]:
+    """Runs to the end; the new tokens of each request."""
+    tokens = {} if tokens is None else tokens
+    while batch:
+        collect(batch, tokens)
+    return tokens
+
+
+def collect(batch: Batch, tokens: dict[int, list[int]]) -> None:
+    for event in batch.step():
+        tokens.setdefault(event.id, []).append(event.token)
