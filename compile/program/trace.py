@@ -92,7 +92,7 @@ class Tracer:
 def tracer_of(graph: Graph, layout: Layout) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, layout.sizes)
-    states = {name: leaf.kind for name, leaf in graph.leaves(State)}
+    states = {name: leaf.kind(layout.sizes) for name, leaf in graph.leaves(State)}
     return Tracer(module, states=states, max_blocks=layout.max_blocks)
 
 

@@ -83,11 +83,14 @@ class Session:
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
         """Keeps the tokens that the sequence and `tokens` begin with, but for the last of `tokens`: it gives logits.
 
-        What the states hold of later ones is masked, and written over.
+        What the states hold of later ones is masked, and written over. Where rings no longer hold the tokens
+        before, none remain.
         """
         self._turn += 1
         pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
-        self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        same = [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        most = self.interface.rewindable
+        self._tokens = same if most is None or len(self._tokens) - len(same) <= most else []
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].

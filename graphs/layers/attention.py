@@ -45,7 +45,7 @@ class GroupedAttention(Module):
         self.q_norm = RMSNorm(d, qk_norm) if qk_norm is not None else None
         self.k_norm = RMSNorm(d, qk_norm) if qk_norm is not None else None
         self.sinks = Param("h", h=h) if sinks else None
-        self.cache = KVCache(g, d)
+        self.cache = KVCache(g, d, window)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
         q_NHD = self.q_proj(x_Nm).unflatten(1, (-1, self.head_dim))
@@ -53,7 +53,7 @@ class GroupedAttention(Module):
         v_NGD = self.v_proj(x_Nm).unflatten(1, (-1, self.head_dim))
         if self.q_norm is not None and self.k_norm is not None:
             q_NHD, k_NGD = self.q_norm(q_NHD), self.k_norm(k_NGD)
-        keys, values = self.cache(step.slots, rope(k_NGD, cos, sin), v_NGD)
+        keys, values = self.cache(step, rope(k_NGD, cos, sin), v_NGD)
         q_NHD = rope(q_NHD, cos, sin)
-        mixed = attention(q_NHD, keys, values, step, self.scale, self.window, sinks_H=self.sinks)
+        mixed = attention(q_NHD, keys, values, step, self.scale, self.window, ring=self.cache.ring, sinks_H=self.sinks)
         return self.o_proj(mixed.flatten(1))
