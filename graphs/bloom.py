@@ -124,7 +124,7 @@ class Attention(Module):
         q_NHD, k_NHD, v_NHD = (
             project(x_Nm).unflatten(1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        keys, values = self.cache(step.slots, k_NHD, v_NHD)
+        keys, values = self.cache(step, k_NHD, v_NHD)
         mixed = attention(q_NHD, keys, values, step, self.scale, slopes_H=self.slopes)
         return residual_Nm + self.dense(mixed.flatten(1))
 

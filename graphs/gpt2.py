@@ -84,7 +84,7 @@ class Attention(Module):
     def forward(self, x_Nm: Tensor, step: Step) -> Tensor:
         qkv_NTHD = self.c_attn(x_Nm).view(-1, 3, self.heads, self.head_dim)
         q_NHD, k_NHD, v_NHD = qkv_NTHD.unbind(1)
-        keys, values = self.cache(step.slots, k_NHD, v_NHD)
+        keys, values = self.cache(step, k_NHD, v_NHD)
         return self.c_proj(attention(q_NHD, keys, values, step, self.scale).flatten(1))
 
 

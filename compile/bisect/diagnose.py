@@ -16,7 +16,7 @@ from bringup.compile.bisect.replay import readable, run_calls
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import STAGE_TOLERANCE, Layer, relative
 from bringup.compile.parity.rounding import near
-from bringup.compile.program.program import Executor, Program
+from bringup.compile.program.program import Executor, Interface, Program
 from bringup.compile.targets.selection import Selection
 from bringup.compile.targets.torch_executor import TorchExecutor
 from bringup.diagnostics import Diagnostic
@@ -50,7 +50,7 @@ def bisect(
     the graph in float32, than torch's rounding explains. None when no step does.
     """
     torch = TorchExecutor(program.exported, program.interface, weights)
-    departing = _first_step(torch, executor, feeds, dtype, exact)
+    departing = _first_step(torch, executor, feeds, dtype, exact, program.interface)
     if departing is None:
         return None
     entry = next(entry for entry in program.interface.entries if entry.name == departing.feed.entry)
@@ -92,7 +92,12 @@ class _Step:
 
 
 def _first_step(
-    torch: TorchExecutor, executor: Executor, feeds: Sequence[Feed], dtype: str, exact: Eager
+    torch: TorchExecutor,
+    executor: Executor,
+    feeds: Sequence[Feed],
+    dtype: str,
+    exact: Eager,
+    interface: Interface,
 ) -> _Step | None:
     """The first step that departs."""
     run = -1
@@ -104,7 +109,7 @@ def _first_step(
             exact.reset()
         before = torch.states()
         wanted = _results(torch, feed)
-        right = wanted if dtype == "float32" else _of_graph(exact, feed, wanted)
+        right = wanted if dtype == "float32" else _of_graph(exact, feed, interface)
         step = _Step(feed, "", before, wanted, right)
         if what := step.departing(_results(executor, feed), dtype):
             return replace(step, what=what)
@@ -118,12 +123,23 @@ def _results(executor: Executor, feed: Feed) -> dict[str, np.ndarray]:
     return {"logits": logits[: len(feed.logits)], **states}
 
 
-def _of_graph(exact: Eager, feed: Feed, like: Arrays) -> dict[str, np.ndarray]:
-    """The same, as the graph computes it in float32."""
+def _of_graph(exact: Eager, feed: Feed, interface: Interface) -> dict[str, np.ndarray]:
+    """The same, as the graph computes it in float32; its states are paged, rings of the program as well."""
     count = feed.end - feed.first
     logits = exact(feed.step).float().numpy()[count - len(feed.logits) : count]
-    states = {name: readable(buffer.numpy()) for name, buffer in exact.module.named_buffers() if name in like}
-    return {"logits": logits, **states}
+    buffers = {name: buffer.numpy() for name, buffer in exact.module.named_buffers()}
+    for spec in interface.states:
+        if spec.kind == "ring":
+            ring = spec.shape[0] // interface.num_rows
+            buffers[spec.name] = _in_ring(buffers[spec.name], np.zeros(spec.shape, np.float32), ring, feed.end)
+    return {"logits": logits, **{spec.name: readable(buffers[spec.name]) for spec in interface.states}}
+
+
+def _in_ring(paged: np.ndarray, rings: np.ndarray, ring: int, length: int) -> np.ndarray:
+    """The first ring after `length` tokens, from their rows in order; see `ops.kv_cache.ring_positions`."""
+    positions = np.arange(max(0, length - ring), length)
+    rings[positions % ring] = paged[positions]
+    return rings
 
 
 def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:

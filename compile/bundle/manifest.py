@@ -15,7 +15,7 @@ from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
 
 MOST = 1 << 31  # of tokens, blocks and sizes
-KINDS = ("paged", "sequence")  # of states
+KINDS = ("paged", "ring", "sequence")  # of states
 
 # A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
 TENSOR = {"name": str, "shape": [int], "dtype": str}

@@ -10,7 +10,7 @@ from bringup.arguments import whole
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.memory import CompileMemory, compile_memory, estimate_of
 from bringup.compile.job import Job
-from bringup.compile.program.export_options import context_of
+from bringup.compile.program.export_options import context_of, layout_of
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Const
@@ -28,17 +28,19 @@ class Sizes:
     context: int
     max_batch_size: int
     cache_per_token: int
+    rings: int
     packed: int
     compiling: CompileMemory
 
     @property
     def cache(self) -> int:
-        return self.cache_per_token * self.context * self.max_batch_size
+        return self.cache_per_token * self.context * self.max_batch_size + self.rings
 
     @property
     def _tokens(self) -> str:
         each = f"{self.context:,} tokens"
-        return each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
+        whole = each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
+        return f"{whole}, {_mb(self.rings)} of it for sliding windows" if self.rings else whole
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -74,6 +76,8 @@ def dry_run(
     """
     check(job).raise_if_errors()
     context, selection = context_of(job, max_seq_len), select(target, target_options)
+    max_batch_size = whole("max_batch_size", max_batch_size, least=1)
+    held = layout_of(job.graph, context, max_batch_size=max_batch_size).sizes
     aliases = job.plan.aliases()
     stored = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
     sizes = [declared.nbytes for declared in stored]
@@ -85,8 +89,9 @@ def dry_run(
         weights=sum(sizes),
         tables=sum(tables),
         context=context,
-        max_batch_size=whole("max_batch_size", max_batch_size, least=1),
-        cache_per_token=job.graph.state_bytes(),
+        max_batch_size=max_batch_size,
+        cache_per_token=job.graph.state_bytes(held),
+        rings=job.graph.ring_bytes(held),
         packed=estimate_of(job, selection).packed,
         compiling=compile_memory(job, selection),
     )

@@ -99,6 +99,7 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
         block_size=BLOCK,
         num_blocks=layout.sizes.blocks,
         num_rows=layout.sizes.rows,
+        rewindable=layout.rewindable,
     )
 
 
@@ -111,7 +112,12 @@ def tensors_of(graph: Graph, layout: Layout) -> Tensors:
     weights = [spec(name, *leaf.stored(graph.dtype)) for name, leaf in graph.leaves(Param)]
     weights += [spec(name, leaf.table(layout.context).shape, leaf.declared_dtype) for name, leaf in graph.leaves(Const)]
     states = [
-        StateSpec(name=name, shape=leaf.sized(layout.sizes), dtype=leaf.declared_dtype or graph.dtype, kind=leaf.kind)
+        StateSpec(
+            name=name,
+            shape=leaf.sized(layout.sizes),
+            dtype=leaf.declared_dtype or graph.dtype,
+            kind=leaf.kind(layout.sizes),
+        )
         for name, leaf in graph.leaves(State)
     ]
     return weights, states

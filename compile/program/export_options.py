@@ -11,7 +11,7 @@ from bringup.compile.job import Job
 from bringup.compile.program.program import EntryPoint, Value
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.core.module import Param
+from bringup.graphs.core.module import Param, State
 from bringup.graphs.core.step import CacheSizes
 from bringup.grouping import grouped
 
@@ -31,7 +31,7 @@ class Layout:
     `kinds[i]` is the index of the first layer like layer i. `context` is the longest sequence in tokens,
     `max_batch_size` the largest number of sequences that a step takes in and the caches hold. `all_logits` gives the
     logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
-    is what layer i takes; the number of layers is what the head takes.
+    is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
     """
 
     layers: Sequence[str]
@@ -42,13 +42,16 @@ class Layout:
     aux_hidden: Sequence[int] = ()
     inputs: Mapping[str, Value] = field(default_factory=dict[str, Value])
     max_batch_size: int = 1
+    windows: Sequence[int] = ()
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
         _refuse_storage(graph)
         paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
         inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
-        return cls(layers=paths, kinds=graph.kinds(), buckets=buckets, context=context, inputs=inputs, **settings)
+        windows = sorted({leaf.window for _, leaf in graph.leaves(State) if leaf.window})
+        stated: dict[str, Any] = {"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows}
+        return cls(buckets=buckets, context=context, **stated, **settings)
 
     @property
     def entries(self) -> list[EntryPoint]:
@@ -69,6 +72,12 @@ class Layout:
     def sizes(self) -> CacheSizes:
         """What the states hold."""
         return CacheSizes(context=self.context, sequences=self.max_batch_size, chunk=max(self.buckets))
+
+    @property
+    def rewindable(self) -> int | None:
+        """How many tokens of a sequence can be taken back, see `Interface`: those that rings have beyond a window."""
+        rings = [(window, self.sizes.ring(window)) for window in self.windows]
+        return min((ring - window + 1 for window, ring in rings if ring), default=None)
 
     @property
     def max_blocks(self) -> int:

@@ -27,7 +27,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpec(TensorSpec):
-    """A state. `kind`: "paged" has a row for each slot of the cache blocks, "sequence" a row for each sequence."""
+    """A state. `kind`: "paged" has a row for each slot of the cache blocks, "sequence" a row for each sequence.
+
+    "ring" has as many rows for each sequence as the first size over `Interface.num_rows`, one ring after the other.
+    """
 
     kind: str = "paged"
 
@@ -109,8 +112,8 @@ class Interface:
     `weights` are given by name, tables such as rope's among them; `states` the executor zeroes and keeps.
     `max_blocks` bounds P, the second size of `block_table`: the blocks of `block_size` rows of the longest sequence.
     The paged states have `num_blocks` blocks, the per-sequence states `num_rows` rows; the last of each is for padding.
-    `rewindable`: a sequence of n tokens goes on from any of its first n tokens when fewer than this many are taken
-    back, None for any number.
+    `rewindable`: how many of a sequence's last tokens can be taken back while the tokens before stay in the states;
+    None for any number. Where more are taken back, all tokens that remain are computed again.
     """
 
     functions: tuple[Function, ...]

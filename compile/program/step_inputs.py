@@ -59,7 +59,7 @@ def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> di
     if not all(len(chunk.tokens) == 1 if entry.decode else chunk.tokens for chunk in chunks):
         raise ValueError(f"`{entry.name}` takes {'one token' if entry.decode else 'tokens'} of each sequence")
     padding = interface.num_blocks - 1, interface.num_rows - 1
-    return _packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
+    return packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
 
 
 def sequence_step(
@@ -71,13 +71,15 @@ def sequence_step(
     """
     length, sizes = first + len(tokens), CacheSizes(context=context)
     chunk = Chunk(tokens, first, range(-(-length // BLOCK)), 0, total or length)
-    return _packed([chunk], size, 1, sizes.blocks - 1, sizes.rows - 1)
+    return packed([chunk], size, 1, sizes.blocks - 1, sizes.rows - 1)
 
 
-def _packed(
+def packed(
     chunks: Sequence[Chunk], num_tokens: int, num_sequences: int, padding_block: int, padding_row: int
 ) -> dict[str, np.ndarray]:
-    """Padding tokens are written to the first row of the padding block, which is read by no one.
+    """The arrays of a step of so many tokens and sequences, by name; see `make_step`.
+
+    Padding tokens are written to the first row of the padding block, which no one reads.
 
     Sequences that are padding have no tokens; where each has one nevertheless (decode), it is at position 0.
     """

@@ -118,7 +118,7 @@ class Tracer:
 def tracer_of(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, layout.sizes)
-    states = {name: leaf.kind for name, leaf in graph.leaves(State)}
+    states = {name: leaf.kind(layout.sizes) for name, leaf in graph.leaves(State)}
     return Tracer(module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param, State
 from bringup.graphs.core.signature import Declared, Signature
-from bringup.graphs.core.step import Step
+from bringup.graphs.core.step import CacheSizes, Step
 from bringup.spec import DTYPES
 
 if TYPE_CHECKING:
@@ -83,13 +83,18 @@ class Graph(Module):
         """The number of tokens past which a sequence's states depend on how long it was when they were computed."""
         return min((module.varies_past for module in self.parts() if module.varies_past is not None), default=None)
 
-    def state_bytes(self) -> int:
-        """Bytes of State kept for each token of context, all layers together."""
-        bits = sum(
-            math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits
-            for _, leaf in self.leaves(State)
-        )
-        return bits // 8
+    def state_bytes(self, sizes: CacheSizes | None = None) -> int:
+        """Bytes of paged State for each token of context, all layers together; without `sizes`, no state is a ring."""
+        states = (leaf for _, leaf in self.leaves(State) if sizes is None or leaf.kind(sizes) == "paged")
+        return sum(self._row_bytes(leaf) for leaf in states)
+
+    def ring_bytes(self, sizes: CacheSizes) -> int:
+        """Bytes of the rings of all sequences, all layers together; see `State`."""
+        states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "ring")
+        return sum(self._row_bytes(leaf) * (sizes.ring(leaf.window) or 0) * sizes.sequences for leaf in states)
+
+    def _row_bytes(self, leaf: State) -> int:
+        return math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits // 8
 
 
 def _declare(name: str, leaf: Param, dtype: str) -> Declared:

@@ -77,17 +77,36 @@ class State(Leaf):
     """What a step keeps for the next (K/V caches): updated in place. The first axis is sized at export.
 
     `slot`: one row a token, in the blocks that `Step.block_table` names. `sequence`: one row a sequence, that of
-    `Step.rows`.
+    `Step.rows`. With a `window`, queries see the last `window` positions only: where that takes fewer rows than the
+    context does, each sequence has a ring of rows instead, and a position is in row position % ring of it.
     """
 
-    @property
-    def kind(self) -> str:
-        """What its rows are, as `program.StateSpec` has it: "paged" or "sequence"."""
-        return "sequence" if self.axes[0].name == "sequence" else "paged"
+    def __init__(
+        self,
+        axes: str,
+        sizes: Sizes = NO_SIZES,
+        /,
+        *,
+        dtype: str | None = None,
+        window: int | None = None,
+        **more: int,
+    ) -> None:
+        super().__init__(axes, sizes, dtype=dtype, **more)
+        self.window = window
+
+    def likeness(self) -> tuple[Any, ...]:
+        return (*super().likeness(), self.window)
+
+    def kind(self, sizes: CacheSizes) -> str:
+        """What its rows are, as `program.StateSpec` has it: "paged", "ring" or "sequence"."""
+        if self.axes[0].name == "sequence":
+            return "sequence"
+        return "ring" if sizes.ring(self.window) else "paged"
 
     def sized(self, sizes: CacheSizes) -> Shape:
-        """The shape for caches of these sizes."""
-        known = {"slot": sizes.slots, "sequence": sizes.rows}
+        """The shape for caches of these sizes. The rings of all sequences are one after the other, padding's last."""
+        ring = sizes.ring(self.window)
+        known = {"slot": sizes.rows * ring if ring else sizes.slots, "sequence": sizes.rows}
         return shape_of(tuple(axis.sized(known) for axis in self.axes))
 
 
@@ -157,6 +176,19 @@ class Module(_Callable):
         own: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in parts}
         inner = tuple((name, part.likeness()) for name, part in self.children())
         return (type(self), sorted(own.items()), inner)
+
+
+class Windowed(Module):
+    """A module whose states have a window. `ring` is the number of rows of a sequence's ring in a program, see `State`.
+
+    `to_torch` sets it: None for paged states.
+    """
+
+    ring: int | None = None
+
+    def __init__(self, window: int | None) -> None:
+        super().__init__()
+        self.window = window
 
 
 def _modules(name: str, value: object) -> list[Module]:

@@ -98,3 +98,14 @@ class CacheSizes:
     def rows(self) -> int:
         """Rows of a per-sequence cache; the last one is for padding."""
         return self.sequences + 1
+
+    def ring(self, window: int | None) -> int | None:
+        """Rows of each sequence's ring in a cache of which queries see the last `window` positions; None without one.
+
+        The first query of a step sees its window after the last token of the step was written. A ring is no use where
+        it has as many rows as the context.
+        """
+        if window is None:
+            return None
+        rows = -(-(window + self.chunk - 1) // BLOCK) * BLOCK
+        return rows if rows < self.blocks_each * BLOCK else None

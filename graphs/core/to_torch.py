@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from bringup.graphs.core.module import Const, Module, Param, State
+from bringup.graphs.core.module import Const, Module, Param, State, Windowed
 from bringup.graphs.core.step import CacheSizes
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def to_torch(module: Module, dtype: str, sizes: CacheSizes) -> nn.Module:
                 setattr(made, name, nn.ModuleList(map(convert, value)))
             case _:
                 setattr(made, name, value)
+    if isinstance(module, Windowed):
+        made.ring = sizes.ring(module.window)
     return made
 
 

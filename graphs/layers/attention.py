@@ -54,15 +54,18 @@ class GroupedAttention(Module):
         self.q_norm = norm(query, qk_norm) if qk_norm is not None else None
         self.k_norm = norm(key, qk_norm) if qk_norm is not None else None
         self.sinks = Param("h", h=h) if sinks else None
-        self.cache = KVCache(g, d)
+        self.cache = KVCache(g, d, window)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
         q_NHD = self._heads(x_Nm, self.q_proj, self.q_norm)
         k_NGD = self._heads(x_Nm, self.k_proj, self.k_norm)
         v_NGD = self._heads(x_Nm, self.v_proj, None)
-        keys, values = self.cache(step.slots, rope(k_NGD, cos, sin), v_NGD)
+        keys, values = self.cache(step, rope(k_NGD, cos, sin), v_NGD)
         q_NHD = rope(q_NHD, cos, sin)
-        mixed = attention(q_NHD, keys, values, step, self.scale, self.window, sinks_H=self.sinks, softcap=self.softcap)
+        mixed = attention(
+            q_NHD, keys, values, step, self.scale, self.window,
+            ring=self.cache.ring, sinks_H=self.sinks, softcap=self.softcap,
+        )  # fmt: skip
         return self.o_proj(mixed.flatten(1))
 
     def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:

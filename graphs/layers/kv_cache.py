@@ -2,23 +2,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.graphs.core.module import Module, State
-from bringup.graphs.ops.kv_cache import write_cache
+from bringup.graphs.core.module import State, Windowed
+from bringup.graphs.ops.kv_cache import ring_slots, write_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bringup.graphs.core.step import Step
 
-class KVCache(Module):
-    """Keys and values of every token so far, one row a slot: [slot, g, d] each."""
 
-    def __init__(self, g: int, d: int) -> None:
-        super().__init__()
-        self.k = State("slot g d", g=g, d=d)
-        self.v = State("slot g d", g=g, d=d)
+class KVCache(Windowed):
+    """Keys and values of every token so far, one row a slot: [slot, g, d] each.
 
-    def forward(self, slots_N: Tensor, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
+    With a `window`, of the last `window` tokens at least: `ring` is then the number of rows of each sequence, where
+    that is less than its context. `attention` takes both.
+    """
+
+    def __init__(self, g: int, d: int, window: int | None = None) -> None:
+        super().__init__(window)
+        self.k = State("slot g d", g=g, d=d, window=window)
+        self.v = State("slot g d", g=g, d=d, window=window)
+
+    def forward(self, step: Step, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
         """Writes the step's rows and gives the whole tables."""
+        slots_N = step.slots if self.ring is None else ring_slots(self.k, step, self.ring)
         write_cache(self.k, slots_N, k_NGK)
         write_cache(self.v, slots_N, v_NGK)
         return self.k, self.v

@@ -1,4 +1,4 @@
-"""The paged cache: one row a token, in blocks that a step's block table names."""
+"""Caches: paged, one row a token in blocks that a step's block table names; and rings, some rows a sequence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,38 @@ def write_cache(cache_SGK: Tensor, slots_N: Tensor, rows_NGK: Tensor) -> None:
     cache_SGK.index_copy_(0, slots_N, rows_NGK.to(cache_SGK.dtype))
 
 
-@op("cache_SGK[S G K] -> [B L G K]")
-def cached_rows(cache_SGK: Tensor, step: Step) -> Tensor:
-    """The rows of each of B sequences, in order of positions: L = P · BLOCK, whatever their lengths.
+def ring_slots(cache_SGK: Tensor, step: Step, ring: int) -> Tensor:
+    """The row of each token in a cache of rings of so many rows, int64 [N]; that of padding is the last."""
+    import torch
 
-    A step whose blocks are in order reads a slice of the cache, others gather by `block_table`.
+    slots_N = step.per_token(step.rows) * ring + step.positions % ring
+    if step.decode:
+        return slots_N
+    is_padding_N = step.sequences() == step.num_sequences
+    return torch.where(is_padding_N, cache_SGK.shape[0] - 1, slots_N)
+
+
+def ring_positions(step: Step, ring: int) -> Tensor:
+    """The position that each row of each sequence's ring holds, int64 [B, ring]; below 0 where it holds none."""
+    import torch
+
+    last_B1 = step.lengths[:, None] - 1
+    return last_B1 - (last_B1 - torch.arange(ring)) % ring
+
+
+@op("cache_SGK[S G K] -> [B L G K]")
+def cached_rows(cache_SGK: Tensor, step: Step, ring: int | None = None) -> Tensor:
+    """The rows of each of B sequences: of a paged cache in order of positions, L = P · BLOCK, whatever their lengths.
+
+    With `ring`, the rows of its ring: L = ring, see `ring_positions`. A step whose blocks are in order reads a slice of
+    the cache, others gather.
     """
     import torch
 
+    if ring is not None:
+        if step.contiguous:
+            return cache_SGK[:ring][None]
+        return cache_SGK[step.rows[:, None] * ring + torch.arange(ring)]
     if step.contiguous:
         return cache_SGK[: step.block_table.shape[1] * BLOCK][None]
     slots_BPS = step.block_table[:, :, None] * BLOCK + torch.arange(BLOCK)

@@ -22,7 +22,7 @@ IN_PAIRS = """
 class OtherAttention(GroupedAttention):
     def forward(self, x, cos, sin, step):
         q, k, v = (each(x).unflatten(1, (-1, self.head_dim)) for each in (self.q_proj, self.k_proj, self.v_proj))
-        keys, values = self.cache(step.slots, rope(k, cos, sin, interleaved=True), v)
+        keys, values = self.cache(step, rope(k, cos, sin, interleaved=True), v)
         q = rope(q, cos, sin, interleaved=True)
         return self.o_proj(attention(q, keys, values, step, self.scale, self.window).flatten(1))
 
