@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
 from bringup.compile.program.export_options import Layout
+from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.trace_cached import coded
 from bringup.compile.targets.registry import registered
 from bringup.compile.targets.selection import Selection
@@ -44,9 +45,9 @@ def emit_phase(
     """Writes one phase that `check_phase` accepts to `out`; the bundle is none of them."""
     with progress.stage("Exporting") as stage:
         if dump_dir:
-            dump(graph, layout, dump_dir)
+            dump(graph, layout, selection, dump_dir)
         if phase == PROGRAM:
-            write_file(out, _text(_traced(graph, layout)).encode())
+            write_file(out, _text(exported(graph, layout, selection)).encode())
             return out
         program = coded(graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
@@ -55,19 +56,21 @@ def emit_phase(
     return out
 
 
-def dump(graph: Graph, layout: Layout, folder: Path) -> None:
+def dump(graph: Graph, layout: Layout, selection: Selection, folder: Path) -> None:
     """The program as text, from a trace of its own; a target writes its phases to the same folder as it lowers."""
-    program = _traced(graph, layout)
+    program = exported(graph, layout, selection)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, exported in program.exported.items():
-        write_file(folder / f"1-program.{name}.txt", str(exported).encode())
+    for name, code in program.exported.items():
+        write_file(folder / f"1-program.{name}.txt", str(code).encode())
 
 
-def _traced(graph: Graph, layout: Layout) -> Program:
+def exported(graph: Graph, layout: Layout, selection: Selection) -> Program:
+    """The program that a target gets, traced here and now: with its ops and its buffers."""
     from bringup.compile.program.trace import export_graph
 
-    return export_graph(graph, layout)
+    form = selection.form
+    return export_graph(graph, layout, form.ops, buffers_of(graph, form.layout(graph)))
 
 
 def _text(program: Program) -> str:
-    return "\n\n".join(f"# {name}\n{exported}" for name, exported in program.exported.items())
+    return "\n\n".join(f"# {name}\n{code}" for name, code in program.exported.items())

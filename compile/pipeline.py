@@ -82,7 +82,8 @@ def build(
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
     if emit != BUNDLE:
         return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
-    recipe = Recipe.of(job, layout, selection)
+    physical = selection.laid_out(job)
+    recipe = Recipe.of(physical, layout, selection)
     if not force and bundles.is_made_from(out, recipe.key):
         with progress.stage("Finding") as stage:
             stage.done(f"{out} as it would be made: nothing has changed")
@@ -93,7 +94,7 @@ def build(
         progress.warn(tokenizer.warning)
     with progress.stage("Exporting") as stage:
         if dumped:
-            dump(job.graph, layout, dumped)
+            dump(job.graph, layout, selection, dumped)
         program = coded(job.graph, layout, selection.form, store)
         stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
     with (
@@ -102,7 +103,7 @@ def build(
     ):
         with progress.stage("Writing") as stage:
             place = folder / bundles.WEIGHTS
-            placed = place_weights(job, layout.context, recipe.weights, place, store, stage, verified=force)
+            placed = place_weights(physical, layout.context, recipe.weights, place, store, stage, verified=force)
             for finding in placed.warnings:
                 progress.warn(finding)
             stage.done(placed.told)
@@ -111,9 +112,9 @@ def build(
         with progress.stage("Lowering") as stage:
             stage.done(finish())
         # Empty where a file of the checkpoint or of a model has changed in the meantime.
-        as_told = Recipe.of(job, layout, selection) == recipe
+        as_told = Recipe.of(physical, layout, selection) == recipe
         made_from = recipe.key if as_told else ""
-        bundles.seal(folder, manifest_of(job, target, selection, layout, program.interface, made_from))
+        bundles.seal(folder, manifest_of(physical, target, selection, layout, program.interface, made_from))
     if as_told:
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()

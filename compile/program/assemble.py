@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from bringup.compile.program.export_options import Layout
+from bringup.compile.program.physical import AS_DECLARED, Buffers
 from bringup.compile.program.program import Call, Entry, EntryPoint, Function, Interface, StateSpec, TensorSpec, Value
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Param, State
@@ -103,13 +104,15 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
     )
 
 
-def tensors_of(graph: Graph, layout: Layout) -> Tensors:
-    """What a graph's program binds by name: its weights, tables among them, and its states."""
+def tensors_of(graph: Graph, layout: Layout, buffers: Buffers = AS_DECLARED) -> Tensors:
+    """What a graph's program binds by name: its weights, buffers and tables among them, and its states."""
 
     def spec(name: str, shape: Shape, dtype: str | None) -> TensorSpec:
         return TensorSpec(name=name, shape=shape, dtype=dtype or graph.dtype)
 
-    weights = [spec(name, *leaf.stored(graph.dtype)) for name, leaf in graph.leaves(Param)]
+    params = ((name, leaf) for name, leaf in graph.leaves(Param) if name not in buffers.views)
+    weights = [spec(name, *leaf.stored(graph.dtype)) for name, leaf in params]
+    weights += [spec(name, *declared.storage) for name, declared in buffers.declared.items()]
     weights += [spec(name, leaf.table(layout.context).shape, leaf.declared_dtype) for name, leaf in graph.leaves(Const)]
     states = [
         StateSpec(

@@ -54,6 +54,11 @@ class Buffers:
     declared: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     views: Mapping[str, View] = field(default_factory=dict[str, View])
 
+    def below(self, prefix: str) -> list[tuple[str, View, str]]:
+        """The parameters below a prefix that are in buffers: name, view and the buffer's dtype."""
+        found = ((name, view) for name, view in self.views.items() if name.startswith(prefix))
+        return [(name, view, self.declared[view.buffer].dtype) for name, view in sorted(found)]
+
 
 AS_DECLARED = Buffers()
 

@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
+from bringup.compile.cache.text_digests import digest
 from bringup.compile.program.assemble import Stage, Traced, interface_of, tensors_of, trace_entry
 from bringup.compile.program.export_options import Layout
+from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.program import Entry, EntryPoint, Function, Interface
 from bringup.compile.program.stage_key import stage_inputs
 from bringup.graphs.core.graph import Graph
+from bringup.graphs.ops.lowering import INLINED, OpLowering
 from bringup.system import gc_pause
 from bringup.system.forked import forked
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from bringup.adapters.planning.adapter import Adapter
     from bringup.compile.program.trace import Tracer
 
 Part = tuple[Entry, list[Traced[bytes]]]
@@ -30,13 +34,16 @@ Part = tuple[Entry, list[Traced[bytes]]]
 class Form:
     """How a traced stage is cached: `encode` gives the bytes that a target's `lower` takes.
 
-    `files` are the source files of the target, `tools` the versions of the distributions that it requires.
+    `files` are the source files of the target, `tools` the versions of the distributions that it requires. `ops` says
+    what becomes of calls of ops, `layout` which physical buffers a graph's parameters are in.
     """
 
     name: str
     encode: Callable[[Function, ExportedProgram], bytes]
     files: frozenset[Path] = frozenset()
     tools: str = ""
+    ops: OpLowering = INLINED
+    layout: Callable[[Graph], Adapter | None] = lambda graph: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,7 @@ def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
     whole = [part for part in parts.values() if part]
     stages = [stage for _, made in whole for stage in made]
     return Coded(
-        interface=interface_of(layout, whole, tensors_of(graph, layout)),
+        interface=interface_of(layout, whole, tensors_of(graph, layout, source.buffers)),
         code={stage.function.name: stage.code for stage in stages},
         found=sum(stage.found for stage in stages),
     )
@@ -82,6 +89,7 @@ class _Source:
 
     def __init__(self, graph: Graph, layout: Layout, form: Form, store: Store) -> None:
         self.graph, self.layout, self.form, self.store = graph, layout, form, store
+        self.buffers = buffers_of(graph, form.layout(graph))
         self.tracer: Tracer | None = None
 
     def part(self, entry: EntryPoint) -> Part | None:
@@ -95,12 +103,14 @@ class _Source:
         """From here on, what is missing is traced. Done before forking, so that torch is imported once."""
         from bringup.compile.program.trace import tracer_of
 
-        self.tracer = tracer_of(self.graph, self.layout)
+        self.tracer = tracer_of(self.graph, self.layout, self.form.ops, self.buffers)
 
     def _inputs(self, stage: Stage) -> dict[str, str] | None:
         form = self.form
         found = stage_inputs(self.graph, self.layout, stage, form.name, form.files)
-        return found and {**found, "target tools": form.tools}
+        ops = {"opaque": sorted(form.ops.opaque), "implementations": sorted(form.ops.implementations)}
+        buffers = self.buffers.below(f"{stage.path}." if stage.path else "")
+        return found and {**found, "target tools": form.tools, "ops": str(ops), "buffers": digest(str(buffers))}
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
         inputs = self._inputs(stage)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.adapters.apply.fuse import lay_out
 from bringup.arguments import mapping
 from bringup.compile.cache.engine_files import tools
 from bringup.compile.cache.source_digest import digests
 from bringup.compile.cache.store import Inputs, Store
+from bringup.compile.job import Job
 from bringup.compile.program.trace_cached import Coded, Form
 from bringup.compile.targets.module_store import ModuleStore
 from bringup.compile.targets.registry import Registered, find, of_bundle
 from bringup.compile.targets.target import Estimate, Option, Options, Target
 from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.graphs.ops.lowering import OpLowering
 from bringup.shown import shown
 
 if TYPE_CHECKING:
@@ -47,7 +50,20 @@ class Selection:
     @property
     def form(self) -> Form:
         """How traced stages are encoded, and what besides them decides the result."""
-        return Form(name=self.name, encode=self.target.encode, files=self.registered.files, tools=self._tools)
+        target = self.target
+        return Form(
+            name=self.name,
+            encode=target.encode,
+            files=self.registered.files,
+            tools=self._tools,
+            ops=OpLowering(opaque=target.opaque, implementations=target.implementations),
+            layout=target.layout,
+        )
+
+    def laid_out(self, job: Job) -> Job:
+        """The job with the plan of the buffers that the target's layout makes of its parameters."""
+        layout = self.target.layout(job.graph)
+        return job if layout is None else replace(job, plan=lay_out(job.plan, layout))
 
     @property
     def _tools(self) -> str:

@@ -15,6 +15,7 @@ from bringup.compile.bisect.diagnose import Departure, bisect, code_departs, mod
 from bringup.compile.bisect.eager import Eager, Seen, Shapes
 from bringup.compile.bisect.modules import compared, compared_rounded, culprit
 from bringup.compile.bundle.folder import WEIGHTS
+from bringup.compile.emit import exported
 from bringup.compile.job import Job
 from bringup.compile.parity.activations import LOGITS, Saved, mismatched, not_finite, save_activations
 from bringup.compile.parity.feeds import Feed
@@ -146,19 +147,19 @@ class Proof:
 
     def _weights(self) -> dict[str, np.ndarray]:
         tables = {name: leaf.table(self.session.max_seq_len) for name, leaf in self.job.graph.leaves(Const)}
-        return {**materialise(self.job.plan, self.job.checkpoint), **tables}
+        physical = selection_of(self.session.manifest).laid_out(self.job)
+        return {**materialise(physical.plan, self.job.checkpoint), **tables}
 
     def _bisect(self, parity: Parity) -> None:
         whole = self.session.interface
-        from bringup.compile.program.trace import export_graph
-
         layout = layout_of(
             self.job.graph, self.session.max_seq_len, whole.prefill_sizes(), all_logits=whole.all_logits,
             max_batch_size=whole.max_batch_size,
         )  # fmt: skip
-        program = export_graph(self.job.graph, layout)
+        selection = selection_of(self.session.manifest)
+        program = exported(self.job.graph, layout, selection)
         self.departure = bisect(
-            program, self._weights(), self.session.executor, self.feeds, selection=selection_of(self.session.manifest),
+            program, self._weights(), self.session.executor, self.feeds, selection=selection,
             dtype=parity.dtype, exact=self.evidence.graph,
         )  # fmt: skip
         self.session.reset()
