@@ -32,14 +32,14 @@ def load(point: EntryPoint, wanted: type | None = None, problem: Callable[[Any],
     `problem` gives what else makes an object unusable, as the rest of a sentence; "" for nothing.
     """
     try:
-        made = point.load()
+        loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a plugin raises as it is imported is the plugin's fault
         raise BringupError(_failure(point, error)) from error
-    if wanted and not isinstance(made, wanted):
-        raise BringupError(_finding(point, f"is a {type(made).__name__}, not a {wanted.__name__}", None))
-    if problem and (why := problem(made)):
+    if wanted and not isinstance(loaded, wanted):
+        raise BringupError(_finding(point, f"is a {type(loaded).__name__}, not a {wanted.__name__}", None))
+    if problem and (why := problem(loaded)):
         raise BringupError(_finding(point, why, None))
-    return made
+    return loaded
 
 
 def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str) -> BringupError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bringup.compile.program.program import Executor as Executor
     from bringup.compile.program.program import Function as Function
     from bringup.compile.program.program import Interface as Interface
-    from bringup.compile.program.trace_cached import Coded as Coded
+    from bringup.compile.program.trace_cached import EncodedProgram as EncodedProgram
     from bringup.compile.report.explain import explain as explain
     from bringup.compile.runtime.batch import Batch as Batch
     from bringup.compile.runtime.batch import load_batch as load_batch
@@ -43,7 +43,7 @@ else:
         "parity.reference": "record",
         "pipeline": "build",
         "program.program": "Executor Function Interface",
-        "program.trace_cached": "Coded",
+        "program.trace_cached": "EncodedProgram",
         "report.explain": "explain",
         "runtime.batch": "Batch load_batch",
         "runtime.request": "Event Request",

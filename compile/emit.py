@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bringup.compile.cache.store import Store
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
-from bringup.compile.program.trace_cached import coded
+from bringup.compile.program.trace_cached import encoded_program
 from bringup.compile.targets.registry import registered
 from bringup.compile.targets.selection import Selection
 from bringup.diagnostics import did_you_mean, fail
@@ -49,8 +49,8 @@ def emit_phase(
         if phase == PROGRAM:
             write_file(out, _text(exported(graph, layout, selection)).encode())
             return out
-        program = coded(graph, layout, selection.form, store)
-        stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
+        program = encoded_program(graph, layout, selection.form, store)
+        stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with progress.stage("Lowering"):
         write_file(out, selection.target.emit(phase, program, selection.options, dump_dir))
     return out

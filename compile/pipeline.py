@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bringup.arguments import path
 from bringup.compile.bundle import folder as bundles
-from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.bundle.contents import manifest_of, tokenizer_of, write_tokenizer
 from bringup.compile.bundle.place_weights import place_weights
 from bringup.compile.cache.store import Store, default_store
@@ -22,7 +22,7 @@ from bringup.compile.emit import BUNDLE, check_phase, dump, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.program.export_options import BUCKETS, context_of, layout_of
-from bringup.compile.program.trace_cached import coded
+from bringup.compile.program.trace_cached import encoded_program
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress, Silent
@@ -83,10 +83,10 @@ def build(
     if emit != BUNDLE:
         return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
     physical = selection.laid_out(job)
-    recipe = Recipe.of(physical, layout, selection)
-    if not force and bundles.is_made_from(out, recipe.key):
+    keys = CacheKeys.of(physical, layout, selection)
+    if not force and bundles.has_inputs_key(out, keys.key):
         with progress.stage("Finding") as stage:
-            stage.done(f"{out} as it would be made: nothing has changed")
+            stage.done(f"{out}, up to date")
         return out
     bundles.refuse(out, force=force)
     tokenizer = tokenizer_of(job)
@@ -95,27 +95,27 @@ def build(
     with progress.stage("Exporting") as stage:
         if dumped:
             dump(job.graph, layout, selection, dumped)
-        program = coded(job.graph, layout, selection.form, store)
-        stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
+        program = encoded_program(job.graph, layout, selection.form, store)
+        stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with (
         bundles.writing(out, force=force, progress=progress) as folder,
         selection.lower(program, folder, store, dumped) as finish,
     ):
         with progress.stage("Writing") as stage:
             place = folder / bundles.WEIGHTS
-            placed = place_weights(physical, layout.context, recipe.weights, place, store, stage, verified=force)
+            placed = place_weights(physical, layout.context, keys.weights, place, store, stage, verified=force)
             for finding in placed.warnings:
                 progress.warn(finding)
-            stage.done(placed.told)
+            stage.done(placed.summary)
         write_tokenizer(tokenizer, folder)
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
         # Empty where a file of the checkpoint or of a model has changed in the meantime.
-        as_told = Recipe.of(physical, layout, selection) == recipe
-        made_from = recipe.key if as_told else ""
-        bundles.seal(folder, manifest_of(physical, target, selection, layout, program.interface, made_from))
-    if as_told:
+        inputs_unchanged = CacheKeys.of(physical, layout, selection) == keys
+        inputs_key = keys.key if inputs_unchanged else ""
+        bundles.seal(folder, manifest_of(physical, target, selection, layout, program.interface, inputs_key))
+    if inputs_unchanged:
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()
     return out

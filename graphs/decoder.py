@@ -97,14 +97,14 @@ def read_common(
     d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
     if local_theta is None:
-        made, local = RopeConfig.from_hf(fields, d, stated, **rope), None
+        rope_config, local = RopeConfig.from_hf(fields, d, stated, **rope), None
     else:
-        made, local = ropes_by_layer_type(fields, d, stated, local_theta=local_theta, **rope)
+        rope_config, local = ropes_by_layer_type(fields, d, stated, local_theta=local_theta, **rope)
     scalar = None if query_scalar is None else fields.size("query_pre_attn_scalar", query_scalar)
     score_cap, logit_cap = (_cap(fields, key, caps) for key in ("attn_logit_softcapping", "final_logit_softcapping"))
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=_longest(fields, stated if stretched else context_length(made, stated)),
+        max_positions=_longest(fields, stated if stretched else context_length(rope_config, stated)),
         hidden=hidden,
         ffn=fields.size("intermediate_size"),
         num_heads=heads,
@@ -112,7 +112,7 @@ def read_common(
         head_dim=d,
         activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, activation),
         eps=fields.positive(words.get("rms_norm_eps", "rms_norm_eps"), eps),
-        rope=made,
+        rope=rope_config,
         tied_head=fields.take("tie_word_embeddings", bool, tied),
         windows=windows,
         local_rope=local,

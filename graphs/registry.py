@@ -154,7 +154,7 @@ def by_architecture(architectures: Sequence[str]) -> Family:
     if served:
         return served[0]
     said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
-    hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
+    hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
@@ -182,8 +182,8 @@ def _family_of(name: str) -> Family:
     """The family of that name; of those that plugins offer first the one whose entry point is called so."""
     found = next((family for family in FAMILIES if family.name == name), None)
     for point in () if found else plugins.points(plugins.MODELS, name):
-        made: Family = plugins.load(point, Family)
-        found = found or (made if made.name == name else None)
+        loaded: Family = plugins.load(point, Family)
+        found = found or (loaded if loaded.name == name else None)
     failed: list[BringupError] = []
     found = found or next((family for family in families(failed) if family.name == name), None)
     if found:

@@ -16,7 +16,7 @@ from bringup.spec import Site, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A parameter that another tensor may stand for; see `tied` and `either`. `alike`: both have the same values."""
+    """A parameter that may be read from another tensor; see `tied` and `either`. `alike`: both have the same values."""
 
     own: Expr
     other: Expr
@@ -26,27 +26,27 @@ class Tied:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Parameters whose name matches `pattern` are made by `expr`."""
+    """Parameters whose name matches `pattern` are computed by `expr`."""
 
     pattern: str
     expr: Expr | Tied
     site: Site
 
     @property
-    def made(self) -> Expr:
-        """The expression, of a tie its own."""
+    def own_expr(self) -> Expr:
+        """The expression; of a tie, that of its own tensor."""
         return self.expr.own if isinstance(self.expr, Tied) else self.expr
 
     @property
     def own(self) -> tuple[Expr, ...]:
-        """What the parameter is made of where it is not tied to another: of two that may serve, both."""
+        """The expressions where the parameter is not tied: of alternatives, both."""
         both = isinstance(self.expr, Tied) and not self.expr.alike
-        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.made,)
+        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Checkpoint tensors that no parameter wants.
+    """Checkpoint tensors that no parameter reads.
 
     `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
     """
@@ -55,15 +55,15 @@ class Drop:
     why: str
     expect: tuple[int, int]
     when: Callable[[Mapping[str, str]], bool] | None
-    beside: str
+    requires: str
     site: Site
 
     def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
-        """The pattern's variables where a tensor is meant; None where it is not. `names` are those that there are."""
+        """The pattern's variables if the drop applies to a tensor, else None. `names`: the checkpoint's tensors."""
         found = match(self.pattern, name)
         if found is None or (self.when and not self.when(found)):
             return None
-        return None if self.beside and fill(self.beside, found) not in names else found
+        return None if self.requires and fill(self.requires, found) not in names else found
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Adapter:
 
     `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
     `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
-    `wrappers` are others that may stand in its place. `infix` is a name that may stand inside of others.
+    `wrappers` are others that may take its place. `infix` is a name that may occur inside of others.
     """
 
     name: str
@@ -98,18 +98,18 @@ class Adapter:
         why: str,
         expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
-        beside: str = "",
+        requires: str = "",
     ) -> None:
         """Leaves out the tensors of a pattern.
 
         `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
         one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
-        pattern's variables and says whether a tensor is really meant. `beside` names one, with the same variables, that
+        pattern's variables and says whether it applies. `requires` names a tensor, with the same variables, that
         the checkpoint has to have as well.
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, beside, Site.outside(__file__)))
+        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__)))
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
         """Every rule that claims a parameter, with its pattern's variables."""

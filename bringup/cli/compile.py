@@ -37,10 +37,10 @@ FOLDER = click.Path(path_type=Path)
     metavar="I",
     help="Also output the hidden state that enters layer I (repeatable).",
 )
-@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
+@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Output folder; default: MODEL.bundle.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--emit", type=PHASE, default="bundle", help="Stop at a phase: graph, plan, program, or the target's.")
-@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Keep the text of every phase.")
+@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
@@ -48,11 +48,11 @@ def command(
     aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str, dump_dir: Path | None, dry_run: bool,
     report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
-    """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
+    """Compile MODEL and its weights to a bundle that `bringup run` executes."""
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target, max_seq_len, target_option, max_batch_size) as told:
+    with reporting(report, job, target, max_seq_len, target_option, max_batch_size) as outcome:
         if emit in ("graph", "plan"):
             from bringup.render.plan import plan_text
 
@@ -68,7 +68,7 @@ def command(
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size, aux_hidden=aux_hidden, force=force, emit=emit, dump_dir=dump_dir,
-                progress=told.progress,
+                progress=outcome.progress,
             )  # fmt: skip
-            told.result, told.bundle = "compiled", built
+            outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

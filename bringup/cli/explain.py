@@ -21,7 +21,7 @@ LOOK_ALIKE = str.maketrans("OIL", "011")
 @click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
 @job_options
 def command(subject: str, **named: Unpack[Named]) -> None:
-    """Explain a code (BU102), how a PARAMETER of MODEL is made, or what becomes of a checkpoint's TENSOR."""
+    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used."""
     text, code = page(subject), subject.upper().translate(LOOK_ALIKE)
     if text:
         print(text, end="")
@@ -35,5 +35,5 @@ def command(subject: str, **named: Unpack[Named]) -> None:
     from bringup.compile.report.explain import explain
 
     parts = explain(open_named(named), subject)
-    told = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
-    print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in told))
+    tables = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
+    print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in tables))

@@ -1,4 +1,4 @@
-"""The `bringup` command: finds the subcommand, and turns what goes wrong into words and an exit code."""
+"""The `bringup` command: finds the subcommand; turns errors into messages and an exit code."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bringup.cli.errors import reserve
 from bringup.system import gc_pause, signals
 
 COMMANDS = {
-    "compile": "Make a bundle of a model and its weights.",
-    "check": "Prove that a checkpoint fits a graph.",
+    "compile": "Compile a model and its weights to a bundle.",
+    "check": "Check that a checkpoint fits a graph.",
     "inspect": "Print what a checkpoint holds: tensors, config, tokenizer.",
     "run": "Generate text, or token ids, from a bundle.",
     "verify": "Compare with the reference implementation.",
-    "explain": "Tell more of a code, a parameter or a tensor.",
-    "models": "List what can be named.",
+    "explain": "Explain a code, a parameter or a tensor.",
+    "models": "List models and model families.",
     "targets": "List what a model can be compiled for.",
-    "doctor": "Say what is missing here, and how to get it.",
-    "cache": "Show, explain or remove what compiles keep.",
+    "doctor": "Report what is missing on this machine and how to install it.",
+    "cache": "Show, explain or remove cached results of compiles.",
     "completion": "Print a shell's completion script.",
 }
 
@@ -46,7 +46,7 @@ class Bringup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with gc_pause.left_alone():
+        with gc_pause.gc_paused():
             return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
@@ -66,18 +66,18 @@ class Bringup(click.Group):
             sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
             return code
         except (click.Abort, KeyboardInterrupt) as error:
-            return signals.told(error)
+            return signals.report_stop(error)
         except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
             from bringup.cli.errors.culprit import of_user_code
-            from bringup.cli.errors.failures import told
+            from bringup.cli.errors.failures import report_error
 
             if (known := of_user_code(left)) is None:
                 raise
-            return told(known, words, verbose=self.verbose)
+            return report_error(known, words, verbose=self.verbose)
         except Exception as error:
-            from bringup.cli.errors.failures import told
+            from bringup.cli.errors.failures import report_error
 
-            return told(error, words, verbose=self.verbose)
+            return report_error(error, words, verbose=self.verbose)
 
     def _ended(self, words: list[str]) -> int:
         """The exit code of a command line that is run to its end, or that asks for help or versions."""
@@ -126,7 +126,7 @@ VERSION = click.Option(
 
 @click.group(cls=Bringup, params=[VERSION, VERBOSE], context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
-    """Takes a model from a published checkpoint to a compiled graph that runs, and proves each step."""
+    """Compiles models from published checkpoints, and checks each step."""
 
 
 def main() -> NoReturn:

@@ -33,7 +33,7 @@ def report_option(command: Command) -> Command:
 
 @dataclass(slots=True)
 class Reporting:
-    """What the command says of its work; `progress` is for those who do it."""
+    """The outcome of a command for its report; `progress` is passed to the work."""
 
     progress: Progress
     result: str = "planned"
@@ -61,19 +61,19 @@ def reporting(
     from bringup.compile.report.record import Recorder
 
     recorder = Recorder(StageLines())
-    told = Reporting(recorder)
+    outcome = Reporting(recorder)
     settings = {"target": target, "target_options": target_options, "max_batch_size": max_batch_size}
     try:
-        yield told
+        yield outcome
     except BringupError as error:
-        told.result = "failed"
-        _write(path, job, settings, max_seq_len, recorder, told, error)
+        outcome.result = "failed"
+        _write(path, job, settings, max_seq_len, recorder, outcome, error)
         raise
-    _write(path, job, settings, max_seq_len, recorder, told)
+    _write(path, job, settings, max_seq_len, recorder, outcome)
 
 
 def _write(
-    path: Path, job: Job, settings: Mapping[str, Any], max_seq_len: int | None, recorder: Recorder, told: Reporting,
+    path: Path, job: Job, settings: Mapping[str, Any], max_seq_len: int | None, recorder: Recorder, outcome: Reporting,
     error: BringupError | None = None,
 ) -> None:  # fmt: skip
     from bringup.compile.report.record import record_of
@@ -86,11 +86,11 @@ def _write(
         command=shlex.join(["bringup", *sys.argv[1:]]),
         date=datetime.now(UTC),
         **settings,
-        max_seq_len=max_seq_len or (told.parity.tokens if told.parity else None),
-        result=told.result,
+        max_seq_len=max_seq_len or (outcome.parity.tokens if outcome.parity else None),
+        result=outcome.result,
         error=error,
-        bundle=told.bundle,
-        parity=told.parity,
+        bundle=outcome.bundle,
+        parity=outcome.parity,
     )
     write_whole(path, page(record))
     print(f"report: {path}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from bringup.cli.batch import run_batch
-from bringup.cli.chat import asked, opened
+from bringup.cli.chat import opened, user_prompts
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Sampling(TypedDict):
-    """What `Session.generate` is told, as click hands it over."""
+    """The options of `Session.generate`, as click passes them."""
 
     max_new_tokens: int
     temperature: float
@@ -44,7 +44,7 @@ class Sampling(TypedDict):
     metavar="FILE",
     help="Requests, one JSON object a line: prompt or tokens, max_new_tokens, seed, temperature, top_p. - is stdin.",
 )
-@click.option("--system", metavar="TEXT", help="With --chat: what the model is told before the first message.")
+@click.option("--system", metavar="TEXT", help="With --chat: the system message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
@@ -82,7 +82,7 @@ def command(
     tokenizer = tokenizer_of(session, required=tokens is None)
     if tokenizer and chat:
         conversation = opened(tokenizer, system)
-        for message in asked(prompt):
+        for message in user_prompts(prompt):
             ids = conversation.said(message)
             answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
             conversation.heard(answer)

@@ -23,7 +23,7 @@ _SHORT = (
 )  # fmt: skip
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
 _ROOM = "free some space, or choose a place on another disk with -o"
-_HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run tells the need"
+_HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
 
 
 def refused(error: BaseException, place: Path | None = None) -> BringupError | None:
@@ -48,8 +48,8 @@ def _full(code: int, place: Path | None) -> BringupError:
 
 def _says(error: BaseException, *words: str) -> bool:
     """Whether a library tells in words, also in the log of a tool, what is wrong with the machine."""
-    told = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
-    text = f"{error} {getattr(error, 'log', '')}".lower() if told else ""
+    is_text = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
+    text = f"{error} {getattr(error, 'log', '')}".lower() if is_text else ""
     return any(word in text for word in words)
 
 

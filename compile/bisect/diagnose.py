@@ -56,17 +56,19 @@ def bisect(
     entry = next(entry for entry in program.interface.entries if entry.name == departing.feed.entry)
     runs = run_calls(program, entry, departing.feed.step, weights, departing.before)
     lower, target = lowered(selection, weights), selection.name
-    made = Departure(departing.feed, departing.what)
-    made.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
+    departure = Departure(departing.feed, departing.what)
+    departure.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
     worst = STAGE_TOLERANCE[dtype]
-    first = next((index for index, call in enumerate(made.calls) if not call.worst <= worst), None)
+    first = next((index for index, call in enumerate(departure.calls) if not call.worst <= worst), None)
     if first is None:
-        made.finding = _whole(lower(program), departing, target, dtype)
-        return made
+        departure.finding = _whole(lower(program), departing, target, dtype)
+        return departure
     operations = Operations(program, entry, runs[first], departing.feed.step, lower)
-    made.found = operations.alone() or operations.together(worst) or operations.left(made.calls[first], worst)
-    made.finding = _op(made.found, target) if made.found else _call(made.calls[first], entry.name, target)
-    return made
+    departure.found = operations.alone() or operations.together(worst) or operations.left(departure.calls[first], worst)
+    departure.finding = (
+        _op(departure.found, target) if departure.found else _call(departure.calls[first], entry.name, target)
+    )
+    return departure
 
 
 Arrays = Mapping[str, np.ndarray]
@@ -148,7 +150,7 @@ def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:
     fresh.set_states(step.before)
     if not step.departing(_results(fresh, step.feed), dtype):
         said = f"the program of the bundle departs in `{entry}`; compiled again for `{target}`, the graph does not"
-        return _bu702(said, "compile it again: another version of the graph or of a tool made this bundle")
+        return _bu702(said, "compile it again: this bundle was compiled by another version of the graph or of a tool")
     said = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
     return _bu702(said, f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files")
 

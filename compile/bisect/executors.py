@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
 from bringup.compile.program.program import Executor, Program
-from bringup.compile.program.trace_cached import Coded
+from bringup.compile.program.trace_cached import EncodedProgram
 from bringup.compile.targets.selection import Selection
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def lowered(selection: Selection, weights: Mapping[str, np.ndarray]) -> Lower:
     def lower(program: Program) -> Executor:
         functions = program.interface.functions
         code = {function.name: target.encode(function, program.exported[function.name]) for function in functions}
-        coded = Coded(interface=program.interface, code=code, found=0)
+        coded = EncodedProgram(interface=program.interface, code=code, found=0)
         with tempfile.TemporaryDirectory(prefix="bringup-") as scratch:
             folder = Path(scratch, "bundle")
             folder.mkdir()

@@ -1,4 +1,4 @@
-"""What compiles left behind, found again by what it was made from.
+"""Results of compiles, cached by a hash of their inputs.
 
 An entry is one file, KIND/KEY under the root: a line of JSON (what it is, what it was made from, the SHA-256 of what
 follows), then the payload. KEY is the SHA-256 of the inputs, so that an entry is never changed, only written whole or
@@ -32,7 +32,7 @@ class Entry:
     key: str
     what: str
     seconds: float
-    made: float  # when, seconds since 1970
+    created_at: float  # when, seconds since 1970
     inputs: Inputs
     digest: str
     path: Path
@@ -57,7 +57,7 @@ class Store:
         self.problem = ""
 
     def get(self, kind: str, inputs: Inputs) -> bytes | None:
-        """The payload made from these inputs. An entry that is damaged counts as absent and is removed."""
+        """The payload computed from these inputs. An entry that is damaged counts as absent and is removed."""
         path = self.root / kind / key_of(inputs)
         try:
             head, _, payload = path.read_bytes().partition(b"\n")
@@ -112,15 +112,15 @@ class Store:
             for path in self.root.glob("*/.*"):
                 if path.stat().st_mtime < stale:
                     path.unlink(missing_ok=True)
-            kept = 0
+            total = 0
             for entry in self.entries():
-                kept += entry.nbytes
-                if kept > limit:
+                total += entry.nbytes
+                if total > limit:
                     entry.path.unlink(missing_ok=True)
 
 
 def key_of(inputs: Inputs) -> str:
-    """The name of what was made from these inputs."""
+    """The file name: the hash of the inputs."""
     return hashlib.sha256(json.dumps(dict(inputs), sort_keys=True).encode()).hexdigest()
 
 
@@ -133,7 +133,7 @@ def _parsed(path: Path, head: bytes) -> Entry | None:
             key=path.name,
             what=str(words["what"]),
             seconds=float(words["seconds"]),
-            made=float(words["made"]),
+            created_at=float(words["made"]),
             inputs={str(name): str(value) for name, value in words["inputs"].items()},
             digest=str(words["digest"]),
             path=path,

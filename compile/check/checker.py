@@ -13,11 +13,11 @@ from bringup.adapters.planning.problems import Problem
 from bringup.compile.check.config_words import ConfigWords
 from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.check.dtypes import odd_dtypes
-from bringup.compile.check.fused import scales_beside
+from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantised import without_quantised
 from bringup.compile.check.scales import scale_mistakes
-from bringup.compile.check.shapes import first_sites, shape_mistakes, sites, stored, told_names
+from bringup.compile.check.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
-    """Checks a plan both ways: every parameter is made whole, every tensor is read whole or dropped with a reason.
+    """Checks that every parameter is complete and every tensor is read completely or dropped with a reason.
 
     No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
     config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
@@ -58,7 +58,7 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
 
 
 def check_job(job: Job) -> Report:
-    """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    """Checks, from headers only, that the job's checkpoint fits its graph; the report has the findings."""
     from bringup.compile.job import as_job
 
     start = time.perf_counter()
@@ -102,7 +102,7 @@ _WORDS: dict[str, tuple[str, str]] = {
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
-    "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
+    "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
 # Of a value node's inputs: what to do about a float that is too wide, and about anything else.
@@ -124,7 +124,7 @@ def _mistake(p: Problem, site: Site | None) -> object:
 
 def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     first = facts[0]
-    parameter, sources = told_names(facts)
+    parameter, sources = parameters_and_tensors(facts)
     message, help = _WORDS[first.code]
     if first.code == "BU108":
         message = "`{parameter}`: {message}" if first.message else message
@@ -132,8 +132,8 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
             message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
             takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
-        elif scales := scales_beside(plan, sources):
-            help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
+        elif scales := unread_scales(plan, sources):
+            help = f"it is quantised, and `{', '.join(grouped(scales))}` has its scales: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
         "tensors": ", ".join(grouped(sources)),
@@ -191,7 +191,7 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
         siblings = turned.get(_layer(name), set())
-        if _is_square(entry) and not _says_so(entry.rule.made) and siblings == {not _is_turned(entry)}:
+        if _is_square(entry) and not _says_so(entry.rule.own_expr) and siblings == {not _is_turned(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():
         first = plan.entries[names[0]]
@@ -203,7 +203,7 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU107",
             message=f"`{', '.join(grouped(names))}` is square and read as `{there}`; every rectangular matrix "
-            f"beside it is stored as `{back}`",
+            f"of the layer is stored as `{back}`",
             help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it really is stored as '
             f'`{there}`, say so: S(…, "{there}").mv("{there} -> {back}")',
             parameter=", ".join(grouped(names)),

@@ -24,7 +24,7 @@ class CompileMemory:
 
     tools: int
     weights: int
-    beside: int
+    subprocess_peak: int
 
     @property
     def process(self) -> int:

@@ -1,4 +1,4 @@
-"""What a traced stage is made from."""
+"""The cache key of a traced stage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stage_inputs(
     `files` are the source files of what encodes it, besides those of this package.
     """
     owner, inside, outside = _parts(graph, stage)
-    structure = spelled(owner.likeness())
+    structure = spelled(owner.structural_key())
     code = {file for kind in inside for file in files_of(kind)}.union(files)
     sources = digests(code, _left_out(graph, stage, inside, outside))
     if structure is None or sources is None:
@@ -53,10 +53,10 @@ def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:
     for path, module in walk(graph):
         owner = module if path == stage.path else owner
         if stage.part == "layer":
-            mine = path == stage.path or path.startswith(f"{stage.path}.")
+            is_part = path == stage.path or path.startswith(f"{stage.path}.")
         else:
-            mine = not path.startswith(f"{graph.layer_path}.")
-        (inside if mine else outside).update(bases(module))
+            is_part = not path.startswith(f"{graph.layer_path}.")
+        (inside if is_part else outside).update(bases(module))
     return owner, inside, outside - inside
 
 
@@ -98,18 +98,18 @@ def spelled(value: object) -> str | None:
         return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
         return f"{type(value).__qualname__} {value!r}"
-    made: Any = value
-    kind = type(made).__qualname__
+    spelling: Any = value
+    kind = type(spelling).__qualname__
     if isinstance(value, tuple | list):
-        return _joined(kind, made)
+        return _joined(kind, spelling)
     if isinstance(value, set | frozenset):
-        return _joined(kind, made, in_order=False)
+        return _joined(kind, spelling, in_order=False)
     if isinstance(value, Mapping):
-        return _joined(kind, made.items())
+        return _joined(kind, spelling.items())
     if is_dataclass(value):
-        settings: list[object] = [getattr(made, field.name) for field in fields(made)]
-        return _joined(kind, [made.__class__, *settings])
-    return _of_array(made)
+        settings: list[object] = [getattr(spelling, field.name) for field in fields(spelling)]
+        return _joined(kind, [spelling.__class__, *settings])
+    return _of_array(spelling)
 
 
 def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> str | None:

@@ -78,7 +78,7 @@ def _opened(folder: Path, executor: str | None) -> Opened:
 
 
 def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Every weight, mapped where it lies; a tied one is the same memory under two names."""
+    """Every weight, mapped from its file; a tied one is the same memory under two names."""
     path = folder / WEIGHTS
     arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
     return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}

@@ -62,7 +62,7 @@ class Session:
         return cached
 
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
-        """Keeps the tokens that the sequence and `tokens` begin with, but for the last of `tokens`: it gives logits.
+        """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
         None are kept where states hold too few of the latest tokens to go back so far.
         """
@@ -77,9 +77,9 @@ class Session:
             self._engine.rewind(self._cached, common)
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
-        """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
+        """Appends tokens to the sequence. Logits of the last one, or of every one: float32 [R, V].
 
-        `inputs` are what the model needs beside the tokens, a row for each; they are cast to its dtype.
+        `inputs` are the model's further inputs, a row for each token; they are cast to its dtype.
         Raises BU015 for what is no token, BU016 when the context has no room for them, BU029 for other inputs.
         """
         self._turn += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from bringup.compile.program.program import Executor, Function, Interface
-    from bringup.compile.program.trace_cached import Coded
+    from bringup.compile.program.trace_cached import EncodedProgram
     from bringup.compile.targets.iree_compiler import IreeOptions
     from bringup.compile.targets.module_store import ModuleStore
 
@@ -62,7 +62,7 @@ class IreeCpu(Target):
 
     @contextmanager
     def lower(
-        self, program: Coded, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+        self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
         """A dump has the text as `2-model.mlir`, and that of IREE's phases in `iree/`; it bypasses the cache."""
         from bringup.compile.targets.iree_compiler import Compilation
@@ -106,7 +106,7 @@ class IreeCpu(Target):
         packed = sum(matrices) if options["pack-weights"] == "yes" else 0
         return Estimate(tools=580_000_000, children=450_000_000, space=1_400_000_000, packed=packed)
 
-    def emit(self, phase: str, program: Coded, options: Options, dump_dir: Path | None) -> bytes:
+    def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
         from bringup.compile.targets.iree_compiler import compile_mlir
 
         text = _text(program, dump_dir)
@@ -143,7 +143,7 @@ def _settings(options: Options, dump_dir: Path | None) -> IreeOptions:
     )
 
 
-def _text(program: Coded, dump_dir: Path | None) -> str:
+def _text(program: EncodedProgram, dump_dir: Path | None) -> str:
     """The whole program in MLIR."""
     from bringup.compile.targets.iree_mlir import decode, module_text
 

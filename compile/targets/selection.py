@@ -15,7 +15,7 @@ from bringup.compile.cache.engine_files import tools
 from bringup.compile.cache.source_digest import digests
 from bringup.compile.cache.store import Inputs, Store
 from bringup.compile.job import Job
-from bringup.compile.program.trace_cached import Coded, Form
+from bringup.compile.program.trace_cached import EncodedProgram, StageCodec
 from bringup.compile.targets.module_store import ModuleStore
 from bringup.compile.targets.registry import Registered, find, of_bundle
 from bringup.compile.targets.target import Estimate, Option, Options, Target
@@ -48,10 +48,10 @@ class Selection:
         return self.registered.package
 
     @property
-    def form(self) -> Form:
+    def form(self) -> StageCodec:
         """How traced stages are encoded, and what besides them decides the result."""
         target = self.target
-        return Form(
+        return StageCodec(
             name=self.name,
             encode=target.encode,
             files=self.registered.files,
@@ -90,7 +90,7 @@ class Selection:
                 raise fail("BU922", said, help=f"run: pip install {package}")
 
     def lower(
-        self, program: Coded, folder: Path, store: Store, dump_dir: Path | None
+        self, program: EncodedProgram, folder: Path, store: Store, dump_dir: Path | None
     ) -> AbstractContextManager[Callable[[], str]]:
         """As `Target.lower`."""
         modules = ModuleStore(store, self.inputs)

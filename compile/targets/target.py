@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bringup.adapters.planning.adapter import Adapter
     from bringup.compile.program.program import Executor, Function, Interface
-    from bringup.compile.program.trace_cached import Coded
+    from bringup.compile.program.trace_cached import EncodedProgram
     from bringup.compile.targets.module_store import ModuleStore
     from bringup.graphs.core.graph import Graph
     from bringup.spec import TensorInfo
@@ -95,7 +95,7 @@ class Target(Protocol):
 
     @abstractmethod
     def lower(
-        self, program: Coded, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+        self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> AbstractContextManager[Callable[[], str]]:
         """Starts to write the executable part of a bundle into `folder`, which exists.
 
@@ -133,7 +133,7 @@ class Target(Protocol):
         """Memory for a program with these weights, tied ones once. The default is what tracing takes."""
         return TRACING
 
-    def emit(self, phase: str, program: Coded, options: Options, dump_dir: Path | None) -> bytes:
+    def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
         """The file of one of `phases`. `dump_dir` as for `lower`."""
         raise fail("BU008", f"target `{self.name}` has no phase `{phase}`")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from bringup.compile.program.program import Executor, Function, Interface
-    from bringup.compile.program.trace_cached import Coded
+    from bringup.compile.program.trace_cached import EncodedProgram
     from bringup.compile.targets.module_store import ModuleStore
 
 PROGRAMS = "programs"
@@ -35,7 +35,7 @@ class Torch(Target):
 
     @contextmanager
     def lower(
-        self, program: Coded, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+        self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
         def finish() -> str:
             (folder / PROGRAMS).mkdir()

@@ -33,12 +33,12 @@ def _merges(vocab: Vocab) -> list[tuple[str, str]]:
     longest = max(map(len, pieces), default=0)
     if longest > 1 << 10:
         raise broken(vocab.meta, f"has a piece of {longest:,} characters")
-    made: list[tuple[str, str]] = []
+    merges: list[tuple[str, str]] = []
     for index in ranked:
         piece = vocab.tokens[index]
         halves = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
-        made += [(left, right) for left, right in halves if left in pieces and right in pieces]
-    return made
+        merges += [(left, right) for left, right in halves if left in pieces and right in pieces]
+    return merges
 
 
 def unigram(vocab: Vocab) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def unigram(vocab: Vocab) -> dict[str, Any]:
     if "tokenizer.ggml.precompiled_charsmap" in meta:
         charsmap = numbers(meta, "precompiled_charsmap")
         if not all(type(number) is int and -128 <= number < 256 for number in charsmap):
-            raise broken(meta, "has a `precompiled_charsmap` that is not made of bytes")
+            raise broken(meta, "has a `precompiled_charsmap` whose values are not bytes")
         packed = base64.b64encode(bytes(int(number) % 256 for number in charsmap)).decode()
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": packed})
     if meta.scalar("tokenizer.ggml.remove_extra_whitespaces", False):

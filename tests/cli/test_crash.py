@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bringup.cli.errors import crash
-from bringup.cli.errors.failures import told
-from bringup.progress import TOLD
+from bringup.cli.errors.failures import report_error
+from bringup.progress import RECENT_LINES
 
 # What a mistake inside bringup looks like: the command's own code is made to raise.
 SCRIPT = """
@@ -58,7 +58,7 @@ def test_a_report_file(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_the_traceback_is_shown_when_asked_for(tmp_path: Path) -> None:
+def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
     assert "Traceback" not in crashed(tmp_path).stderr
     assert "Traceback" in crashed(tmp_path, "-v").stderr
 
@@ -75,7 +75,7 @@ def test_where_nothing_can_be_written_the_report_is_shown(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(crash, "_folders", lambda: [tmp_path / "file/x", Path("/proc")])
-    assert told(ZeroDivisionError("x"), ["models"], verbose=False) == 101
+    assert report_error(ZeroDivisionError("x"), ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
     assert "no folder takes a file" in shown
     assert "## traceback" in shown
@@ -105,7 +105,7 @@ def test_whatever_it_was(
     assert isinstance(error, Exception)
     assert error.__traceback__
     error.__traceback__ = error.__traceback__.tb_next  # without this file
-    assert told(error, ["models"], verbose=False) == 101
+    assert report_error(error, ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
     assert shown.count("\n") == 3
     assert "Traceback" not in shown
@@ -124,7 +124,7 @@ finally:
 def test_a_library_that_trips_over_a_stop(tmp_path: Path) -> None:
     """As torch does, where a signal comes while it enters one of its modes."""
     done = crashed(tmp_path, raising=TRIPPED)
-    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM; nothing half-written is left behind\n")
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM; partial files were removed\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -159,16 +159,16 @@ def test_values_of_secret_variables_do_not_stay(monkeypatch: pytest.MonkeyPatch)
     assert crash.scrubbed("it said: correct horse") == "it said: …"
 
 
-def test_what_was_told_is_in_the_report() -> None:
+def test_recent_lines_are_in_the_report() -> None:
     from io import StringIO
 
     from bringup.render.progress import StageLines
 
-    TOLD.clear()
+    RECENT_LINES.clear()
     stream = StringIO()
     with pytest.raises(ZeroDivisionError), StageLines(stream).stage("Exporting gpt2"):
         raise ZeroDivisionError
-    assert "## told so far\n\nExporting gpt2\n" in crash.report(ZeroDivisionError(), ["compile", "gpt2"])
+    assert "## last messages\n\nExporting gpt2\n" in crash.report(ZeroDivisionError(), ["compile", "gpt2"])
 
 
 def test_a_compiler_that_dies_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

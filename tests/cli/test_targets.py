@@ -43,9 +43,9 @@ def test_text(bringup) -> None:
 
 
 def test_json(bringup) -> None:
-    told = json.loads(bringup("targets", "--format", "json").stdout)
-    assert told["broken"] == []
-    torch, cpu = told["targets"]
+    output = json.loads(bringup("targets", "--format", "json").stdout)
+    assert output["broken"] == []
+    torch, cpu = output["targets"]
     assert (torch["name"], torch["options"], torch["installed"]) == ("torch", {}, True)
     assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("iree-cpu", ["cpu"], ["mlir", "vmfb"])
     assert cpu["options"]["cpu"]["default"] == "host"

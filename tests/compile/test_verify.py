@@ -32,10 +32,10 @@ from bringup.adapters.planning.adapter import Adapter
 
 def adapter(config):
     table = published(config)
-    made = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
+    built = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
     for rule in table.rules:
-        made[rule.pattern] = rule.expr
-    return made
+        built[rule.pattern] = rule.expr
+    return built
 """
 
 MODEL = """
@@ -107,10 +107,10 @@ def test_dummy_weights_with_a_config_of_ones_own(saved, tmp_path):
 
 
 def test_allowed_config_keys_are_remembered(checkpoint, tmp_path):
-    (checkpoint / "config.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    (checkpoint / "config.json").write_text(json.dumps(config(checkpoint, of_users=1)))
     with pytest.raises(BringupError, match="BU120"):
         compiled(tmp_path / "b", None, str(checkpoint))
-    assert verify(compiled(tmp_path / "b", None, str(checkpoint), allow={"of_mine": "only a note"})).ok
+    assert verify(compiled(tmp_path / "b", None, str(checkpoint), allow={"of_users": "only a note"})).ok
 
 
 def test_the_adapter_and_relative_paths_are_remembered(checkpoint, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_the_adapter_and_relative_paths_are_remembered(checkpoint, tmp_path, mon
         verify(out)
 
 
-def test_changed_files_are_all_told_and_nothing_is_run(saved, tmp_path, monkeypatch):
+def test_changed_files_are_all_reported_and_nothing_is_run(saved, tmp_path, monkeypatch):
     out = Path(compiled(tmp_path / "b", None, str(saved)))
     program = next((out / "programs").iterdir())
     for path in (program, out / "weights.safetensors"):
@@ -182,10 +182,10 @@ def test_options_that_do_not_go_together(words, said):
 def test_what_check_takes_verify_takes(checkpoint, tmp_path):
     """MODEL left out; a config, an adapter and an allowance of one's own; a prompt, in a context of its length."""
     (tmp_path / "table.py").write_text(SWAPPED)
-    (tmp_path / "c.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    (tmp_path / "c.json").write_text(json.dumps(config(checkpoint, of_users=1)))
     (checkpoint / "config.json").unlink()
     words = ["verify", "--checkpoint", checkpoint, "--config", tmp_path / "c.json", "--adapter", tmp_path / "table.py"]
-    words += ["--allow-config", "of_mine=only a note", "--max-seq-len", "50", "--prompt-length", "33", "--json"]
+    words += ["--allow-config", "of_users=only a note", "--max-seq-len", "50", "--prompt-length", "33", "--json"]
     result = CliRunner().invoke(cli, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -231,7 +231,7 @@ def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_p
         {"n_layer": 3},
     ],
 )
-def test_what_transformers_cannot_make_is_told(saved, changes):
+def test_what_transformers_cannot_build_is_reported(saved, changes):
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.parity.reference import Reference
 
@@ -239,7 +239,7 @@ def test_what_transformers_cannot_make_is_told(saved, changes):
         Reference(open_checkpoint(str(saved)), config(saved, **changes), "float32")
 
 
-def test_tensors_under_other_names_are_not_made_up(checkpoint):
+def test_tensors_under_other_names_are_not_invented(checkpoint):
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.parity.reference import Reference
 
@@ -252,7 +252,7 @@ def test_tensors_under_other_names_are_not_made_up(checkpoint):
         Reference(open_checkpoint(str(checkpoint)), shapes, "float32")
 
 
-def test_a_reference_that_gives_no_numbers_is_told(checkpoint):
+def test_a_reference_that_gives_no_numbers_is_reported(checkpoint):
     file = checkpoint / "model.safetensors"
     tensors = load_file(file)
     tensors["transformer.ln_f.weight"].fill_(3e38)

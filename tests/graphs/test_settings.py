@@ -97,7 +97,7 @@ def test_settings_are_part_of_a_layers_likeness() -> None:
         GroupedAttention(8, 2, 1, 4, qk_norm=1e-5, norm=OnePlusRMSNorm),
         GroupedAttention(8, 2, 1, 4, qk_norm=1e-5, norm_over="projection"),
     ]
-    kinds = [str(each.likeness()) for each in (plain, *others)]
+    kinds = [str(each.structural_key()) for each in (plain, *others)]
     assert len(set(kinds)) == len(kinds)
     layers = [PreNormLayer(8, 1e-5, plain, GatedMLP(8, 6, "silu"), rope=rope) for rope in (0, 1)]
-    assert layers[0].likeness() != layers[1].likeness()
+    assert layers[0].structural_key() != layers[1].structural_key()

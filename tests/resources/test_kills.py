@@ -145,7 +145,7 @@ def stopped(scene: Scene, name: str, sent: signal.Signals, contents: dict[str, C
     point = EVERY[name]
     ended = scene.struck(name, sent)
     assert ended.code == 128 + sent, ended.said
-    assert ended.said.splitlines()[-1] == f"stopped by {sent.name}; nothing half-written is left behind"
+    assert ended.said.splitlines()[-1] == f"stopped by {sent.name}; partial files were removed"
     assert "Traceback" not in ended.said
     assert names(scene.out.parent) == (["b"] if point.stopped else [])
     assert content(scene.out) == contents.get(point.stopped, {})
