@@ -9,7 +9,7 @@ from bringup.adapters.algebra.per_layer import where
 from bringup.adapters.algebra.values import dequant
 from bringup.adapters.planning.adapter import Adapter, tied
 from bringup.diagnostics import fail
-from bringup.graphs.config.unquantized import Kept
+from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.deepseek import DeepseekConfig
 
 PAYLOAD = "float8_e4m3fn"
@@ -26,7 +26,7 @@ def table(name: str, config: DeepseekConfig) -> Adapter:
         return 0 <= int(variables["L"]) - config.layers.stop < config.draft_layers
 
     why = "of the draft that predicts a further token (DeepSeek-V3 report §2.2): the model `deepseek_mtp`"
-    deepseek.drop("layers.{L}.{rest:**}", why=why, when=of_draft, beside="layers.{L}.eh_proj.weight")
+    deepseek.drop("layers.{L}.{rest:**}", why=why, when=of_draft, requires="layers.{L}.eh_proj.weight")
     return deepseek
 
 
@@ -88,17 +88,19 @@ def matrix(config: DeepseekConfig, module: str, shape: tuple[int, int], axes: st
     rows, columns = (-(-size // of) for size, of in zip(shape, config.fp8.block, strict=True))
     scales = S(f"{at}.weight_scale_inv", "r k", dtype="float32", r=rows, k=columns)
     scaled = dequant(payload, scales, config.fp8.block, takes=(PAYLOAD,))
-    kept = _layers_kept(config, module, config.fp8.kept) if config.fp8.kept else set[int]()
-    if len(kept) in (0, len(config.layers)):
-        return weight if kept else scaled
-    return where("L", kept, weight, scaled)
+    unquantized = _unquantized_layers(config, module, config.fp8.unquantized) if config.fp8.unquantized else set[int]()
+    if len(unquantized) in (0, len(config.layers)):
+        return weight if unquantized else scaled
+    return where("L", unquantized, weight, scaled)
 
 
-def _layers_kept(config: DeepseekConfig, module: str, kept: Kept) -> set[int]:
+def _unquantized_layers(config: DeepseekConfig, module: str, modules: UnquantizedModules) -> set[int]:
     found = set[int]()
     for number in config.layers:
         name = f"model.layers.{number}.{module}"
-        of_experts = {name.format(E=index) in kept for index in range(config.routing.experts if "{E}" in name else 1)}
+        of_experts = {
+            name.format(E=index) in modules for index in range(config.routing.experts if "{E}" in name else 1)
+        }
         if len(of_experts) > 1:
             said = f"`quantization_config` keeps some of `{name}` as they were, and not those of all experts"
             raise fail("BU122", said, help="a layer's experts are read as one array: all of them are kept, or none")

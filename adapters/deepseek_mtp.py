@@ -44,5 +44,5 @@ def _drop_others(draft: Adapter, config: DeepseekMtpConfig) -> None:
     why = f"of the model that is drafted for: `{block.family}`"
     draft.drop("layers.{L}.{rest:**}", why=why, when=of_main)
     draft.drop("{n:embed_tokens|norm|lm_head}.weight", why=why)
-    why, beside = "of the draft of another `mtp_depth`", "layers.{L}.eh_proj.weight"
-    draft.drop("layers.{L}.{rest:**}", why=why, when=of_another, beside=beside)
+    why, marker = "of the draft of another `mtp_depth`", "layers.{L}.eh_proj.weight"
+    draft.drop("layers.{L}.{rest:**}", why=why, when=of_another, requires=marker)

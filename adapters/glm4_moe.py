@@ -30,5 +30,5 @@ def adapter(config: Glm4MoeConfig) -> Adapter:
         return layers <= int(variables["L"]) < layers + config.draft_layers
 
     why = "the draft layer that predicts one token further"
-    glm.drop("layers.{L}.{rest:**}", why=why, when=of_draft, beside="layers.{L}.eh_proj.weight")
+    glm.drop("layers.{L}.{rest:**}", why=why, when=of_draft, requires="layers.{L}.eh_proj.weight")
     return glm

@@ -139,16 +139,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", metavar="KEY", help="print these rows, write nothing")
     parser.add_argument("--out", type=Path, default=PAGE)
     parser.add_argument("--saved", type=Path, metavar="FOLDER", help="keep what peers say there, and go by it")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     max_version = ""
-    if asked.max_python:
-        max_version = _version_of(asked.max_python, MAX_SCRIPT)
-    mutations = [mutation for mutation in MUTATIONS if asked.only is None or mutation.key in asked.only]
+    if options.max_python:
+        max_version = _version_of(options.max_python, MAX_SCRIPT)
+    mutations = [mutation for mutation in MUTATIONS if options.only is None or mutation.key in options.only]
     with tempfile.TemporaryDirectory() as name:
-        rows = outcomes(Path(name), mutations, asked.max_python, asked.saved or Path(name, "saved"))
+        rows = outcomes(Path(name), mutations, options.max_python, options.saved or Path(name, "saved"))
     print(*(row.line() for row in rows), sep="\n")
-    if asked.only is None:
-        asked.out.write_text(page(rows, max_version), "utf-8")
+    if options.only is None:
+        options.out.write_text(page(rows, max_version), "utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,6 @@ def each(arguments: Sequence[str], load: Callable[[Path, str], None]) -> None:
             code = 1
         sys.stdout.flush()
         sys.stderr.flush()
-        for stream, kept in zip((1, 2), terminal, strict=True):
-            os.dup2(kept, stream)
+        for stream, saved in zip((1, 2), terminal, strict=True):
+            os.dup2(saved, stream)
         (folder / "exit_code").write_text(str(code), "utf-8")

@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from tests.check.mutations.answer import answer_to, names, told
+from tests.check.mutations.answer import answer_text, answer_to, names
 from tests.check.mutations.mutation import PAINS, Mutation
 
 SAME = 1e-4  # logits nearer than this are the same: sums in another order, values rounded once more
@@ -62,7 +62,7 @@ class Outcome:
             return "the logits are NaN"
         return f"logits off by {self.off:.2g}" if self._moved else "the same logits"
 
-    def told(self) -> str:
+    def as_markdown(self) -> str:
         """For the page, as Markdown."""
         lines = self.text.splitlines()
         cut = [*lines[:LINES], f"… ({len(lines) - LINES} lines more)"] if len(lines) > LINES + 1 else lines
@@ -82,7 +82,7 @@ class Row:
     def line(self) -> str:
         m = self.mutation
         theirs = (outcome.verdict() if outcome else NOT_RUN for outcome in (self.transformers, self.max))
-        return f"| [{m.title}](#{anchor(m)}) ({m.base}) | {m.pain} | {told(m)} | {' | '.join(theirs)} |"
+        return f"| [{m.title}](#{anchor(m)}) ({m.base}) | {m.pain} | {answer_text(m)} | {' | '.join(theirs)} |"
 
     def section(self, tools: tuple[str, str]) -> list[str]:
         m = self.mutation
@@ -94,7 +94,7 @@ class Row:
         lines += ["bringup:", "", "```text", *said, "```"]
         for tool, outcome in zip(tools, (self.transformers, self.max), strict=True):
             if outcome:
-                lines += ["", f"{tool}:", "", outcome.told()]
+                lines += ["", f"{tool}:", "", outcome.as_markdown()]
         return lines
 
 

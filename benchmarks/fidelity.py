@@ -55,12 +55,12 @@ is transformers' decoder layer, between the parts that a draft adds.
 
 
 def main() -> None:
-    told: dict[str, Figures] = json.loads(FIDELITY.read_text("utf-8")) if FIDELITY.exists() else {}
+    by_model: dict[str, Figures] = json.loads(FIDELITY.read_text("utf-8")) if FIDELITY.exists() else {}
     for name in sys.argv[1:] or [family.name for family in FAMILIES]:
         print(name, flush=True)
-        told[name] = figures(name)
-        FIDELITY.write_text(json.dumps(dict(sorted(told.items())), indent=1) + "\n", "utf-8")
-    PAGE.write_text(HEAD + "\n".join(rows(dict(sorted(told.items())))) + "\n", "utf-8")
+        by_model[name] = figures(name)
+        FIDELITY.write_text(json.dumps(dict(sorted(by_model.items())), indent=1) + "\n", "utf-8")
+    PAGE.write_text(HEAD + "\n".join(rows(dict(sorted(by_model.items())))) + "\n", "utf-8")
 
 
 def figures(name: str) -> Figures:
@@ -115,11 +115,11 @@ def of_rows(logits: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.sqrt(np.square(logits - exact).mean(-1))
 
 
-def rows(told: dict[str, Figures]) -> Iterator[str]:
+def rows(by_model: dict[str, Figures]) -> Iterator[str]:
     columns = [f"{dtype} {target}" for dtype in DTYPES for target in TARGETS]
     yield f"| family | {' | '.join(columns)} | transformers' bfloat16 |"
     yield "|---|" + "---|" * (len(columns) + 1)
-    for name, found in told.items():
+    for name, found in by_model.items():
         cells = [cell(found, column) for column in columns]
         yield f"| {name} | {' | '.join(cells)} | {found['transformers bfloat16']:.0e} |"
 

@@ -37,7 +37,7 @@ class Result:
     def disturbed(self) -> bool:
         return all(turn.others > QUIET for turn in self.turns)
 
-    def kept(self) -> dict[int, Turn]:
+    def quiet_turns(self) -> dict[int, Turn]:
         """Turns by round: the quiet ones, or all where none was."""
         rounds = dict(enumerate(self.turns))
         return {i: turn for i, turn in rounds.items() if turn.others <= QUIET} or rounds
@@ -59,18 +59,18 @@ def speeds(results: Sequence[Result]) -> str:
     ]  # fmt: skip
     for result in results:
         ours = next((r for r in results if r.name == "bringup" and r.dtype == result.dtype), None)
-        kept = result.kept()
-        rates = {i: turn.decode * result.bytes_per_token / 1e9 for i, turn in kept.items()}
+        turns = result.quiet_turns()
+        rates = {i: turn.decode * result.bytes_per_token / 1e9 for i, turn in turns.items()}
         row = (
             result.name,
             result.dtype,
-            spread((turn.prefill for turn in kept.values()), ".0f"),
+            spread((turn.prefill for turn in turns.values()), ".0f"),
             _ratio(ours, result, "prefill"),
-            spread((turn.decode for turn in kept.values()), ".1f"),
+            spread((turn.decode for turn in turns.values()), ".1f"),
             _ratio(ours, result, "decode"),
             f"{statistics.median(rates.values()):.1f}",
-            spread((rates[i] / turn.bandwidth for i, turn in kept.items()), ".0%"),
-            f"{len(kept)} of {len(result.turns)}" + (" (†)" if result.disturbed else ""),
+            spread((rates[i] / turn.bandwidth for i, turn in turns.items()), ".0%"),
+            f"{len(turns)} of {len(result.turns)}" + (" (†)" if result.disturbed else ""),
         )
         rows.append(row)
     return table(rows)
@@ -80,8 +80,8 @@ def _ratio(ours: Result | None, theirs: Result, what: str) -> str:
     """The median of the ratios in rounds that both kept."""
     if ours is None or ours is theirs:
         return "-"
-    mine, other = ours.kept(), theirs.kept()
-    ratios = [getattr(mine[i], what) / getattr(other[i], what) for i in mine if i in other]
+    our_turns, other = ours.quiet_turns(), theirs.quiet_turns()
+    ratios = [getattr(our_turns[i], what) / getattr(other[i], what) for i in our_turns if i in other]
     mark = " (†)" if ours.disturbed or theirs.disturbed else ""
     return f"{statistics.median(ratios):.2f}x{mark}" if ratios else "-"
 

@@ -75,10 +75,10 @@ class Transformers:
 
     def decode(self, count: int) -> list[int]:
         cache = self.cache("decode")
-        made = [self.next(self.model, prompt(SHORT), cache)]
-        while len(made) < count:
-            made.append(self.next(self.forward, made[-1:], cache))
-        return made
+        tokens = [self.next(self.model, prompt(SHORT), cache)]
+        while len(tokens) < count:
+            tokens.append(self.next(self.forward, tokens[-1:], cache))
+        return tokens
 
 
 class TorchCompile(Transformers):

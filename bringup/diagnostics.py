@@ -60,7 +60,7 @@ class Diagnostic:
     lost: bool = False
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """In a few lines, for who calls from Python."""
         lines = [f"{self.code}: {self.message}"]
         lines += [f"  --> {self.where}"] if self.where else []
@@ -140,7 +140,7 @@ class BringupError(Exception):
 
     def __str__(self) -> str:
         """What a traceback ends with: each finding, where its rule stands, and what to do."""
-        return "\n".join(finding.told for finding in self.findings)
+        return "\n".join(finding.text for finding in self.findings)
 
     @property
     def exit_code(self) -> int:

@@ -48,11 +48,11 @@ def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:
         yield tuple(columns)
         return
     widest = max(range(len(columns)), key=lambda k: len(columns[k]))
-    beside: dict[int, set[Numbers]] = {number: set() for number in columns[widest]}
+    others: dict[int, set[Numbers]] = {number: set() for number in columns[widest]}
     for numbers in tuples:
-        beside[numbers[widest]].add(numbers[:widest] + numbers[widest + 1 :])
+        others[numbers[widest]].add(numbers[:widest] + numbers[widest + 1 :])
     alike: dict[frozenset[Numbers], list[int]] = {}
-    for number, rest in beside.items():
+    for number, rest in others.items():
         alike.setdefault(frozenset(rest), []).append(number)
     for rest, together in alike.items():
         for product in _products(set(rest)):
@@ -74,12 +74,12 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
 
     A sub-tree of one name is that name. `h.12` stands for its twelve tensors when all of them are meant.
     """
-    meant = set(names)
-    if not meant:
+    wanted = set(names)
+    if not wanted:
         return {}
     outside: set[str] = set()
     for name in everything:
-        if name not in meant:
+        if name not in wanted:
             outside.add(name)
             above = _parent(name)
             while above is not None and above not in outside:  # what is above one that is there is there as well

@@ -18,23 +18,23 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     A name cut short, and a dotted name without its first parts, stand for the whole. Case does not count.
     """
     best: list[str] = []
-    limit, asked = max(1, min(MOST, len(name) // 3)), name.lower()
+    limit, lowered = max(1, min(MOST, len(name) // 3)), name.lower()
     for other in dict.fromkeys(known):
-        found = slips(asked, other.lower(), limit)
-        if found is None or found >= min(len(asked), len(other)):  # nothing in common
+        found = slips(lowered, other.lower(), limit)
+        if found is None or found >= min(len(lowered), len(other)):  # nothing in common
             continue
         if found < limit:
             best, limit = [], found
         best.append(other)
-    return best[:2] if best else _longer(asked, known)
+    return best[:2] if best else _longer(lowered, known)
 
 
-def _longer(asked: str, known: Iterable[str]) -> list[str]:
+def _longer(name: str, known: Iterable[str]) -> list[str]:
     """The names that begin with what was asked, or end with it after a dot: when there are one or two."""
-    if len(asked) < SHORTEST_START:
+    if len(name) < SHORTEST_START:
         return []
-    longer = [other for other in dict.fromkeys(known) if f".{other.lower()}".endswith(f".{asked}")]
-    longer = longer or [other for other in dict.fromkeys(known) if other.lower().startswith(asked)]
+    longer = [other for other in dict.fromkeys(known) if f".{other.lower()}".endswith(f".{name}")]
+    longer = longer or [other for other in dict.fromkeys(known) if other.lower().startswith(name)]
     return longer if len(longer) <= 2 else []
 
 

@@ -28,12 +28,12 @@ def points(group: str, name: str = "") -> Sequence[EntryPoint]:
 def load(point: EntryPoint, wanted: type | None = None) -> Any:
     """The object that an entry point names. Raises BU026 when it cannot be had, or is no `wanted`."""
     try:
-        made = point.load()
+        loaded = point.load()
     except (Exception, SystemExit) as error:  # whatever a plugin raises as it is imported is the plugin's fault
         raise BringupError(_failure(point, error)) from error
-    if wanted and not isinstance(made, wanted):
-        raise BringupError(_finding(point, f"is a {type(made).__name__}, not a {wanted.__name__}", None))
-    return made
+    if wanted and not isinstance(loaded, wanted):
+        raise BringupError(_finding(point, f"is a {type(loaded).__name__}, not a {wanted.__name__}", None))
+    return loaded
 
 
 def module_of(point: EntryPoint) -> str:

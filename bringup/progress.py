@@ -10,7 +10,7 @@ from typing import Protocol
 
 from bringup.diagnostics import Diagnostic
 
-TOLD: deque[str] = deque(maxlen=30)  # the last lines that people were told: a crash report repeats them
+RECENT_LINES: deque[str] = deque(maxlen=30)  # the last lines that people were told: a crash report repeats them
 
 
 class Stage(Protocol):

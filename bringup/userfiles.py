@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PREFIX = "bringup_beside_"
+_PREFIX = "bringup_sibling_"
 _folders: dict[str, Path] = {}  # package of a folder's modules → the folder
 _states: dict[str, tuple[int, int, int]] = {}  # module → what changes when its file does, as it was run
 
@@ -72,7 +72,7 @@ def _package_of(path: Path) -> str:
     return name
 
 
-def _is_beside(folder: Path, name: str) -> bool:
+def _is_sibling(folder: Path, name: str) -> bool:
     """Whether a folder has a module of that name. bringup and Python's own modules always mean themselves."""
     if not name or name == "bringup" or name in sys.stdlib_module_names:
         return False
@@ -84,7 +84,7 @@ def _is_beside(folder: Path, name: str) -> bool:
 def _importing(package: str, folder: Path) -> Any:
     """What the import statement calls, with the arguments of `builtins.__import__`."""
 
-    def import_beside(
+    def import_sibling(
         name: str,
         globals: Mapping[str, object] | None = None,
         locals: Mapping[str, object] | None = None,
@@ -92,7 +92,7 @@ def _importing(package: str, folder: Path) -> Any:
         level: int = 0,
     ) -> ModuleType:
         top = name.partition(".")[0]
-        if level or not _is_beside(folder, top):
+        if level or not _is_sibling(folder, top):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = import_module(f"{package}.{name}")
         for item in fromlist or ():
@@ -102,7 +102,7 @@ def _importing(package: str, folder: Path) -> Any:
                     import_module(inner)
         return module if fromlist else sys.modules[f"{package}.{top}"]
 
-    return import_beside
+    return import_sibling
 
 
 class _Loader(SourceFileLoader):

@@ -32,10 +32,10 @@ def _from_file(path: str, settings: Any) -> Adapter:
     help = "see docs/adding-a-model.md"
     if not callable(make) or not _takes_one(make):
         raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
-    made = make(settings)
-    if not isinstance(made, Adapter):
-        raise fail("BU004", f"`adapter` of `{path}` gives a {type(made).__name__}, not an `Adapter`", help=help)
-    return made
+    adapter = make(settings)
+    if not isinstance(adapter, Adapter):
+        raise fail("BU004", f"`adapter` of `{path}` gives a {type(adapter).__name__}, not an `Adapter`", help=help)
+    return adapter
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:

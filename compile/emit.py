@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.trace_cached import coded
-from bringup.compile.targets.lowering import compile_mlir, form_of, mlir_of, options_of
+from bringup.compile.program.trace_cached import encoded_program
+from bringup.compile.targets.lowering import codec_of, compile_mlir, mlir_of, options_of
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress
@@ -34,8 +34,8 @@ def emit_phase(
         if phase == "program":
             write_file(out, _text(_traced(graph, layout)).encode())
             return out
-        program = coded(graph, layout, form_of("iree-cpu"), store)
-        stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
+        program = encoded_program(graph, layout, codec_of("iree-cpu"), store)
+        stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with progress.stage("Lowering"):
         text = mlir_of(program)
         write_file(out, text.encode() if phase == "mlir" else compile_mlir(text, options_of(dump_dir)))

@@ -94,21 +94,21 @@ def open_job(
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
         raw, settings = _with_stand_ins(family, raw, findings, opened, allow)
-    made = adapter_of(family, dialect, adapter, settings)
-    graph = family.load("graph")(settings, _dtype(dtype, opened, made))
+    built = adapter_of(family, dialect, adapter, settings)
+    graph = family.load("graph")(settings, _dtype(dtype, opened, built))
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
 
-        opened = dummy_checkpoint(published(graph.signature(), made), raw)
+        opened = dummy_checkpoint(published(graph.signature(), built), raw)
     if tokenizer is not None:
         opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
-    plan = make_plan(graph.signature(), made, opened.headers)
+    plan = make_plan(graph.signature(), built, opened.headers)
     if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
         raise no_dialect(opened.gguf, family)
     return Job(
         family=family,
         graph=graph,
-        adapter=made,
+        adapter=built,
         checkpoint=opened,
         plan=plan,
         config=raw,
@@ -127,13 +127,13 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     if any(finding.stops for finding in findings):
         raise BringupError(*findings)
     dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
-    made = adapter_of(job.family, dialect, job.adapter_file, settings)
+    built = adapter_of(job.family, dialect, job.adapter_file, settings)
     graph = job.family.load("graph")(settings, job.graph.dtype)
-    plan = make_plan(graph.signature(), made, job.checkpoint.headers)
+    plan = make_plan(graph.signature(), built, job.checkpoint.headers)
     said = [finding for finding in job.findings if finding.stops]
     known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
     found = [*job.checkpoint.findings, *said, *known]
-    return replace(job, graph=graph, adapter=made, plan=plan, config=raw, findings=found)
+    return replace(job, graph=graph, adapter=built, plan=plan, config=raw, findings=found)
 
 
 def _with_stand_ins(
@@ -219,10 +219,10 @@ def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return read_config(file)
 
 
-def _dtype(asked: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
+def _dtype(requested: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
     """The asked dtype, or the float type that most bytes of the weights have; quantised ones become float32."""
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     most = _most(checkpoint.headers if checkpoint else {}, adapter)
     return most if most in FLOATS - {"float64"} else "float32"
 
@@ -235,15 +235,15 @@ def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
     while len(weight) > 1:
         names = adapter.names(headers)
         first, second = sorted(weight, key=lambda dtype: weight[dtype], reverse=True)[:2]
-        kept = 0
+        counted = 0
         for name, info in names.items():
             if info.dtype == first and not adapter.leaves_out(name, names):
-                kept += _nbytes(info)
-                if kept > weight[second]:
+                counted += _nbytes(info)
+                if counted > weight[second]:
                     return first
-        if kept == weight[first]:
+        if counted == weight[first]:
             return first
-        weight[first] = kept
+        weight[first] = counted
     return next(iter(weight), "float32")
 
 

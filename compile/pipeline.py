@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bringup.arguments import path
 from bringup.compile.bundle import folder as bundles
-from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.bundle.contents import manifest_of, tokenizer_of, write_tokenizer
 from bringup.compile.bundle.place_weights import place_weights
 from bringup.compile.cache.store import Store, default_store
@@ -22,8 +22,8 @@ from bringup.compile.emit import dump, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
 from bringup.compile.program.export_options import BUCKETS, context_of, layout_of
-from bringup.compile.program.trace_cached import coded
-from bringup.compile.targets.lowering import form_of, lowered
+from bringup.compile.program.trace_cached import encoded_program
+from bringup.compile.targets.lowering import codec_of, lowered
 from bringup.compile.targets.target import resolve
 from bringup.graphs.core.graph import Graph
 from bringup.progress import Progress, Silent
@@ -77,8 +77,8 @@ def build(
         stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
     if emit != "bundle":
         return emit_phase(emit, job.graph, layout, out, store, dumped, progress)
-    recipe = Recipe.of(job, layout, lowering)
-    if not force and bundles.is_made_from(out, recipe.key):
+    keys = CacheKeys.of(job, layout, lowering)
+    if not force and bundles.has_inputs_key(out, keys.key):
         with progress.stage("Finding") as stage:
             stage.done(f"{out} as it would be made: nothing has changed")
         return out
@@ -89,26 +89,28 @@ def build(
     with progress.stage("Exporting") as stage:
         if dumped:
             dump(job.graph, layout, dumped)
-        program = coded(job.graph, layout, form_of(lowering), store)
-        stage.done(f"{len(program.interface.entries)} entry points, {program.told}")
+        program = encoded_program(job.graph, layout, codec_of(lowering), store)
+        stage.done(f"{len(program.interface.entries)} entry points, {program.summary}")
     with (
         bundles.writing(out, force=force, progress=progress) as folder,
         lowered(program, lowering, folder, store, dumped) as finish,
     ):
         with progress.stage("Writing") as stage:
             place = folder / bundles.WEIGHTS
-            placed = place_weights(job, layout.context, recipe.weights, place, store, stage, verified=force)
+            placed = place_weights(job, layout.context, keys.weights, place, store, stage, verified=force)
             for finding in placed.warnings:
                 progress.warn(finding)
-            stage.done(placed.told)
+            stage.done(placed.summary)
         write_tokenizer(tokenizer, folder)
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
-        as_told = Recipe.of(job, layout, lowering) == recipe  # not while a file of the checkpoint or of a model changes
-        made_from = recipe.key if as_told else ""
-        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, made_from))
-    if as_told:
+        inputs_unchanged = (
+            CacheKeys.of(job, layout, lowering) == keys
+        )  # not while a file of the checkpoint or of a model changes
+        inputs_key = keys.key if inputs_unchanged else ""
+        bundles.seal(folder, manifest_of(job, target, lowering, layout, program.interface, inputs_key))
+    if inputs_unchanged:
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()
     return out

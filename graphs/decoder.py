@@ -76,10 +76,10 @@ def read_common(
     width = 2 if fields.stopped else head_dim or hidden // heads
     d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
-    made = RopeConfig.from_hf(fields, d, stated, **rope)
+    rope_config = RopeConfig.from_hf(fields, d, stated, **rope)
     return dict(
         vocab_size=fields.size("vocab_size"),
-        max_positions=_longest(fields, stated if stretched else context_length(made, stated)),
+        max_positions=_longest(fields, stated if stretched else context_length(rope_config, stated)),
         hidden=hidden,
         ffn=fields.size("intermediate_size"),
         num_heads=heads,
@@ -87,7 +87,7 @@ def read_common(
         head_dim=d,
         activation=fields.choice(words.get("hidden_act", "hidden_act"), ACTIVATIONS, "silu"),
         eps=fields.positive(words.get("rms_norm_eps", "rms_norm_eps"), eps),
-        rope=made,
+        rope=rope_config,
         tied_head=fields.take("tie_word_embeddings", bool, tied),
         windows=windows,
     )

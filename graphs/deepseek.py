@@ -53,8 +53,8 @@ class DeepseekConfig(DecoderConfig):
     @classmethod
     def of_layers(cls, fields: Fields, layers: range) -> Self:
         """Of some of a checkpoint's layers: all of the model, or one of its draft."""
-        made = cls(**cls.settings(fields, layers), layers=layers)
-        return replace(made, fp8=read_fp8(fields, made.matrices()))
+        config = cls(**cls.settings(fields, layers), layers=layers)
+        return replace(config, fp8=read_fp8(fields, config.matrices()))
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:

@@ -46,13 +46,13 @@ def _routing(fields: Fields) -> RoutingConfig:
         per_token = fields.size("num_experts_per_tok", most=experts)
         factor = fields.take("routed_scaling_factor", float, 1.0)
         return RoutingConfig(
-            experts=experts, per_token=per_token, groups=1, kept_groups=1, normalise=False, factor=factor
+            experts=experts, per_token=per_token, groups=1, topk_groups=1, normalise=False, factor=factor
         )
     per_token = fields.size("num_experts_per_tok")
-    made = RoutingConfig.from_fields(
-        fields, experts=64, per_token=per_token, groups=1, kept_groups=1, factor=1.0, normalise_null=False
+    routing = RoutingConfig.from_fields(
+        fields, experts=64, per_token=per_token, groups=1, topk_groups=1, factor=1.0, normalise_null=False
     )
-    return replace(made, normalise=False)
+    return replace(routing, normalise=False)
 
 
 class SoftmaxRouter(Module):
@@ -71,8 +71,8 @@ class SoftmaxRouter(Module):
         routing = self.routing
         scores_NE = linear(x_Nm.float(), self.weight.float()).softmax(-1)
         by_NE = scores_NE
-        if routing.kept_groups < routing.groups:
-            by_NE = keep_best_groups(scores_NE, routing.groups, routing.kept_groups, best=1)
+        if routing.topk_groups < routing.groups:
+            by_NE = keep_best_groups(scores_NE, routing.groups, routing.topk_groups, best=1)
         chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
         return chosen_NK, weights_NK * routing.factor
 

@@ -36,7 +36,7 @@ def read_v3(
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
     routing = RoutingConfig.from_fields(
-        fields, experts=256, per_token=8, groups=8, kept_groups=4, factor=2.5, normalise_null=normalise_null
+        fields, experts=256, per_token=8, groups=8, topk_groups=4, factor=2.5, normalise_null=normalise_null
     )
     common = read_deepseek(fields, sparse, expert_ffn=2048, shared=1, max_positions=max_positions, nulls=nulls)
     return common | {

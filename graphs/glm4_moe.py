@@ -39,7 +39,7 @@ class Glm4MoeConfig(DecoderConfig):
             draft_layers=fields.take("num_nextn_predict_layers", int, 1),
             expert_ffn=fields.size("moe_intermediate_size", 1408),
             shared_experts=fields.size("n_shared_experts", 1),
-            routing=RoutingConfig.from_fields(fields, experts=128, per_token=8, groups=1, kept_groups=1, factor=1.0),
+            routing=RoutingConfig.from_fields(fields, experts=128, per_token=8, groups=1, topk_groups=1, factor=1.0),
         )
 
 

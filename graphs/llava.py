@@ -81,9 +81,9 @@ class LlavaConfig(HFConfig):
         text, absent = TEXTS[kind]
         words = absent | words | {"model_type": kind}
         inner = Fields(words, f"llava's {kind}", {k: fields.allowed.pop(k) for k in words.keys() & fields.allowed})
-        made = cls(text=text.from_fields(inner))
+        config = cls(text=text.from_fields(inner))
         fields.findings += inner.done()
-        return made
+        return config
 
 
 def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:

@@ -45,17 +45,21 @@ class QWenConfig(DecoderConfig):
         fields.only("num_key_value_heads", fields.size("num_attention_heads"))
         rope: dict[str, Any] = {"theta_key": "rotary_emb_base", "partial": 1.0, "partial_key": "rotary_pct"}
         windows = (None,) * fields.layers("num_hidden_layers")
-        made = cls(
+        config = cls(
             **read_common(fields, windows, max_positions=8192, head_dim=128, words=WORDS, **rope),
             bias=not fields.take("no_bias", bool, True),
         )
-        if not fields.doubtful and (width := made.num_heads * made.head_dim) != made.hidden:
-            fields.error("BU121", f"the heads' channels are {width}, and `hidden_size` is {made.hidden}", "kv_channels")
-        if made.rope.channels(made.head_dim) % 2:  # not proven: transformers has no code for the family
-            said = f"rope turns channels in pairs, and of `kv_channels` {made.head_dim}, an odd number would turn"
+        if not fields.doubtful and (width := config.num_heads * config.head_dim) != config.hidden:
+            fields.error(
+                "BU121", f"the heads' channels are {width}, and `hidden_size` is {config.hidden}", "kv_channels"
+            )
+        if config.rope.channels(config.head_dim) % 2:  # not proven: transformers has no code for the family
+            said = f"rope turns channels in pairs, and of `kv_channels` {config.head_dim}, an odd number would turn"
             fields.error("BU121", said, "rotary_pct")
-        longest = _longest(fields, made.max_positions)
-        return replace(made, ffn=max(1, made.ffn // 2), max_positions=longest)  # the published width is of gate and up
+        longest = _longest(fields, config.max_positions)
+        return replace(
+            config, ffn=max(1, config.ffn // 2), max_positions=longest
+        )  # the published width is of gate and up
 
 
 def _longest(fields: Fields, stated: int) -> int:

@@ -151,8 +151,8 @@ def by_architecture(architectures: Sequence[str]) -> Family:
     if served:
         return served[0]
     said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
-    hint = next((told for name in architectures[:5] if (told := did_you_mean(name, known))), "")
-    raise _beside(
+    hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
+    raise _with_warnings(
         failed,
         code="BU125",
         message=f"no graph serves architecture {said}",
@@ -179,8 +179,8 @@ def _family_of(name: str) -> Family:
     """The family of that name; of those that plugins offer first the one whose entry point is called so."""
     found = next((family for family in FAMILIES if family.name == name), None)
     for point in () if found else plugins.points(plugins.MODELS, name):
-        made: Family = plugins.load(point, Family)
-        found = found or (made if made.name == name else None)
+        loaded: Family = plugins.load(point, Family)
+        found = found or (loaded if loaded.name == name else None)
     failed: list[BringupError] = []
     found = found or next((family for family in families(failed) if family.name == name), None)
     if found:
@@ -188,15 +188,15 @@ def _family_of(name: str) -> Family:
     hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
     if Path(name).exists():
         hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
-    raise _beside(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
+    raise _with_warnings(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
 
 
-def _beside(failed: Sequence[BringupError], code: str, message: str, help: str) -> BringupError:
+def _with_warnings(failed: Sequence[BringupError], code: str, message: str, help: str) -> BringupError:
     """An error, with a warning for each plugin that could not be loaded: it may have been the one that was wanted."""
     warnings = [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
-    made = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
-    made.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
-    return made
+    with_warnings = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
+    with_warnings.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
+    return with_warnings
 
 
 def _from_file(path: Path) -> Family:

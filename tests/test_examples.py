@@ -23,17 +23,17 @@ HEADS, SIZE, LAYERS = 3, 4, 2
 def published(folder: Path, reference: LlamaForCausalLM) -> None:
     """The reference's weights in Tiny's names and layout, by hand."""
     state = {name: tensor.numpy() for name, tensor in reference.state_dict().items()}
-    made = {"embed.weight": state["model.embed_tokens.weight"], "norm.weight": state["model.norm.weight"]}
-    made["head.weight"] = state["lm_head.weight"]
+    tensors = {"embed.weight": state["model.embed_tokens.weight"], "norm.weight": state["model.norm.weight"]}
+    tensors["head.weight"] = state["lm_head.weight"]
     for layer in range(LAYERS):
         at, to = f"model.layers.{layer}.", f"blocks.{layer}."
         heads = [state[f"{at}self_attn.{x}_proj.weight"].reshape(HEADS, SIZE, -1) for x in "qkv"]
-        made[f"{to}qkv.weight"] = np.stack(heads, axis=1).reshape(3 * HEADS * SIZE, -1)
-        made[f"{to}out.weight"] = state[f"{at}self_attn.o_proj.weight"]
-        made[f"{to}norm1.weight"] = state[f"{at}input_layernorm.weight"]
-        made[f"{to}norm2.weight"] = state[f"{at}post_attention_layernorm.weight"]
-        made |= {f"{to}{x}.weight": state[f"{at}mlp.{x}_proj.weight"] for x in ("gate", "up", "down")}
-    save_file({name: np.ascontiguousarray(array) for name, array in made.items()}, folder / "model.safetensors")
+        tensors[f"{to}qkv.weight"] = np.stack(heads, axis=1).reshape(3 * HEADS * SIZE, -1)
+        tensors[f"{to}out.weight"] = state[f"{at}self_attn.o_proj.weight"]
+        tensors[f"{to}norm1.weight"] = state[f"{at}input_layernorm.weight"]
+        tensors[f"{to}norm2.weight"] = state[f"{at}post_attention_layernorm.weight"]
+        tensors |= {f"{to}{x}.weight": state[f"{at}mlp.{x}_proj.weight"] for x in ("gate", "up", "down")}
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / "model.safetensors")
     config = reference.config.to_dict() | {"architectures": ["TinyForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))
 

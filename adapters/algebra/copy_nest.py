@@ -61,10 +61,10 @@ def project(
     moved: list[Nest] = []
     for nest in nests:
         for grid in _grids(nest, sizes):
-            for kept in _clip(grid, *window) if window else (grid,):
-                dst = base + sum(start * stride for start, stride in zip(kept.starts, strides, strict=True))
-                loops = [(e, s, c * strides[k]) for e, s, k, c in kept.loops]
-                moved.append(Nest(nest.source, nest.view, kept.src, _canonical(loops), dst))
+            for clipped in _clip(grid, *window) if window else (grid,):
+                dst = base + sum(start * stride for start, stride in zip(clipped.starts, strides, strict=True))
+                loops = [(e, s, c * strides[k]) for e, s, k, c in clipped.loops]
+                moved.append(Nest(nest.source, nest.view, clipped.src, _canonical(loops), dst))
     return tuple(moved)
 
 
@@ -141,12 +141,12 @@ def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
 
 def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     """Outermost first by result stride, no loop of one iteration, neighbours that run on merged into one."""
-    kept: list[Loop] = []
+    merged: list[Loop] = []
     for extent, src, dst in sorted((loop for loop in loops if loop[0] > 1), key=_outermost_first):
-        if kept and kept[-1][1] == src * extent and kept[-1][2] == dst * extent:
-            extent *= kept.pop()[0]
-        kept.append((extent, src, dst))
-    return tuple(kept)
+        if merged and merged[-1][1] == src * extent and merged[-1][2] == dst * extent:
+            extent *= merged.pop()[0]
+        merged.append((extent, src, dst))
+    return tuple(merged)
 
 
 def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -22,14 +22,14 @@ class Where(Expr):
     def inputs(self) -> tuple[Expr, ...]:
         return self.there, self.elsewhere
 
-    def meant(self, bindings: Mapping[str, str]) -> Expr:
+    def select(self, bindings: Mapping[str, str]) -> Expr:
         return self.there if bindings[self.variable] in self.numbers else self.elsewhere
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
-        return self.meant(bindings).leaves(bindings)
+        return self.select(bindings).leaves(bindings)
 
     def region(self, scope: Scope) -> Region:
-        return self.meant(scope.bindings).region(scope)
+        return self.select(scope.bindings).region(scope)
 
 
 def where(variable: str, numbers: set[int], there: Expr, elsewhere: Expr) -> Expr:

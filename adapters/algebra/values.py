@@ -56,8 +56,8 @@ class ValueNode(Expr):
             scope.take(part, takes, self.name)
         axes, dtype = self.law(inputs)
         shape = tuple(axis.size for axis in axes)
-        made = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block)
-        return scope.whole(made, axes)
+        computed = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block)
+        return scope.whole(computed, axes)
 
 
 def cast(x: Expr, dtype: str) -> Expr:

@@ -46,7 +46,7 @@ def shared_as_experts(width: int) -> Adapter:
 
 def lay_out(plan: Plan, layout: Adapter) -> Plan:
     """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan."""
-    made: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     taken: set[str] = set()
     names = _Planned(plan)
     for name, entry in plan.entries.items():
@@ -54,13 +54,13 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
             continue
         found = _rule_for(layout, name)
         if found is None:
-            made[name] = entry
+            entries[name] = entry
             continue
         rule, bindings = found
-        taken |= {leaf for _, leaf in rule.made.leaves(bindings)}
+        taken |= {leaf for _, leaf in rule.own_expr.leaves(bindings)}
         scope = Scope({}, (), names, bindings)
-        region = rule.made.region(scope)
-        parts = {plan.entries[leaf].declared for _, leaf in rule.made.leaves(bindings)}
+        region = rule.own_expr.region(scope)
+        parts = {plan.entries[leaf].declared for _, leaf in rule.own_expr.leaves(bindings)}
         if len({(part.dtype, part.pack) for part in parts}) > 1 or entry.declared.pack:
             raise fail(
                 "BU131",
@@ -69,16 +69,16 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
                 where=rule.site,
             )
         declared = Declared(fill(_plain(rule.pattern), bindings), region.axes, entry.declared.dtype)
-        made[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
-    signature = Signature({name: entry.declared for name, entry in made.items()})
-    return replace(plan, signature=signature, entries=made)
+        entries[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
+    signature = Signature({name: entry.declared for name, entry in entries.items()})
+    return replace(plan, signature=signature, entries=entries)
 
 
 def _rule_for(layout: Adapter, name: str) -> tuple[Rule, dict[str, str]] | None:
     """The rule whose first source is this parameter, with the variables that make it so."""
     for rule in layout.rules:
         kinds = dict(re.findall(r"\{(\w+):([^}]*)\}", rule.pattern))
-        first = next(source.name for source, _ in rule.made.leaves(dict.fromkeys(kinds, "")))
+        first = next(source.name for source, _ in rule.own_expr.leaves(dict.fromkeys(kinds, "")))
         for variable, kind in kinds.items():
             first = first.replace(f"{{{variable}}}", f"{{{variable}:{kind}}}")
         bindings = match(first, name)

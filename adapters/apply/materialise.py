@@ -97,17 +97,17 @@ def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Rea
     source = sources[index]
     if isinstance(source, TensorInfo):
         return read(source)
-    made = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
+    computed = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
     from bringup.adapters.checkpoints.arrays import numpy_dtype
 
-    if made.shape != source.shape or made.dtype != numpy_dtype(source.dtype):
+    if computed.shape != source.shape or computed.dtype != numpy_dtype(source.dtype):
         raise fail(
             "BU116",
-            f"`{source.name}` gave {made.dtype} {list(made.shape)}; its rule declares "
+            f"`{source.name}` gave {computed.dtype} {list(computed.shape)}; its rule declares "
             f"{source.dtype} {list(source.shape)}",
             help="correct the axes or dtype that the rule declares, or the function",
         )
-    return made
+    return computed
 
 
 def units(array: np.ndarray, view: str) -> np.ndarray:
@@ -145,7 +145,7 @@ def check_ties(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     """Parameters that the config ties and the checkpoint stores apart, with different values."""
     import numpy as np
 
-    def differs(mine: Entry, theirs: Entry) -> bool:
-        return not np.array_equal(fill(mine, checkpoint.read), fill(theirs, checkpoint.read))
+    def differs(own: Entry, theirs: Entry) -> bool:
+        return not np.array_equal(fill(own, checkpoint.read), fill(theirs, checkpoint.read))
 
-    return [mine.declared.name for mine, theirs in plan.compare if differs(mine, theirs)]
+    return [own.declared.name for own, theirs in plan.compare if differs(own, theirs)]

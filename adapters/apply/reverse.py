@@ -184,9 +184,9 @@ def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:
 
     dense = row_major([extent for extent, _, _ in nest.loops])
     found, wanted = (np.zeros(nest.count, target.dtype) for _ in range(2))
-    for side, array, made in ((nest, target, found), (nest.swapped(), flat, wanted)):
+    for side, array, copied in ((nest, target, found), (nest.swapped(), flat, wanted)):
         loops = tuple((extent, at, to) for (extent, at, _), to in zip(side.loops, dense, strict=True))
-        copy_nest(replace(side, loops=loops, dst=0), array, made)
+        copy_nest(replace(side, loops=loops, dst=0), array, copied)
     return np.array_equal(found.view(np.uint8), wanted.view(np.uint8))
 
 

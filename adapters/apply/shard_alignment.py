@@ -26,10 +26,10 @@ class Cut:
 
 def first_cut(plan: Plan, part: Plan) -> Cut | None:
     """The first parameter of `part`, a slice of `plan`, that cuts a block which is whole in the plan."""
-    looked: set[int] = set()
+    checked: set[int] = set()
     for name, entry in part.entries.items():
-        if id(entry.region) not in looked:
-            looked.add(id(entry.region))
+        if id(entry.region) not in checked:
+            checked.add(id(entry.region))
             found = next(_cuts(entry), None)
             if found and not next(_cuts(plan.entries[name]), None):
                 return Cut(name, *found)

@@ -97,7 +97,7 @@ def loaded(path: Path, info: TensorInfo) -> np.ndarray:
     return raw.view(numpy_dtype(info.dtype)).reshape(info.shape)
 
 
-def give_back(array: np.ndarray) -> None:
+def release_pages(array: np.ndarray) -> None:
     """Frees the memory behind an array that `mapped` gave and nobody needs any more: what was written to it is lost.
 
     Otherwise the pages of a file that were read stay with the process for as long as any tensor of it is in use.
@@ -160,8 +160,8 @@ def _map(path: Path, start: int, size: int) -> _Map:
     with path.open("rb") as file:
         if hasattr(mmap, "MAP_PRIVATE"):
             flags, prot = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-            made = _Map(file.fileno(), size, flags=flags, prot=prot, offset=start)
+            mapping = _Map(file.fileno(), size, flags=flags, prot=prot, offset=start)
         else:
-            made = _Map(file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
-    made.given = set()
-    return made
+            mapping = _Map(file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
+    mapping.given = set()
+    return mapping

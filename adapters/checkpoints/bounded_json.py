@@ -28,12 +28,12 @@ OTHERS = bytes({*range(256)} - {*b"".join(WEIGHTS)})
 def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[str, Any]:
     """The JSON object that a file holds. Raises BU233 for what is no readable file, ValueError as `strict_json`."""
     with opened(path) as file:
-        made = strict_json(file.read(MAX_TEXT + 1), bulk=bulk)
-    level: list[Any] = [made]
+        parsed = strict_json(file.read(MAX_TEXT + 1), bulk=bulk)
+    level: list[Any] = [parsed]
     for _ in range(deep):
         level = [inner for outer in level for inner in _members(outer)]
         if not level:
-            return made
+            return parsed
     raise ValueError(f"nested more than {deep} deep")
 
 
@@ -62,33 +62,33 @@ def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dic
     wide, collects = b"\\" in text, gc.isenabled()
     gc.disable()  # a document has no cycles, and looking for some takes a third of the time
     try:
-        made = _parsed(text.decode(), _refuse if finite else None, bulk=bulk)
+        parsed = _parsed(text.decode(), _refuse if finite else None, bulk=bulk)
         if wide:  # only an escape can spell half a character
-            json.dumps(made, ensure_ascii=False).encode()
+            json.dumps(parsed, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
     finally:
         if collects:
             gc.enable()
-    if not isinstance(made, dict):
-        raise ValueError(f"a JSON object is wanted, not a {type(made).__name__}")
-    return cast(dict[str, Any], made)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"a JSON object is wanted, not a {type(parsed).__name__}")
+    return cast(dict[str, Any], parsed)
 
 
 def _parsed(text: str, constant: Callable[[str], None] | None, *, bulk: bool) -> Any:
     if bulk and sys.get_int_max_str_digits():  # else an endless number would be read in endless time
         with suppress(ValueError):  # what is wrong is told better below
-            made = json.loads(text, parse_float=_float, parse_constant=constant)
-            if _has_keys(made, text.count(":")):  # each has a colon, so none stood twice
-                return made
+            parsed = json.loads(text, parse_float=_float, parse_constant=constant)
+            if _has_keys(parsed, text.count(":")):  # each has a colon, so none stood twice
+                return parsed
     return json.loads(
         text, object_pairs_hook=_unique_keys, parse_int=_integer, parse_float=_float, parse_constant=constant
     )
 
 
-def _has_keys(made: Any, wanted: int) -> bool:
+def _has_keys(parsed: Any, wanted: int) -> bool:
     """Whether the objects of a document have that many keys in all, those in lists left out."""
-    level: list[dict[str, Any]] = [made] if isinstance(made, dict) else []
+    level: list[dict[str, Any]] = [parsed] if isinstance(parsed, dict) else []
     while level and wanted > 0:
         wanted -= sum(map(len, level))
         level = [value for each in level for value in each.values() if isinstance(value, dict)] if wanted else []
@@ -117,12 +117,12 @@ def _members(value: Any) -> list[Any]:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"key `{twice}` stands twice in one object")
-    return made
+    return unique
 
 
 def _integer(text: str) -> int:
@@ -132,10 +132,10 @@ def _integer(text: str) -> int:
 
 
 def _float(text: str) -> float:
-    made = float(text)
-    if not math.isfinite(made):
+    number = float(text)
+    if not math.isfinite(number):
         raise ValueError(f"the number {text[:20]} is too large")
-    return made
+    return number
 
 
 def _refuse(word: str) -> None:

@@ -33,7 +33,7 @@ class Rule:
     site: Site
 
     @property
-    def made(self) -> Expr:
+    def own_expr(self) -> Expr:
         """The expression, of a tie its own."""
         return self.expr.own if isinstance(self.expr, Tied) else self.expr
 
@@ -41,7 +41,7 @@ class Rule:
     def own(self) -> tuple[Expr, ...]:
         """What the parameter is made of where it is not tied to another: of two that may serve, both."""
         both = isinstance(self.expr, Tied) and not self.expr.alike
-        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.made,)
+        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Drop:
     why: str
     expect: tuple[int, int]
     when: Callable[[Mapping[str, str]], bool] | None
-    beside: str
+    requires: str
     site: Site
 
     def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
@@ -63,7 +63,7 @@ class Drop:
         found = match(self.pattern, name)
         if found is None or (self.when and not self.when(found)):
             return None
-        return None if self.beside and fill(self.beside, found) not in names else found
+        return None if self.requires and fill(self.requires, found) not in names else found
 
 
 @dataclass(slots=True)
@@ -98,18 +98,18 @@ class Adapter:
         why: str,
         expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
-        beside: str = "",
+        requires: str = "",
     ) -> None:
         """Leaves out the tensors of a pattern.
 
         `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
         one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
-        pattern's variables and says whether a tensor is really meant. `beside` names one, with the same variables, that
+        pattern's variables and says whether it applies. `requires` names a tensor, with the same variables, that
         the checkpoint has to have as well.
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, beside, Site.outside(__file__)))
+        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__)))
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
         """Every rule that claims a parameter, with its pattern's variables."""

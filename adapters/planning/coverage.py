@@ -94,10 +94,10 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
 
 def _without_whole(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
     """Takes out what some entry uses as a whole."""
-    meant = {key[0] for key in users}
+    used = {key[0] for key in users}
     for entries, values in whole if users else ():
         for value in values.values():
-            for entry in entries if value in meant else ():
+            for entry in entries if value in used else ():
                 users.pop(_key(entry, value), None)
 
 

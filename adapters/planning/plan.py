@@ -25,8 +25,8 @@ from bringup.adapters.planning.problems import (
     axes_problem,
     dtypes,
     inputs,
-    misfits_beside,
     odd_ones,
+    present_misfits,
     shapes,
     unbound,
     unclaimed,
@@ -74,7 +74,9 @@ class Plan:
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
     unread: list[str] = field(default_factory=list[str])  # neither wanted nor dropped
-    asked: list[tuple[str, Iterable[str]]] = field(default_factory=list[tuple[str, Iterable[str]]])  # tensors, by whom
+    requests: list[tuple[str, Iterable[str]]] = field(
+        default_factory=list[tuple[str, Iterable[str]]]
+    )  # tensors, by whom
     problems: list[Problem] = field(default_factory=list[Problem])
     compare: list[tuple[Entry, Entry]] = field(default_factory=list[tuple[Entry, Entry]])  # tied, yet both present
     prefix: str = ""  # of the checkpoint's names, which rules leave out
@@ -84,7 +86,7 @@ class Plan:
     def wanted(self) -> dict[str, str]:
         """The tensors that parameters ask for, with the first parameter that does. Known once all are planned."""
         wanted: dict[str, str] = {}
-        for parameter, names in self.asked:
+        for parameter, names in self.requests:
             for name in names:
                 wanted.setdefault(name, parameter)
         return wanted
@@ -120,7 +122,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
                 _plan_one(plan, adapter, declared, rule, expr, bindings, names, proved, refused)
         except Unbound as error:
             raise unbound(rule, error) from None
-    wanted = set(chain.from_iterable(tensors for _, tensors in plan.asked))
+    wanted = set(chain.from_iterable(tensors for _, tensors in plan.requests))
     aside = set_aside(wanted, adapter.drops, names)
     plan.dropped, plan.cut, plan.unread = aside.dropped, aside.cut, aside.unread
     plan.problems += aside.problems
@@ -129,9 +131,9 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
 
 def _excuse(plan: Plan, declared: Declared, claims: Iterable[tuple[Rule, dict[str, str]]], names: Names) -> None:
     """Notes the tensors that a parameter without one rule would read: they are not unread for a reason of their own."""
-    meant = [name for rule, bindings in claims for _, name in rule.made.leaves(bindings)]
-    behind = [found for name in meant or [names.bare(declared.name)] for found in names.behind(name)]
-    plan.asked.append((declared.name, [found.name for found in behind if isinstance(found, TensorInfo)]))
+    leaves = [name for rule, bindings in claims for _, name in rule.own_expr.leaves(bindings)]
+    behind = [found for name in leaves or [names.bare(declared.name)] for found in names.behind(name)]
+    plan.requests.append((declared.name, [found.name for found in behind if isinstance(found, TensorInfo)]))
 
 
 def _choose(
@@ -150,7 +152,7 @@ def _choose(
     sources = tuple(found for found in behind if isinstance(found, str))
     present = not sources
     if not present and not when:
-        plan.asked.append((declared.name, [f if isinstance(f, str) else f.name for f in behind]))
+        plan.requests.append((declared.name, [f if isinstance(f, str) else f.name for f in behind]))
         plan.problems.append(
             Problem(
                 code="BU109",
@@ -164,8 +166,8 @@ def _choose(
         return None
     if present and when and rule.expr.alike and all(name in names for _, name in other.leaves(bindings)):
         with suppress(AxesError):  # it is told when `own` is planned
-            made = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
-            plan.compare += [(made[0], made[1])] if made[0] and made[1] else []
+            candidates = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
+            plan.compare += [(candidates[0], candidates[1])] if candidates[0] and candidates[1] else []
     return own if present else other
 
 
@@ -189,11 +191,11 @@ def _plan_one(
     refused: dict[tuple[object, ...], list[tuple[int, Axes]]],
 ) -> None:
     infos, absent = names.found(expr.names(bindings))
-    plan.asked.append((declared.name, [*absent, *map(NAME, infos)]))
+    plan.requests.append((declared.name, [*absent, *map(NAME, infos)]))
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
         scope = _scope(adapter, declared, expr, bindings, names)
-        plan.problems += shapes(declared, rule, misfits_beside(_behind(expr.leaves(bindings), names), scope))
+        plan.problems += shapes(declared, rule, present_misfits(_behind(expr.leaves(bindings), names), scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *map(KIND, infos))

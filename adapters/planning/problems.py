@@ -43,9 +43,9 @@ def unclaimed(
 ) -> Problem:
     """A parameter that no rule claims, or several. `idle` gives what patterns spell that is no parameter."""
     if not claims:
-        meant = idle()
-        close = nearest(digits(declared.name)[0], meant)
-        rule = meant[close[0]] if close else None
+        unused = idle()
+        close = nearest(digits(declared.name)[0], unused)
+        rule = unused[close[0]] if close else None
         help = f"a rule makes `{close[0]}`, which is no parameter: is that the one?" if close else ""
         return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule makes it", help=help)
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
@@ -67,7 +67,7 @@ def shapes(declared: Declared, rule: Rule, misfits: Iterable[tuple[TensorInfo, A
     ]
 
 
-def misfits_beside(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes]]:
+def present_misfits(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes]]:
     """The wrong shapes among the tensors that are there, of a rule that cannot be evaluated since others are absent."""
     found: list[tuple[TensorInfo, Axes]] = []
     for leaf, behind in leaves:

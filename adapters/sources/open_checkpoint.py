@@ -29,7 +29,7 @@ ELSEWHERE = {
     ".bin": "a torch file", ".pt": "a torch file", ".pth": "a torch file",
     ".h5": "a Keras file", ".msgpack": "a flax file", ".onnx": "an ONNX graph", ".npz": "a numpy archive",
 }  # fmt: skip
-MEANT = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
+SCHEME_ALIASES = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
 def open_checkpoint(src: str | os.PathLike[str], *, partial: bool = False) -> Checkpoint:
@@ -147,8 +147,8 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
     hyper = read_hyperparameters(meta, headers)
     family = family_of(hyper)
     dialect = dialect_of(family, hyper) if family else None
-    beside = path.parent / "tokenizer.json"
-    tokenizer = path if "tokenizer.ggml.tokens" in meta else beside if beside.is_file() else None
+    sidecar = path.parent / "tokenizer.json"
+    tokenizer = path if "tokenizer.ggml.tokens" in meta else sidecar if sidecar.is_file() else None
     return Checkpoint(
         source=facts["source"],
         format="gguf",
@@ -192,9 +192,9 @@ def _unknown(src: str, path: Path) -> BringupError:
     if scheme in ("http", "https"):
         help = "fetch the files first, and name their folder"
         return fail("BU035", f"`{src}` is on the web, which bringup does not read", help=help)
-    meant = MEANT.get(scheme.lower()) if colon else None
-    if meant or "://" in src:
-        help = f"did you mean `{meant}{rest.lstrip('/')}`?" if meant else kinds
+    known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
+    if known_scheme or "://" in src:
+        help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
         return fail("BU035", f"`{src}` is no source that bringup knows", help=help)
     near = _names_in(path.parent)
     guess = did_you_mean(path.name, near)

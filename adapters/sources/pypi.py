@@ -85,8 +85,8 @@ def _reason(lines: list[str]) -> str:
     """Why pip fails; where no index answers, pip's own last line says that there is no such package."""
     if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
-    told = [line for line in lines if line.startswith("ERROR")] or lines
-    return told[-1].removeprefix("ERROR: ") if told else "no wheel"
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
+    return errors[-1].removeprefix("ERROR: ") if errors else "no wheel"
 
 
 def _extracted(wheel: Path) -> Path:

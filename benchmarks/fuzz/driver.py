@@ -108,7 +108,7 @@ class Run:
         figures, before = self.figures, self.peak
         signal.setitimer(signal.ITIMER_REAL, HUNG)
         start = time.perf_counter()
-        answer, told = self.answer(data)
+        answer, message = self.answer(data)
         took = time.perf_counter() - start
         if took > LONG:  # was it the input, or what else this machine does?
             start = time.process_time()
@@ -123,13 +123,13 @@ class Run:
             self.fault(f"took over {SECONDS:g} s", data)
         if after > before and after - self.start_memory > MEGABYTES:
             self.fault(f"took over {MEGABYTES} MB", data)
-        if told not in self.seen:
-            self.seen.add(told)
+        if message not in self.seen:
+            self.seen.add(message)
             if len(self.corpus) < MAX_CORPUS and len(data) <= MAX_SEED:
                 self.corpus.append(data)
         if self.target.oracle and self.random.random() < self.target.share:
             figures.compared += 1
-            self.compare(told, self.target.oracle(data), data)
+            self.compare(message, self.target.oracle(data), data)
 
     def compare(self, ours: str, its: str, data: bytes) -> None:
         """Counts where only one of the two accepts; without a reason it is a fault."""
@@ -217,12 +217,12 @@ def main(target: Target) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / f"fuzz-{target.name}.md", help="where to; /dev/null")
     parser.add_argument("--keep", type=Path, help="folder for inputs that show a fault")
-    asked = parser.parse_args()
-    keep = asked.keep or Path(tempfile.gettempdir()) / f"fuzz-{target.name}"
-    figures = Run(target, asked.seed, keep).go(asked.inputs)
-    text = page(target, figures, asked.seed)
+    options = parser.parse_args()
+    keep = options.keep or Path(tempfile.gettempdir()) / f"fuzz-{target.name}"
+    figures = Run(target, options.seed, keep).go(options.inputs)
+    text = page(target, figures, options.seed)
     print(text, end="")
-    asked.out.write_text(text, "utf-8")
+    options.out.write_text(text, "utf-8")
     if figures.faults:
         print(f"inputs kept in {keep}")
     return 1 if figures.faults else 0

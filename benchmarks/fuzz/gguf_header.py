@@ -33,8 +33,8 @@ def pair(key: str, kind: int, value: object) -> bytes:
     if isinstance(value, list):
         parts = [text(part) if kind == 8 else struct.pack("<" + SCALARS[kind], part) for part in value]
         return text(key) + struct.pack("<IIQ", 9, kind, len(value)) + b"".join(parts)
-    coded = text(str(value)) if kind == 8 else struct.pack("<" + SCALARS[kind], value)
-    return text(key) + struct.pack("<I", kind) + coded
+    encoded = text(str(value)) if kind == 8 else struct.pack("<" + SCALARS[kind], value)
+    return text(key) + struct.pack("<I", kind) + encoded
 
 
 def tensor(name: str, shape: tuple[int, ...], kind: int, offset: int) -> bytes:

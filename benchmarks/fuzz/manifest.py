@@ -44,7 +44,7 @@ def manifest() -> dict[str, Any]:
     }  # fmt: skip
 
 
-SEEDS = [json.dumps(made).encode() for made in (manifest(), manifest() | {"files": {}})]
+SEEDS = [json.dumps(seed).encode() for seed in (manifest(), manifest() | {"files": {}})]
 
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:

@@ -42,15 +42,17 @@ def why(entry: str) -> None:
     named = [found for found in _store().entries() if found.key.startswith(entry) or entry in found.what]
     if not named:
         raise fail("BU041", f"the cache has no entry `{entry}`", help="`bringup cache ls` lists keys and names")
-    latest = max(named, key=lambda found: found.made)
-    before = [found for found in _store().entries() if found.what == latest.what and found.made < latest.made]
-    print(f"{latest.what}  {latest.key[:12]}  made {age(time.time() - latest.made)} ago")
+    latest = max(named, key=lambda found: found.created_at)
+    before = [
+        found for found in _store().entries() if found.what == latest.what and found.created_at < latest.created_at
+    ]
+    print(f"{latest.what}  {latest.key[:12]}  made {age(time.time() - latest.created_at)} ago")
     if not before:
         print("the first of that name; made from")
         print(table([("", *pair) for pair in sorted(latest.inputs.items())]))
         return
-    previous = max(before, key=lambda found: found.made)
-    print(f"made again because, unlike for {previous.key[:12]} made {age(time.time() - previous.made)} ago,")
+    previous = max(before, key=lambda found: found.created_at)
+    print(f"made again because, unlike for {previous.key[:12]} made {age(time.time() - previous.created_at)} ago,")
     names = sorted({*previous.inputs, *latest.inputs})
     values = [(name, previous.inputs.get(name, "absent"), latest.inputs.get(name, "absent")) for name in names]
     print(table([("", name, was, "→", now) for name, was, now in values if was != now]))

@@ -41,7 +41,7 @@ def opened(tokenizer: Tokenizer, system: str | None) -> Conversation:
     return Conversation(tokenizer, tokenizer.chat, first)
 
 
-def asked(prompt: str | None) -> Iterator[str]:
+def user_prompts(prompt: str | None) -> Iterator[str]:
     """The prompt alone or, without one, each line of stdin that is not empty."""
     if prompt is not None:
         yield prompt

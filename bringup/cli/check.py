@@ -23,7 +23,7 @@ from bringup.system import gc_pause
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
 @output_options
-@gc_pause.left_alone()
+@gc_pause.gc_paused()
 def command(
     tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
     output_file: Path | None, **named: Unpack[Named],
@@ -43,8 +43,8 @@ def command(
         if fix or diff:
             from bringup.cli.fix import repair
 
-            told = sys.stdout if outputs[0].format in TEXTS else sys.stderr
-            if repair(report, told, write=not diff):
+            stream = sys.stdout if outputs[0].format in TEXTS else sys.stderr
+            if repair(report, stream, write=not diff):
                 report = _checked(named, tp, values=values)
     except Exception as error:
         from bringup.cli.errors.failures import findings_of

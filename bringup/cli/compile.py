@@ -46,7 +46,7 @@ def command(
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target, max_seq_len) as told:
+    with reporting(report, job, target, max_seq_len) as outcome:
         if emit in ("graph", "plan"):
             from bringup.render.plan import plan_text
 
@@ -61,7 +61,7 @@ def command(
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
                 job, target=target, out=out, max_seq_len=max_seq_len, aux_hidden=aux_hidden, force=force, emit=emit,
-                dump_dir=dump_dir, progress=told.progress,
+                dump_dir=dump_dir, progress=outcome.progress,
             )  # fmt: skip
-            told.result, told.bundle = "compiled", built
+            outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -35,5 +35,5 @@ def command(subject: str, **named: Unpack[Named]) -> None:
     from bringup.compile.report.explain import explain
 
     parts = explain(open_named(named), subject)
-    told = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
-    print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in told))
+    tables = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
+    print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in tables))

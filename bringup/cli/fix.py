@@ -15,7 +15,7 @@ from bringup.render.words import plural
 from bringup.system.atomic import write_file
 
 
-def repair(report: Report, told: TextIO, *, write: bool) -> bool:
+def repair(report: Report, stream: TextIO, *, write: bool) -> bool:
     """Prints the edits of a report as a diff, and makes them; whether a file was changed. Raises BU901, BU902."""
     findings = [finding for finding in report.findings if finding.fixes]
     edits: dict[Path, list[Fix]] = {}
@@ -29,7 +29,7 @@ def repair(report: Report, told: TextIO, *, write: bool) -> bool:
         except EditConflict as error:
             print(f"note: the file changed after it was checked: {error}", file=sys.stderr)
             continue
-        told.write(_diff(before, after))
+        stream.write(_diff(before, after))
         if write and is_installed(path):
             print(f"note: `{path}` belongs to an installed package: copy it, and use --adapter FILE", file=sys.stderr)
         elif write:

@@ -44,7 +44,7 @@ class Bringup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with gc_pause.left_alone():
+        with gc_pause.gc_paused():
             return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
@@ -64,18 +64,18 @@ class Bringup(click.Group):
             sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
             return code
         except (click.Abort, KeyboardInterrupt) as error:
-            return signals.told(error)
+            return signals.report_stop(error)
         except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
             from bringup.cli.errors.culprit import of_user_code
-            from bringup.cli.errors.failures import told
+            from bringup.cli.errors.failures import report_error
 
             if (known := of_user_code(left)) is None:
                 raise
-            return told(known, words, verbose=self.verbose)
+            return report_error(known, words, verbose=self.verbose)
         except Exception as error:
-            from bringup.cli.errors.failures import told
+            from bringup.cli.errors.failures import report_error
 
-            return told(error, words, verbose=self.verbose)
+            return report_error(error, words, verbose=self.verbose)
 
     def _ended(self, words: list[str]) -> int:
         """The exit code of a command line that is run to its end, or that asks for help or versions."""

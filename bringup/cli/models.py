@@ -68,7 +68,7 @@ def _title(family: Family) -> str:
         spec = find_spec(module)
         if spec is None or spec.origin is None:
             return ""
-        told = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
+        docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
     except (ImportError, OSError, ValueError, SyntaxError):  # a plugin's: told when the family is used
         return ""
-    return told.partition("\n")[0]
+    return docstring.partition("\n")[0]

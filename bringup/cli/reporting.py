@@ -58,18 +58,18 @@ def reporting(path: Path | None, job: Job | None, target: str, max_seq_len: int 
     from bringup.compile.report.record import Recorder
 
     recorder = Recorder(StageLines())
-    told = Reporting(recorder)
+    outcome = Reporting(recorder)
     try:
-        yield told
+        yield outcome
     except BringupError as error:
-        told.result = "failed"
-        _write(path, job, target, max_seq_len, recorder, told, error)
+        outcome.result = "failed"
+        _write(path, job, target, max_seq_len, recorder, outcome, error)
         raise
-    _write(path, job, target, max_seq_len, recorder, told)
+    _write(path, job, target, max_seq_len, recorder, outcome)
 
 
 def _write(
-    path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, told: Reporting,
+    path: Path, job: Job, target: str, max_seq_len: int | None, recorder: Recorder, outcome: Reporting,
     error: BringupError | None = None,
 ) -> None:  # fmt: skip
     from bringup.compile.report.record import record_of
@@ -82,11 +82,11 @@ def _write(
         command=shlex.join(["bringup", *sys.argv[1:]]),
         date=datetime.now(UTC),
         target=target,
-        max_seq_len=max_seq_len or (told.parity.tokens if told.parity else None),
-        result=told.result,
+        max_seq_len=max_seq_len or (outcome.parity.tokens if outcome.parity else None),
+        result=outcome.result,
         error=error,
-        bundle=told.bundle,
-        parity=told.parity,
+        bundle=outcome.bundle,
+        parity=outcome.parity,
     )
     write_whole(path, page(record))
     print(f"report: {path}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from bringup.cli.chat import asked, opened
+from bringup.cli.chat import opened, user_prompts
 from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import TOKENS, Writer, tokenizer_of
 
@@ -67,7 +67,7 @@ def command(
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
     if tokenizer and chat:
         conversation = opened(tokenizer, system)
-        for message in asked(prompt):
+        for message in user_prompts(prompt):
             ids = conversation.said(message)
             answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
             conversation.heard(answer)

@@ -75,9 +75,9 @@ def command(
         checkpoint, context, target = None, max_seq_len, target or ("cpu" if bisect else "torch")
         if job.notice:
             print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target or "", context) as told:
-        told.bundle = bundle
-        told.parity = parity = verify(
+    with reporting(report, job, target or "", context) as outcome:
+        outcome.bundle = bundle
+        outcome.parity = parity = verify(
             model,
             checkpoint,
             against=against,
@@ -86,9 +86,9 @@ def command(
             prompt_tokens=prompt_length if tokens is None else tokens,
             bisect=bisect,
             save=save,
-            progress=told.progress,
+            progress=outcome.progress,
         )
-        told.result = "agrees" if parity.ok else "departs"
+        outcome.result = "agrees" if parity.ok else "departs"
     if as_json:
         print(json.dumps(parity.as_json(), indent=2))
     else:

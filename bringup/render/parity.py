@@ -106,7 +106,7 @@ def _shortened(rows: Sequence[Row]) -> Iterator[Row]:
     """Long stretches of rows with no mark as their first, their last, and how many lie between."""
     plain: list[Row] = []
 
-    def told() -> Iterator[Row]:
+    def shortened() -> Iterator[Row]:
         if len(plain) <= _FEW:
             yield from plain
         else:
@@ -115,8 +115,8 @@ def _shortened(rows: Sequence[Row]) -> Iterator[Row]:
 
     for row in rows:
         if row[-1]:
-            yield from told()
+            yield from shortened()
             yield row
         else:
             plain.append(row)
-    yield from told()
+    yield from shortened()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from bringup.diagnostics import Diagnostic
-from bringup.progress import TOLD, Stage
+from bringup.progress import RECENT_LINES, Stage
 from bringup.render.report import findings_text
 from bringup.render.terminal import Paint, is_live, on_github
 from bringup.render.words import seconds
@@ -38,18 +38,18 @@ class StageLines:
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:
         """Runs one stage; a stage that fails is left as it stood."""
-        TOLD.append(name)
+        RECENT_LINES.append(name)
         verb, _, rest = name.partition(" ")
-        under_way = _Line(self, verb, rest)
+        current = _Line(self, verb, rest)
         start = time.perf_counter()
-        under_way.draw("")
+        current.draw("")
         try:
-            yield under_way
+            yield current
         except BaseException:
             self.stream.write("\n" if self.live else "")
             raise
         took = f" in {seconds(time.perf_counter() - start)}"
-        text = under_way.result or rest
+        text = current.result or rest
         self.say(_past(verb), text + took)
 
     def warn(self, finding: Diagnostic) -> None:
@@ -63,7 +63,7 @@ class StageLines:
 
     def say(self, verb: str, text: str) -> None:
         """One finished line."""
-        TOLD.append(f"{verb} {text}")
+        RECENT_LINES.append(f"{verb} {text}")
         self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'green')} {text}\n")
         self.stream.flush()
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bringup.progress import Silent
-from bringup.system.lock import beside, locked
+from bringup.system.lock import locked, sibling_path
 from bringup.system.os_errors import unwritable
 
 Bytes = bytes | memoryview
@@ -81,7 +81,7 @@ def create(path: Path) -> Generator[NewFile]:
 def write_file(path: Path, data: Bytes) -> None:
     """Writes a file whole, or leaves what was there. Raises BU901, BU902."""
     with locked(path, Silent()):
-        part = beside(path, "part")
+        part = sibling_path(path, "part")
         with create(part) as file:
             file.write(data)
         try:

@@ -14,5 +14,5 @@ _NEEDED = (
 
 def minimal(**more: str) -> dict[str, str]:
     """This process's variables that any program needs, and `more`."""
-    kept = {name: os.environ[name] for name in _NEEDED if name in os.environ}
-    return {"PATH": os.defpath, **kept, **more}
+    needed = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    return {"PATH": os.defpath, **needed, **more}

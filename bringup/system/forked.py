@@ -39,11 +39,11 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
             children.callback(child.join)
             children.callback(child.kill)
             pipes.append(ours)
-        made = [[work(item) for item in shares[0]]]
-        made += [
+        results = [[work(item) for item in shares[0]]]
+        results += [
             _received(pipe) or [work(item) for item in share] for pipe, share in zip(pipes, shares[1:], strict=True)
         ]
-    return [made[index % count][index // count] for index in range(len(items))]
+    return [results[index % count][index // count] for index in range(len(items))]
 
 
 def _received(pipe: Connection) -> list[Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def left_alone() -> Generator[None]:
+def gc_paused() -> Generator[None]:
     """What makes many objects that live on (importing torch, tracing, reading 200,000 headers) runs without the
     collector: to look for garbage among them takes a fifth of its time, and more."""
     was_on = gc.isenabled()

@@ -16,12 +16,12 @@ from pathlib import Path
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.progress import Progress
 from bringup.system.os_errors import refused
-from bringup.system.signals import undisturbed
+from bringup.system.signals import signals_deferred
 
 _LONGEST = 200  # bytes of a name, so that the names made from it stay below the 255 of most file systems
 
 
-def beside(place: Path, what: str) -> Path:
+def sibling_path(place: Path, what: str) -> Path:
     """The hidden name beside `place` that its writer uses for `what`: `.gpt2.bundle.lock`."""
     name = place.name.encode("utf-8", "surrogateescape")[:_LONGEST].decode("utf-8", "ignore")
     return place.with_name(f".{name}.{what}")
@@ -30,7 +30,7 @@ def beside(place: Path, what: str) -> Path:
 @contextmanager
 def locked(place: Path, progress: Progress) -> Generator[None]:
     """The sole right to write at `place`. Waits for a process that has it, and tells of that once. Raises BU013."""
-    path = beside(place, "lock")
+    path = sibling_path(place, "lock")
     try:
         descriptor = _acquired(path, place, progress)
     except OSError as error:
@@ -38,23 +38,23 @@ def locked(place: Path, progress: Progress) -> Generator[None]:
     try:
         yield
     finally:
-        with undisturbed():
+        with signals_deferred():
             path.unlink(missing_ok=True)  # while it is held: who waits sees that it is another file now
             os.close(descriptor)
 
 
 def _acquired(path: Path, place: Path, progress: Progress) -> int:
     """The descriptor of the lock file, locked."""
-    told = False
+    reported = False
     while True:
         held = False
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             held = _taken(descriptor)
             if not held:
-                if not told:
+                if not reported:
                     progress.warn(_waiting(descriptor, place))
-                told = True
+                reported = True
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 held = True
             if _lies_at(descriptor, path):

@@ -48,8 +48,8 @@ def _full(code: int, place: Path | None) -> BringupError:
 
 def _says(error: BaseException, *words: str) -> bool:
     """Whether a library tells in words, also in the log of a tool, what is wrong with the machine."""
-    told = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
-    text = f"{error} {getattr(error, 'log', '')}".lower() if told else ""
+    is_text = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
+    text = f"{error} {getattr(error, 'log', '')}".lower() if is_text else ""
     return any(word in text for word in words)
 
 

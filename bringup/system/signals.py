@@ -17,7 +17,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Stops:
-    """Raises the first signal: at once, or when the outermost `undisturbed` block ends. Later ones change nothing."""
+    """Raises the first signal: at once, or after the outermost `signals_deferred` block. Later ones are ignored."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -45,21 +45,21 @@ def catch() -> None:
             signal.signal(signum, _stops)
 
 
-def under_way() -> bool:
+def was_signalled() -> bool:
     """Whether a signal has been raised: what fails from then on may be a library that was interrupted at a bad time."""
     return _stops.raised
 
 
-def told(error: BaseException) -> int:
+def report_stop(error: BaseException) -> int:
     """Says on stderr what stopped the program, and gives its exit code: 128 and the signal's number."""
     stopped = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, Stopped)), None)
-    stopped = stopped or (Stopped(_stops.signum) if under_way() else None)
+    stopped = stopped or (Stopped(_stops.signum) if was_signalled() else None)
     sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; nothing half-written is left behind\n")
     return stopped.exit_code if stopped else 128 + signal.SIGINT
 
 
 @contextmanager
-def undisturbed() -> Generator[None]:
+def signals_deferred() -> Generator[None]:
     """Puts a signal off until the block has ended. For short work that must not be left half done."""
     _stops.depth += 1
     try:

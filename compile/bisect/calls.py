@@ -38,13 +38,13 @@ class CallError:
 
     name: str
     value: float
-    kept: float
+    state_error: float
     state: str
     left: np.ndarray | None
 
     @property
     def worst(self) -> float:
-        return max(self.value, self.kept)
+        return max(self.value, self.state_error)
 
 
 def call_names(entry: Entry) -> list[str]:
@@ -106,8 +106,10 @@ def compare_calls(
         for output in arrays(run.outputs):
             values = max(values, relative(collected[at : at + output.size], output.reshape(-1)))
             at += output.size
-        kept = dict(zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True))
-        errors = {name: relative(readable(after[name]), readable(array)) for name, array in kept.items()}
+        states_after = dict(
+            zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True)
+        )
+        errors = {name: relative(readable(after[name]), readable(array)) for name, array in states_after.items()}
         worst = max(errors, key=lambda name: errors[name], default="")
         found.append(CallError(name, values, errors.get(worst, 0.0), worst, after.get(worst)))
     return found

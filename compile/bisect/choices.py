@@ -33,7 +33,7 @@ class Choosing(TorchDispatchMode):
 
     def __init__(self, given: Sequence[Choice] = ()) -> None:
         super().__init__()
-        self.given, self.made = given, list[Choice]()
+        self.given, self.choices = given, list[Choice]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **kwargs or {})
@@ -42,9 +42,9 @@ class Choosing(TorchDispatchMode):
         scores, axis = args[0], args[2] if len(args) > 2 else -1
         values, taken = found
         if self.given:
-            taken = self.given[len(self.made)].taken
+            taken = self.given[len(self.choices)].taken
             values = scores.gather(axis, taken)
-        self.made.append(Choice(scores.detach().float().clone(), taken.clone(), axis))
+        self.choices.append(Choice(scores.detach().float().clone(), taken.clone(), axis))
         return values, taken
 
 

@@ -113,8 +113,8 @@ def with_values_as_states(
         own = {name: states[name] for name in (*taken.states, *extra)}
         return body(weights, own, tuple(states[name] for name in given), step)
 
-    made = traced(run, taken.weights, states, (), taken.step, max_blocks)
-    return Function(name=function.name, weights=function.weights, states=tuple(states)), made
+    retraced = traced(run, taken.weights, states, (), taken.step, max_blocks)
+    return Function(name=function.name, weights=function.weights, states=tuple(states)), retraced
 
 
 def program_of(
@@ -127,7 +127,7 @@ def program_of(
     """A program of one entry, like `entry` in its step, over weights of the parent."""
     whole = parent.interface
     used = {name for call in calls for name in bound(call, functions[call.function][0].weights)}
-    made = Entry(
+    alone = Entry(
         name=entry.name,
         num_tokens=entry.num_tokens,
         num_sequences=entry.num_sequences,
@@ -136,7 +136,7 @@ def program_of(
     )
     interface = Interface(
         functions=tuple(function for function, _ in functions.values()),
-        entries=(made,),
+        entries=(alone,),
         weights=tuple(spec for spec in whole.weights if spec.name in used),
         states=tuple(states),
         max_blocks=whole.max_blocks,

@@ -55,17 +55,19 @@ def bisect(
     entry = next(entry for entry in program.interface.entries if entry.name == departing.feed.entry)
     runs = run_calls(program, entry, departing.feed.step, weights, departing.before)
     lower = lowered(target, weights)
-    made = Departure(departing.feed, departing.what)
-    made.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
+    departure = Departure(departing.feed, departing.what)
+    departure.calls = compare_calls(program, entry, runs, departing.feed.step, departing.before, lower)
     worst = STAGE_TOLERANCE[dtype]
-    first = next((index for index, call in enumerate(made.calls) if not call.worst <= worst), None)
+    first = next((index for index, call in enumerate(departure.calls) if not call.worst <= worst), None)
     if first is None:
-        made.finding = _whole(lower(program), departing, target, dtype)
-        return made
+        departure.finding = _whole(lower(program), departing, target, dtype)
+        return departure
     operations = Operations(program, entry, runs[first], departing.feed.step, lower)
-    made.found = operations.alone() or operations.together(worst) or operations.left(made.calls[first], worst)
-    made.finding = _op(made.found, target) if made.found else _call(made.calls[first], entry.name, target)
-    return made
+    departure.found = operations.alone() or operations.together(worst) or operations.left(departure.calls[first], worst)
+    departure.finding = (
+        _op(departure.found, target) if departure.found else _call(departure.calls[first], entry.name, target)
+    )
+    return departure
 
 
 Arrays = Mapping[str, np.ndarray]

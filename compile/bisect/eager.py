@@ -112,11 +112,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 def _alone(module: Any, args: tuple[Any, ...], taken: np.ndarray) -> np.ndarray:
     """The module's rows on the reference's input; what it keeps is put back as it was."""
-    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     x = args[0].clone()
     x[: len(taken)] = torch.from_numpy(taken.reshape(x[: len(taken)].shape)).to(x.dtype)
     rows = _rows(module.forward(x, *args[1:]), len(taken))
-    for buffer, before in kept:
+    for buffer, before in buffers:
         buffer.copy_(before)
     assert rows is not None, "it gave rows before"
     return rows

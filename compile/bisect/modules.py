@@ -35,8 +35,8 @@ def compared_rounded(
         wanted = theirs[low.name]
         ours, right = (low.output, high.output) if low.alone is None or high.alone is None else (low.alone, high.alone)
         scale = max(_median(wanted), 1e-30)
-        mine, other = _median(ours - right), _median(wanted - right)
-        own, noise = (mine, other) if proven else (other, mine)
+        error, other = _median(ours - right), _median(wanted - right)
+        own, noise = (error, other) if proven else (other, error)
         bound = ROW * max(noise / scale, UNIT[dtype])
         off = _median(low.output - wanted) / scale
         alone = None if low.alone is None else own / scale

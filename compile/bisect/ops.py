@@ -121,14 +121,14 @@ class Operations:
     def left(self, call: CallError, tolerance: float) -> Found | None:
         """The operation whose result the call leaves otherwise in a state, for the next step to read."""
         inner = call.state.removeprefix(self.run.call.prefix)
-        if call.left is None or call.kept <= tolerance:
+        if call.left is None or call.state_error <= tolerance:
             return None
         inputs = [node.name for node in user_inputs(self.exported)]
         names = dict(zip(inputs[len(self.function.weights) :], self.function.states, strict=False))
         specs = self.exported.graph_signature.output_specs
         writer = next(str(spec.arg.name) for spec in specs if spec.target and names.get(spec.target) == inner)
         node = next(node for node in self.exported.graph.nodes if node.name == writer)
-        found = self._found(node, call.left, call.kept, tolerance, alone=False)
+        found = self._found(node, call.left, call.state_error, tolerance, alone=False)
         return replace(found, op=replace(found.op, state=call.state))
 
     def _departs(self, index: int, tolerance: float) -> bool:
@@ -151,8 +151,8 @@ class Operations:
             self.function, self.program.exported[self.function.name], self.program.interface.max_blocks, extra, body
         )
         call = Call(function=function.name, prefix=self.run.call.prefix, inputs=())
-        kept = list(zip(function.states, _state_specs(self.run, extra), strict=True))
-        states = [replace(spec, name=call.prefix + name) for name, spec in kept]
+        state_specs = list(zip(function.states, _state_specs(self.run, extra), strict=True))
+        states = [replace(spec, name=call.prefix + name) for name, spec in state_specs]
         return self.lower(program_of(self.program, self.entry, [call], {function.name: (function, exported)}, states))
 
     def _row(self, executor: Executor, more: Mapping[str, np.ndarray]) -> np.ndarray:

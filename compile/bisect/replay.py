@@ -83,9 +83,9 @@ def run_calls(
     for call in entry.calls:
         function = program.interface.function(call.function)
         own = zip(function.weights, bound(call, function.weights), strict=True)
-        kept = zip(function.states, bound(call, function.states), strict=True)
+        state_names = zip(function.states, bound(call, function.states), strict=True)
         bound_weights = {name: to_tensor(weights[full]) for name, full in own}
-        before = {name: to_tensor(states[full].copy()) for name, full in kept}
+        before = {name: to_tensor(states[full].copy()) for name, full in state_names}
         after = {name: state.clone() for name, state in before.items()}
         given = tuple(values[index] for index in call.inputs)
         with torch.no_grad():

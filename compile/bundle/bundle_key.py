@@ -23,7 +23,7 @@ from bringup.graphs.core.module import Module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class CacheKeys:
     """The inputs of a bundle's weights and of the whole of it.
 
     None where they cannot be told: for a checkpoint in memory, or source code that changed since the process began.
@@ -33,7 +33,7 @@ class Recipe:
     bundle: Inputs | None
 
     @classmethod
-    def of(cls, job: Job, layout: Layout, target: str) -> Recipe:
+    def of(cls, job: Job, layout: Layout, target: str) -> CacheKeys:
         try:
             weights = _weights(job, layout.context)
             rest = _rest(job, layout, target) if weights else None
@@ -52,7 +52,7 @@ def _weights(job: Job, context: int) -> Inputs | None:
     kinds = {kind for _, module in walk(job.graph) for kind in bases(module)}
     bodies = {body_of(kind, name) for kind in kinds if issubclass(kind, Module) for name in TRACED}
     sources = digests(_files(job), {body for body in bodies if body})
-    settings = spelled(job.graph.likeness())
+    settings = spelled(job.graph.structural_key())
     if sources is None or settings is None or not _is_on_disk(job):
         return None
     return {
@@ -103,7 +103,7 @@ def _readers(job: Job) -> list[object]:
 
 def _is_on_disk(job: Job) -> bool:
     """Whether the checkpoint's bytes are those of files, or made by this package from what the inputs say."""
-    plain = all(isinstance(made, FunctionType) and _is_plain(made) for made in _readers(job))
+    plain = all(isinstance(reader, FunctionType) and _is_plain(reader) for reader in _readers(job))
     if job.checkpoint.is_dummy:
         return plain
     return plain and all(info.file for info in job.checkpoint.headers.values())
@@ -125,5 +125,5 @@ def _headers(job: Job) -> Iterator[str]:
 def _tokenizer(file: Path | None) -> Iterator[str]:
     """Its file, and those beside it that say stop tokens and the chat template."""
     if file:
-        beside = (path for end in ("json", "jinja") for path in file.parent.glob(f"*.{end}"))
-        yield from identities({file, *beside})
+        sidecars = (path for end in ("json", "jinja") for path in file.parent.glob(f"*.{end}"))
+        yield from identities({file, *sidecars})

@@ -52,10 +52,10 @@ def write_weights(
         return array
 
     write_file(path, infos, make, advance)
-    told = Report(findings=list(sound.findings(job.plan)))
-    for finding in told.warnings:
+    report = Report(findings=list(sound.findings(job.plan)))
+    for finding in report.warnings:
         warn(finding)
-    told.raise_if_errors()
+    report.raise_if_errors()
     return path.stat().st_size
 
 
@@ -82,11 +82,11 @@ def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
 
 
 def manifest_of(
-    job: Job, target: str, lowering: str, layout: Layout, interface: Interface, made_from: str
+    job: Job, target: str, lowering: str, layout: Layout, interface: Interface, inputs_key: str
 ) -> dict[str, Any]:
     """What a bundle says of itself; `seal` adds the tools' versions and the files' digests.
 
-    `made_from` is equal for bundles that would come out equal, see `bundle_key`.
+    `inputs_key` is equal for bundles that would come out equal, see `bundle_key`.
     """
     return {
         "target": lowering,
@@ -105,7 +105,7 @@ def manifest_of(
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
         "interface": interface.to_json(),
-        "made_from": made_from,
+        "made_from": inputs_key,
     }
 
 

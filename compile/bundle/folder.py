@@ -19,9 +19,9 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.registry import is_registered
 from bringup.progress import Progress, Silent
 from bringup.system.atomic import exchange, flush, flush_tree, sha256, write_file
-from bringup.system.lock import beside, locked
+from bringup.system.lock import locked, sibling_path
 from bringup.system.os_errors import refusals, unwritable
-from bringup.system.signals import undisturbed
+from bringup.system.signals import signals_deferred
 
 SCHEMA = 3
 MANIFEST = "manifest.json"
@@ -51,7 +51,7 @@ def refuse(out: Path, *, force: bool) -> None:
         raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another place with -o")
 
 
-def is_made_from(out: Path, key: str) -> bool:
+def has_inputs_key(out: Path, key: str) -> bool:
     """Whether a bundle stands at `out` that was made from the inputs of this key, as far as its manifest tells."""
     try:
         return bool(key) and read_manifest(out).get("made_from") == key
@@ -75,7 +75,7 @@ def writing(out: Path, *, force: bool = True, progress: Progress | None = None) 
     Raises BU011 and BU012 as `refuse` does, BU013, and for what the machine refuses, in the block too, BU901 to BU903.
     """
     place = _resolved(out)
-    folder = beside(place, "part")
+    folder = sibling_path(place, "part")
     with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
         _recover(place)
         refuse(out, force=force)  # who had the lock before may have put a bundle there
@@ -84,23 +84,23 @@ def writing(out: Path, *, force: bool = True, progress: Progress | None = None) 
             yield folder
             _flush(folder)
             refuse(out, force=True)  # something else may have come to stand there meanwhile
-            with undisturbed():
+            with signals_deferred():
                 _put(folder, place)
         except OSError as error:
             if error.filename and Path(os.fsdecode(error.filename)).is_relative_to(folder):
                 raise unwritable(error, Path(os.fsdecode(error.filename))) from error
             raise
         finally:
-            with undisturbed():
+            with signals_deferred():
                 _recover(place)  # after an exchange, `folder` is what stood there before
 
 
 def _recover(place: Path) -> None:
     """Removes what the last writer left beside `place`; puts a bundle back that it had moved out of the way."""
-    old = beside(place, "old")
+    old = sibling_path(place, "old")
     if old.exists() and not place.exists():
         old.rename(place)
-    for path in (old, beside(place, "part")):
+    for path in (old, sibling_path(place, "part")):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -141,7 +141,7 @@ def _put(folder: Path, place: Path) -> None:
         exchanged = place.exists() and exchange(folder, place)
         if not exchanged:
             if place.exists():  # no exchange here: a moment without the bundle, never half of one
-                place.rename(beside(place, "old"))
+                place.rename(sibling_path(place, "old"))
             folder.rename(place)
         try:
             flush(place.parent)

@@ -23,9 +23,9 @@ KIND = "weights"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Weights at their place: `told` says how they came there, `inputs` is None when nobody should link them."""
+    """Weights at their place: `summary` says how they came there, `inputs` is None when nobody should link them."""
 
-    told: str
+    summary: str
     inputs: Inputs | None
     digest: str
     seconds: float
@@ -35,8 +35,8 @@ class Placed:
         """Remembers where they are, once they lie where they will stay."""
         if self.inputs:
             file = file.resolve()
-            kept = json.dumps({"path": str(file), "state": _state(file), "digest": self.digest}).encode()
-            store.put(KIND, self.inputs, kept, what=f"weights of {file.parent.name}", seconds=self.seconds)
+            record = json.dumps({"path": str(file), "state": _state(file), "digest": self.digest}).encode()
+            store.put(KIND, self.inputs, record, what=f"weights of {file.parent.name}", seconds=self.seconds)
 
 
 def place_weights(
@@ -49,12 +49,12 @@ def place_weights(
     """
     start = time.perf_counter()
     if inputs and (digest := _link(store, inputs, place, verified=verified)):
-        told = f"weights, {_megabytes(place)}, shared with the bundle that has them"
-        return Placed(told=told, inputs=inputs, digest=digest, seconds=0.0)
+        summary = f"weights, {_megabytes(place)}, shared with the bundle that has them"
+        return Placed(summary=summary, inputs=inputs, digest=digest, seconds=0.0)
     warnings: list[Diagnostic] = []
     write_weights(job, context, place, stage.advance, warnings.append)
     return Placed(
-        told=f"weights, {_megabytes(place)}",
+        summary=f"weights, {_megabytes(place)}",
         inputs=None if warnings else inputs,  # whoever links them should be warned too
         digest=sha256(place),
         seconds=time.perf_counter() - start,
@@ -67,10 +67,10 @@ def _link(store: Store, inputs: Inputs, place: Path, *, verified: bool) -> str:
 
     Gives the file's digest, "" where there is no such file.
     """
-    kept = store.get(KIND, inputs)
-    if kept is None:
+    cached = store.get(KIND, inputs)
+    if cached is None:
         return ""
-    words = json.loads(kept)
+    words = json.loads(cached)
     file, digest = Path(words["path"]), str(words["digest"])
     try:
         before = _state(file)

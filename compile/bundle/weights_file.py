@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup.adapters.checkpoints.arrays import give_back
+from bringup.adapters.checkpoints.arrays import release_pages
 from bringup.spec import DTYPES, TensorInfo
 from bringup.system.atomic import create
 
@@ -58,7 +58,7 @@ def write_weights(
             array = make(info.name)
             file.write(array.reshape(-1).view("uint8").data)
             if before is not None:
-                give_back(before)
+                release_pages(before)
             before = array
             advance((file.nbytes - len(header)) / max(end, 1))
     return file.digest

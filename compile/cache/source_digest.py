@@ -102,18 +102,18 @@ def files_of(kind: type) -> frozenset[Path]:
     return frozenset(Path(place).resolve() for place in places if place and not place.startswith("<"))
 
 
-def files_behind(made: Any) -> Iterator[Path]:
+def files_behind(value: Any) -> Iterator[Path]:
     """The files of a function and of what it wraps, of a class and its bases, of another object's class."""
-    if isinstance(made, partial):
-        yield from files_behind(made.func)
+    if isinstance(value, partial):
+        yield from files_behind(value.func)
         return
-    if hasattr(made, "__wrapped__"):
-        yield from files_behind(made.__wrapped__)
-    function = getattr(made, "__func__", made)
+    if hasattr(value, "__wrapped__"):
+        yield from files_behind(value.__wrapped__)
+    function = getattr(value, "__func__", value)
     if isinstance(function, FunctionType):
         yield Path(function.__code__.co_filename).resolve()
         return
-    for kind in (made if isinstance(made, type) else type(made)).__mro__:
+    for kind in (value if isinstance(value, type) else type(value)).__mro__:
         if not _is_builtin(kind):
             yield from files_of(kind)
 

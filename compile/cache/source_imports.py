@@ -39,14 +39,14 @@ def imported(file: Path) -> Imports:
         return found
     for module, level in _names(file, digest_of(file)):
         if level:
-            found.files.extend(_beside(file.parents[level - 1], module))
+            found.files.extend(_sibling_files(file.parents[level - 1], module))
             continue
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names:
             continue
         if top != "bringup":
             for folder in {file.parent: None} | dict.fromkeys(userfiles.folders_of(file)):
-                found.files.extend(_beside(folder, module))
+                found.files.extend(_sibling_files(folder, module))
         said = None if top == "bringup" or _is_within(file, top) else _version(top)
         if said is None:
             found.files.extend(_places(module))
@@ -81,7 +81,7 @@ def _names(file: Path, digest: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _beside(folder: Path, module: str) -> Iterator[Path]:
+def _sibling_files(folder: Path, module: str) -> Iterator[Path]:
     """The files of a module that lies in a folder, and of the packages around it."""
     yield from _existing(folder / "__init__.py") if not module else ()
     for part in module.split(".") if module else ():

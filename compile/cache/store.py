@@ -32,7 +32,7 @@ class Entry:
     key: str
     what: str
     seconds: float
-    made: float  # when, seconds since 1970
+    created_at: float  # when, seconds since 1970
     inputs: Inputs
     digest: str
     path: Path
@@ -112,10 +112,10 @@ class Store:
             for path in self.root.glob("*/.*"):
                 if path.stat().st_mtime < stale:
                     path.unlink(missing_ok=True)
-            kept = 0
+            total = 0
             for entry in self.entries():
-                kept += entry.nbytes
-                if kept > limit:
+                total += entry.nbytes
+                if total > limit:
                     entry.path.unlink(missing_ok=True)
 
 
@@ -133,7 +133,7 @@ def _parsed(path: Path, head: bytes) -> Entry | None:
             key=path.name,
             what=str(words["what"]),
             seconds=float(words["seconds"]),
-            made=float(words["made"]),
+            created_at=float(words["made"]),
             inputs={str(name): str(value) for name, value in words["inputs"].items()},
             digest=str(words["digest"]),
             path=path,

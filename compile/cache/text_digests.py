@@ -34,9 +34,9 @@ def digest_of(file: Path, left_out: frozenset[str] = frozenset()) -> str:
     if known and known[0] == state:
         return known[1]
     data = "\n".join(_lines(file, left_out)).encode() if left_out else file.read_bytes()
-    made = hashlib.sha256(data).hexdigest()[:16]
-    _digests[file, left_out] = state, made
-    return made
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    _digests[file, left_out] = state, digest
+    return digest
 
 
 def parsed(file: Path) -> tuple[str, ast.Module]:

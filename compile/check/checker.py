@@ -13,11 +13,11 @@ from bringup.adapters.planning.problems import Problem
 from bringup.compile.check.config_words import ConfigWords
 from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.check.dtypes import odd_dtypes
-from bringup.compile.check.fused import scales_beside
+from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantised import without_quantised
 from bringup.compile.check.scales import scale_mistakes
-from bringup.compile.check.shapes import first_sites, shape_mistakes, sites, stored, told_names
+from bringup.compile.check.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site
@@ -124,7 +124,7 @@ def _mistake(p: Problem, site: Site | None) -> object:
 
 def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     first = facts[0]
-    parameter, sources = told_names(facts)
+    parameter, sources = parameters_and_tensors(facts)
     message, help = _WORDS[first.code]
     if first.code == "BU108":
         message = "`{parameter}`: {message}" if first.message else message
@@ -132,7 +132,7 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
             message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
             takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
-        elif scales := scales_beside(plan, sources):
+        elif scales := unread_scales(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
@@ -191,7 +191,7 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
         siblings = turned.get(_layer(name), set())
-        if _is_square(entry) and not _says_so(entry.rule.made) and siblings == {not _is_turned(entry)}:
+        if _is_square(entry) and not _says_so(entry.rule.own_expr) and siblings == {not _is_turned(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():
         first = plan.entries[names[0]]

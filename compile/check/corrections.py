@@ -32,9 +32,9 @@ def known_sizes(job: Job) -> Job:
     """The job with the sizes that its config does not say taken from the tensors, as far as these say them."""
     rest = set(job.unknown)
     while rest and (found := next((c for c in corrections(job, ConfigWords(job), rest) if c[0] in rest), None)):
-        key, _, made = found
+        key, _, corrected = found
         rest.remove(key)
-        job = replace(made, unknown=job.unknown - {key})
+        job = replace(corrected, unknown=job.unknown - {key})
     return job
 
 
@@ -44,14 +44,14 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
     A correction holds where fewer tensors are wrong with it, and none that was not wrong before.
     """
     for key, size in _sizes(job, words, first):
-        made = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
-        if made and _facts(made) < _facts(job):
-            yield key, size, made
+        corrected = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
+        if corrected and _facts(corrected) < _facts(job):
+            yield key, size, corrected
     for key, value in (*_other_layers(job), *((key, True) for key in _flags_of_biases(job))):
-        made = _corrected(job, {key: value})
+        corrected = _corrected(job, {key: value})
         is_count = value is not True
-        if made and _facts(made) < _facts(job) and not (is_count and _unread_layers(made)):
-            yield key, value, made
+        if corrected and _facts(corrected) < _facts(job) and not (is_count and _unread_layers(corrected)):
+            yield key, value, corrected
 
 
 def _sizes(job: Job, words: ConfigWords, first: Collection[str]) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from bringup.adapters.algebra.expr import Source
 from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
-from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.wrappers import Cause
 from bringup.diagnostics import Diagnostic
@@ -17,16 +17,16 @@ from bringup.grouping import digits, grouped
 from bringup.spec import Shape
 
 
-def scales_beside(plan: Plan, tensors: Iterable[str]) -> list[str]:
+def unread_scales(plan: Plan, tensors: Iterable[str]) -> list[str]:
     """What nobody reads in the modules of these tensors: their scales, zero points and the like."""
     modules = {name.rpartition(".")[0] for name in tensors}
     return [name for name in plan.unread if name.rpartition(".")[0] in modules]
 
 
-def fused(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+def fused(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """One tensor that nobody reads, with as many elements as those that are missing beside it."""
     missing: dict[tuple[str, str], dict[str, Shape]] = {}
-    for name, problems in asked.items():
+    for name, problems in readers.items():
         shape = _shape(plan, problems[0])
         if shape:
             missing.setdefault(_place(name), {})[name] = shape
@@ -44,9 +44,9 @@ def fused(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
             message=f"the checkpoint has no tensor `{', '.join(grouped(names))}`",
             help=f"`{', '.join(grouped(group))}` {list(shape)} has as many elements as they have together; "
             f"if they were joined in this order: S(…){_split(shape, parts)}",
-            parameter=parameters_of(plan, asked, names),
+            parameter=parameters_of(plan, readers, names),
             sources=(*names, *group),
-            **sites_of(plan, asked, names) | stored(plan, list(group)),
+            **sites_of(plan, readers, names) | stored(plan, list(group)),
         )
         yield Cause(finding, frozenset({*names, *group}))
 
@@ -59,7 +59,7 @@ def _place(name: str) -> tuple[str, str]:
 
 def _shape(plan: Plan, problem: Problem) -> Shape | None:
     """The size of a tensor that is absent, where the rule is that tensor and nothing else."""
-    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.made, Source)
+    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.own_expr, Source)
     return plan.signature[problem.parameter].storage[0] if simple else None
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
-from bringup.compile.check.fused import fused, scales_beside
+from bringup.compile.check.fused import fused, unread_scales
 from bringup.compile.check.numbering import numbering, past_end, surplus
 from bringup.compile.check.pairing import Group, absent, flat, pairs, renamed
-from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.spelling import respelt
 from bringup.compile.check.wrappers import foreign, lora, wrapped
@@ -33,43 +33,43 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
     `known` are absent tensors that another finding accounts for. `lost` is the finding of a file that is not there or
     cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
     """
-    asked = _asked(plan, known)
-    told = {name for p in plan.problems if p.code == "BU108" for name in scales_beside(plan, p.sources)}
-    unread = [name for name in plan.unread if name not in told]
+    readers = _readers_of_absent(plan, known)
+    reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
+    unread = [name for name in plan.unread if name not in reported]
     for look in (respelt, lora, wrapped, fused, foreign):
-        for cause in look(plan, asked, unread):
+        for cause in look(plan, readers, unread):
             yield cause.finding
-            asked = {name: problems for name, problems in asked.items() if name not in cause.explains}
+            readers = {name: problems for name, problems in readers.items() if name not in cause.explains}
             unread = [name for name in unread if name not in cause.explains]
-    if not (asked or unread):
+    if not (readers or unread):
         return
     wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
     for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
-        missing = _by_pattern(roots(asked, wanted) if whole else {name: [name] for name in asked})
+        missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
         unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
-        for pair in list(pairs(plan, asked, missing, unread_too, siblings=not whole)):
-            yield renamed(plan, asked, pair)
+        for pair in list(pairs(plan, readers, missing, unread_too, siblings=not whole)):
+            yield renamed(plan, readers, pair)
             paired = {*flat(pair.missing), *(name for group in pair.candidates for name in flat(group))}
-            asked = {name: problems for name, problems in asked.items() if name not in paired}
+            readers = {name: problems for name, problems in readers.items() if name not in paired}
             unread = [name for name in unread if name not in paired]
-    if lost and asked:
-        some = ", ".join(grouped(roots(asked, wanted)))
-        message = f"{lost.message}; {len(asked)} tensors that rules ask for are in no other file: `{some}`"
-        yield replace(lost, message=message, sources=tuple(asked))
-        asked = {}
-    for names in _by_pattern(roots(asked, wanted), plan).values():
-        yield _missing(plan, asked, names)
+    if lost and readers:
+        some = ", ".join(grouped(roots(readers, wanted)))
+        message = f"{lost.message}; {len(readers)} tensors that rules ask for are in no other file: `{some}`"
+        yield replace(lost, message=message, sources=tuple(readers))
+        readers = {}
+    for names in _by_pattern(roots(readers, wanted), plan).values():
+        yield _missing(plan, readers, names)
     for names in _by_pattern(roots(unread, read)).values():
         yield _unread(plan, names)
 
 
-def _asked(plan: Plan, known: Container[str]) -> dict[str, list[Problem]]:
-    asked: dict[str, list[Problem]] = {}
+def _readers_of_absent(plan: Plan, known: Container[str]) -> dict[str, list[Problem]]:
+    readers: dict[str, list[Problem]] = {}
     for problem in plan.problems:
         for name in problem.sources if problem.code in ("BU101", "BU109") else ():
             if name not in known:
-                asked.setdefault(name, []).append(problem)
-    return asked
+                readers.setdefault(name, []).append(problem)
+    return readers
 
 
 def _by_pattern(found: dict[str, list[str]], plan: Plan | None = None) -> dict[str, dict[str, list[str]]]:
@@ -90,8 +90,8 @@ def _pattern(root: str) -> str:
     return f"{digits(head + '.')[0]}{last}" if head else digits(root)[0]
 
 
-def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
-    untied = asked[flat(names)[0]][0]
+def _missing(plan: Plan, readers: Readers, names: Group) -> Diagnostic:
+    untied = readers[flat(names)[0]][0]
     if untied.code == "BU109":
         return Diagnostic(
             code="BU109",
@@ -99,27 +99,27 @@ def _missing(plan: Plan, asked: Asked, names: Group) -> Diagnostic:
             help=untied.help,
             parameter=untied.parameter,
             sources=flat(names),
-            **sites_of(plan, asked, flat(names)),
+            **sites_of(plan, readers, flat(names)),
         )
     return Diagnostic(
         code="BU101",
         message=absent(names),
         help=numbering(plan, names)
         or "is the checkpoint complete, and does its config belong to it? a name that never existed is the rule's",
-        parameter=parameters_of(plan, asked, flat(names)),
+        parameter=parameters_of(plan, readers, flat(names)),
         sources=flat(names),
-        **sites_of(plan, asked, flat(names)),
+        **sites_of(plan, readers, flat(names)),
     )
 
 
 def _unread(plan: Plan, names: Group) -> Diagnostic:
-    told, count = ", ".join(grouped(names)), len(flat(names))
+    listing, count = ", ".join(grouped(names)), len(flat(names))
     first = plan.headers[flat(names)[0]]
     pattern = _drop_pattern(names).removeprefix(plan.prefix)
     below = "" if count == len(names) else f" ({count} tensors below it)"
     return Diagnostic(
         code="BU105",
-        message=f"nothing reads the tensor `{told}`{below or f' {list(first.shape)}'}",
+        message=f"nothing reads the tensor `{listing}`{below or f' {list(first.shape)}'}",
         help=surplus(plan, names) or _advice(plan, names, pattern),
         sources=flat(names),
         **stored(plan, flat(names)),

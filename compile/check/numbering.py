@@ -32,7 +32,7 @@ def numbering(plan: Plan, missing: Collection[str]) -> str:
         return ""
     if int(last) > there[-1]:
         return f"the checkpoint ends at {parent}.{there[-1]}, the config asks for {last}: one of the two is wrong"
-    return f"there is a hole in the numbering of `{parent}`: {_told(parent, there)} are there"
+    return f"there is a hole in the numbering of `{parent}`: {_numbered(parent, there)} are there"
 
 
 def renumbered(plan: Plan, missing: str, found: str) -> str:
@@ -42,7 +42,7 @@ def renumbered(plan: Plan, missing: str, found: str) -> str:
     if parent != other or last == number or not (last.isdigit() and number.isdigit()):
         return ""
     return (
-        f"the checkpoint has {_told(parent, present(plan, parent))}, and nothing reads `{found}`: it numbers from "
+        f"the checkpoint has {_numbered(parent, present(plan, parent))}, and nothing reads `{found}`: it numbers from "
         f"{present(plan, parent)[0]}, so that each would be taken for another one"
     )
 
@@ -67,5 +67,5 @@ def _length_first(number: str) -> tuple[int, str]:
     return len(number), number
 
 
-def _told(parent: str, numbers: list[int]) -> str:
+def _numbered(parent: str, numbers: list[int]) -> str:
     return grouped(f"{parent}.{number}" for number in numbers)[0]

@@ -10,7 +10,7 @@ from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.compile.check.numbering import renumbered
-from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped
@@ -43,14 +43,14 @@ class Pair(NamedTuple):
 
 
 def pairs(
-    plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
+    plan: Plan, readers: Readers, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
 ) -> Iterator[Pair]:
     """Slips of the hand first, the smallest before others; then the names that are most alike.
 
     Where several tensors of one shape stand in the same place, only a slip of the hand tells them apart: without one,
     all of them are candidates.
     """
-    edges = list(_edges(plan, asked, missing, unread, siblings=siblings)) if missing and unread else []
+    edges = list(_edges(plan, readers, missing, unread, siblings=siblings)) if missing and unread else []
     accepted = sorted((edge for edge in edges if edge.excess >= 0), key=lambda edge: -edge.excess)
     for edge in sorted(accepted, key=lambda edge: edge.slips):
         alike = (e for e in edges if e.slips == edge.slips and (e.missing == edge.missing) != (e.unread == edge.unread))
@@ -63,18 +63,18 @@ def pairs(
 
 
 def _edges(
-    plan: Plan, asked: Asked, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
+    plan: Plan, readers: Readers, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
 ) -> Iterator[Edge]:
     from difflib import SequenceMatcher
 
     for other, theirs in unread.items():
         matcher = SequenceMatcher(None, b=other, autojunk=False)
         for pattern, names in missing.items():
-            ours, beside = _same_numbers(names, theirs), _beside(pattern, other)
-            if not ours or (siblings and not beside):
+            ours, are_siblings = _same_numbers(names, theirs), _are_siblings(pattern, other)
+            if not ours or (siblings and not are_siblings):
                 continue
-            evidence = _evidence(plan, asked, ours, theirs)
-            needed, equal = ALIKE[evidence], evidence in EQUAL and beside
+            evidence = _evidence(plan, readers, ours, theirs)
+            needed, equal = ALIKE[evidence], evidence in EQUAL and are_siblings
             matcher.set_seq1(pattern)
             ratio = matcher.ratio() if equal or matcher.real_quick_ratio() >= needed else -1.0
             if equal or ratio >= needed:
@@ -116,7 +116,7 @@ def _taken(edges: list[Edge], missing: dict[str, Group], unread: dict[str, Group
         del unread[name]
 
 
-def _beside(one: str, other: str) -> bool:
+def _are_siblings(one: str, other: str) -> bool:
     """Whether two tensors hang below the same module, or modules that stand beside one another."""
     upper, lower = one.split(".")[:-2], other.split(".")[:-2]
     return upper == lower != []
@@ -136,9 +136,9 @@ def _numbers(root: str) -> tuple[int, ...]:
     return digits(root.rpartition(".")[0] + ".")[1]
 
 
-def _evidence(plan: Plan, asked: Asked, ours: Group, theirs: Group) -> str:
+def _evidence(plan: Plan, readers: Readers, ours: Group, theirs: Group) -> str:
     """What shapes say of two groups being the same tensors: a key of ALIKE."""
-    sizes = {_below(root, name): _sizes(plan, asked[name][0]) for root, names in ours.items() for name in names}
+    sizes = {_below(root, name): _sizes(plan, readers[name][0]) for root, names in ours.items() for name in names}
     found = {_below(root, name): sorted(plan.headers[name].shape) for root, names in theirs.items() for name in names}
     if None in sizes.values():
         return "unknown"
@@ -155,7 +155,7 @@ def _below(root: str, name: str) -> str:
 
 def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
     """The sizes of a tensor that is absent, where the rule is that tensor and nothing else."""
-    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.made, Source)
+    simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.own_expr, Source)
     return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
 
 
@@ -164,13 +164,13 @@ def flat(names: Group) -> tuple[str, ...]:
 
 
 def absent(names: Group) -> str:
-    told, count = ", ".join(grouped(names)), len(flat(names))
+    listing, count = ", ".join(grouped(names)), len(flat(names))
     if count == len(names):
-        return f"the checkpoint has no tensor `{told}`"
-    return f"the checkpoint has nothing below `{told}` ({count} tensors)"
+        return f"the checkpoint has no tensor `{listing}`"
+    return f"the checkpoint has nothing below `{listing}` ({count} tensors)"
 
 
-def renamed(plan: Plan, asked: Asked, pair: Pair) -> Diagnostic:
+def renamed(plan: Plan, readers: Readers, pair: Pair) -> Diagnostic:
     """The finding of a pair. One that cannot be decided names all candidates, and does not call them its own."""
     wanted, found = pair.missing, pair.candidates[0]
     if len(pair.candidates) > 1 or pair.rivals:
@@ -185,9 +185,9 @@ def renamed(plan: Plan, asked: Asked, pair: Pair) -> Diagnostic:
         code="BU101",
         message=absent(wanted),
         help=help,
-        parameter=parameters_of(plan, asked, flat(wanted)),
+        parameter=parameters_of(plan, readers, flat(wanted)),
         sources=sources,
-        **sites_of(plan, asked, flat(wanted)) | stored(plan, found_names),
+        **sites_of(plan, readers, flat(wanted)) | stored(plan, found_names),
     )
 
 

@@ -126,7 +126,7 @@ def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts
     plan = job.plan
     parts = dict.fromkeys(part for each in matrices.values() for part in each)
     sources = [name for each in matrices.values() for name in each.values()]
-    said = f"says {_told(words)}" if words else "has no `quantization_config`"
+    said = f"says {_quoted(words)}" if words else "has no `quantization_config`"
     return Diagnostic(
         code="BU137",
         message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
@@ -197,7 +197,7 @@ def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iter
     some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
     finding = Diagnostic(
         code="BU137",
-        message=f"config.json says {_told(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
+        message=f"config.json says {_quoted(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
         help=(
             "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
             if some
@@ -220,10 +220,10 @@ def _matrices(plan: Plan) -> list[str]:
 
 def _parameters(plan: Plan, plains: Iterable[str]) -> str:
     bare = set(_bare(plan, plains))
-    readers = [parameter for parameter, names in plan.asked if not bare.isdisjoint(_bare(plan, names))]
+    readers = [parameter for parameter, names in plan.requests if not bare.isdisjoint(_bare(plan, names))]
     return ", ".join(grouped(roots(readers, plan.signature)))
 
 
-def _told(words: Mapping[str, object]) -> str:
+def _quoted(words: Mapping[str, object]) -> str:
     """The words that describe the weights, as the config has them."""
     return ", ".join(f"`{key}` = {shown(words[key])}" for key in WORDS if key in words) or "`quantization_config`"

@@ -9,17 +9,17 @@ from bringup.adapters.planning.problems import Problem
 from bringup.diagnostics import Sites
 from bringup.grouping import grouped, roots
 
-Asked = Mapping[str, list[Problem]]  # absent tensor → who asks for it
+Readers = Mapping[str, list[Problem]]  # absent tensor → who asks for it
 
 
-def parameters_of(plan: Plan, asked: Asked, names: Iterable[str]) -> str:
+def parameters_of(plan: Plan, readers: Readers, names: Iterable[str]) -> str:
     """The parameters that these absent tensors would make, in few words."""
-    made = dict.fromkeys(problem.parameter for name in names for problem in asked[name])
-    return ", ".join(grouped(roots(made, plan.signature)))
+    parameters = dict.fromkeys(problem.parameter for name in names for problem in readers[name])
+    return ", ".join(grouped(roots(parameters, plan.signature)))
 
 
-def sites_of(plan: Plan, asked: Asked, names: Iterable[str]) -> Sites:
+def sites_of(plan: Plan, readers: Readers, names: Iterable[str]) -> Sites:
     """The rule and the declaration of the first of them."""
-    problem = asked[next(iter(names))][0]
+    problem = readers[next(iter(names))][0]
     declared = plan.signature[problem.parameter].site
     return Sites(where=problem.rule and problem.rule.site, declared=declared)

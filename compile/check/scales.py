@@ -12,7 +12,7 @@ from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
-from bringup.compile.check.shapes import sites, told_names
+from bringup.compile.check.shapes import parameters_and_tensors, sites
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 from bringup.spec import Shape
@@ -44,7 +44,7 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
         found = None
         if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
             if id(problem.rule) not in nodes:
-                nodes[id(problem.rule)] = [*_dequantised(problem.rule.made)]
+                nodes[id(problem.rule)] = [*_dequantised(problem.rule.own_expr)]
             found = _scales(plan, problem, problem.rule, nodes[id(problem.rule)], wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
@@ -104,7 +104,7 @@ def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
 
 def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
     first, problems = group[0], [one.problem for one in group]
-    parameter, sources = told_names(problems)
+    parameter, sources = parameters_and_tensors(problems)
     names = listed(sources)
     found, block = block_size({(one.matrix, one.found) for one in group}), list(first.block)
     if found:

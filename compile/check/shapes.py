@@ -36,7 +36,7 @@ def first_sites(problems: Iterable[Problem]) -> Rule:
     return lambda p: first[p.code, p.sources] if p.sources else p.rule and p.rule.site
 
 
-def told_names(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
+def parameters_and_tensors(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
     """The parameters in few words, and the tensors concerned."""
     sources = dict.fromkeys(name for problem in problems for name in problem.sources)
     return ", ".join(grouped(dict.fromkeys(p.parameter for p in problems if p.parameter))), tuple(sources)
@@ -74,7 +74,7 @@ def shape_mistakes(
         else:
             groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
     for key, facts in _by_factor(plan, groups).items():
-        yield _told(plan, key if isinstance(key, Off) else None, facts, words)
+        yield _diagnostic(plan, key if isinstance(key, Off) else None, facts, words)
 
 
 def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, list[Problem]]:
@@ -120,12 +120,12 @@ def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
     ]
 
 
-def _told(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords | None) -> Diagnostic:
+def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords | None) -> Diagnostic:
     first = facts[0]
-    parameter, sources = told_names(facts)
-    wanted, told = list(shape_of(first.axes)), ", ".join(grouped(sources))
+    parameter, sources = parameters_and_tensors(facts)
+    wanted, tensors = list(shape_of(first.axes)), ", ".join(grouped(sources))
     if off:
-        message = f"axis `{off.axis}` of `{told}` is {off.found} in the checkpoint, {off.wanted} in the graph"
+        message = f"axis `{off.axis}` of `{tensors}` is {off.found} in the checkpoint, {off.wanted} in the graph"
         named = words.of(first.parameter, off.axis.split()) if words else ()
         keys = [f"`{key}`" for key in named]
         message += f" ({' and '.join(keys)} of the config)" if keys else ""
@@ -140,7 +140,7 @@ def _told(plan: Plan, off: Off | None, facts: list[Problem], words: ConfigWords 
             )
     else:
         named = ()
-        message = f"`{told}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
+        message = f"`{tensors}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
         help = "the config or the rule's axes are not those of this checkpoint"
         if _is_reversed(first):
             order = " ".join(axis.name or str(axis) for axis in first.axes[::-1])

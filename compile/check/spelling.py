@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.wrappers import Cause
 from bringup.diagnostics import Diagnostic
@@ -16,40 +16,40 @@ from bringup.grouping import grouped
 _PADDED = re.compile(r"(?<=\.)0+(?=\d+(\.|$))")
 
 
-def respelt(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+def respelt(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """One finding for all numbers with leading zeros, and one for each strange character in names."""
     padded = {_PADDED.sub("", name): name for name in unread if _PADDED.search(name)}
-    if zeros := {name: padded[name] for name in asked if name in padded}:
+    if zeros := {name: padded[name] for name in readers if name in padded}:
         first = next(iter(zeros.values()))
         said = f"numbers in names have leading zeros, as in `{first}` ({len(zeros)} tensors are missing for it)"
         help = f"rules ask for `{next(iter(zeros))}`: rename the tensors"
-        yield _cause(plan, asked, zeros, said, help)
+        yield _cause(plan, readers, zeros, said, help)
     alike: dict[str, dict[str, str]] = {}
     for name in unread:
         strange = dict.fromkeys(char for char in name if not char.isascii())
-        for other in _look_alike(name, asked) if strange else ():
+        for other in _look_alike(name, readers) if strange else ():
             alike.setdefault("".join(strange), {})[other] = name
     for strange, names in alike.items():
         chars = ", ".join(f"`{char}` U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() for char in strange)
         said = f"the checkpoint has no tensor `{', '.join(grouped(names))}`"
         help = f"did you mean `{', '.join(grouped(names.values()))}`? its name has {chars}, which looks like another"
-        yield _cause(plan, asked, names, said, help)
+        yield _cause(plan, readers, names, said, help)
 
 
-def _look_alike(name: str, asked: Iterable[str]) -> list[str]:
+def _look_alike(name: str, absent: Iterable[str]) -> list[str]:
     """The one absent name that this one becomes when the characters beyond ASCII are replaced or left out."""
     wanted = re.compile("".join(re.escape(char) if char.isascii() else ".?" for char in name))
-    found = [other for other in asked if wanted.fullmatch(other)]
+    found = [other for other in absent if wanted.fullmatch(other)]
     return found if len(found) == 1 else []
 
 
-def _cause(plan: Plan, asked: Asked, names: dict[str, str], message: str, help: str) -> Cause:
+def _cause(plan: Plan, readers: Readers, names: dict[str, str], message: str, help: str) -> Cause:
     finding = Diagnostic(
         code="BU101",
         message=message,
         help=help,
-        parameter=parameters_of(plan, asked, names),
+        parameter=parameters_of(plan, readers, names),
         sources=(*names, *names.values()),
-        **sites_of(plan, asked, names) | stored(plan, list(names.values())),
+        **sites_of(plan, readers, names) | stored(plan, list(names.values())),
     )
     return Cause(finding, frozenset({*names, *names.values()}))

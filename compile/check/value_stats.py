@@ -55,14 +55,14 @@ class Soundness:
         """One for each code: BU133 is an error, BU134 a warning."""
         for code, names in self.found.items():
             severity, said, help = _SAID[code]
-            told, first = ", ".join(grouped(names)), plan.entries[names[0]]
+            listing, first = ", ".join(grouped(names)), plan.entries[names[0]]
             sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
             yield Diagnostic(
                 code=code,
                 severity=severity,
-                message=f"`{told}` {said}",
+                message=f"`{listing}` {said}",
                 help=help,
-                parameter=told,
+                parameter=listing,
                 sources=sources,
                 **Sites(where=first.rule.site, declared=first.declared.site) | stored(plan, sources),
             )

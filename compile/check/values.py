@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bringup.adapters.apply.materialise import fill
-from bringup.adapters.checkpoints.arrays import give_back
+from bringup.adapters.checkpoints.arrays import release_pages
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.check.ties import tie_warnings
 from bringup.compile.check.value_stats import Soundness
@@ -37,7 +37,7 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
             found += error.findings
             continue
         sound.look(name, array)
-        give_back(array)
+        release_pages(array)
         advance((index + 1) / len(entries))
     return [*found, *sound.findings(job.plan)]
 
@@ -53,5 +53,5 @@ def read_parameter(job: Job, entry: Entry) -> np.ndarray:
     array = fill(entry, read)
     for source in sources:
         if source.ctypes.data != array.ctypes.data:  # otherwise it is the array
-            give_back(source)
+            release_pages(source)
     return array

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.requests import Asked, parameters_of, sites_of
+from bringup.compile.check.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped, roots
@@ -30,7 +30,7 @@ class Cause(NamedTuple):
     explains: frozenset[str]
 
 
-def lora(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """A LoRA beside the weights, around them (a peft model that was saved unmerged), or in their place."""
     found = {name: match for name in unread if (match := LORA.search(name))}
     if not found:
@@ -38,16 +38,16 @@ def lora(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
     matrices = dict.fromkeys(f"{name[: m.start()].removeprefix(PEFT)}.weight" for name, m in found.items())
     makes = {name.removeprefix(plan.prefix): parameter for name, parameter in plan.wanted.items()}
     parameters = dict.fromkeys(filter(None, (makes.get(name.removeprefix(plan.prefix)) for name in matrices)))
-    told = ", ".join(grouped(parameters or matrices))
+    listing = ", ".join(grouped(parameters or matrices))
     alone = len(found) == len(plan.headers)
-    around = {name: set(_wrapped_by_peft(plan, name)) & set(unread) for name in asked}
-    explained = asked.keys() if alone else {name for name, wrapped in around.items() if wrapped}
+    around = {name: set(_wrapped_by_peft(plan, name)) & set(unread) for name in readers}
+    explained = readers.keys() if alone else {name for name, wrapped in around.items() if wrapped}
     finding = Diagnostic(
         code="BU132",
-        message=f"{len(found)} tensors of a LoRA change `{told}`, and nothing applies them"
+        message=f"{len(found)} tensors of a LoRA change `{listing}`, and nothing applies them"
         + (": the model itself is not in this checkpoint" if alone else ""),
         help="merge the LoRA into the model that it was trained on (peft: `merge_and_unload()`), and save that",
-        parameter=told if parameters else "",
+        parameter=listing if parameters else "",
         sources=tuple(found),
         **stored(plan, list(found)),
     )
@@ -62,9 +62,9 @@ def _wrapped_by_peft(plan: Plan, name: str) -> Iterator[str]:
         yield f"{prefix}{module}.base_layer.{leaf}"
 
 
-def wrapped(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """A prefix before every name that is missing."""
-    there, names = set(unread), {name: name.removeprefix(plan.prefix) for name in asked}
+    there, names = set(unread), {name: name.removeprefix(plan.prefix) for name in readers}
     if len(names) < 2:
         return
     first = next(iter(names.values()))
@@ -80,30 +80,30 @@ def wrapped(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
             f"({len(names)} tensors are missing for it)",
             help=(f'say so in the adapter, Adapter(…, prefix="{head}"), or ' if one_prefix else "")
             + f"take `{prefix}` off the names: a wrapper was saved, not the model in it",
-            parameter=parameters_of(plan, asked, names),
+            parameter=parameters_of(plan, readers, names),
             sources=tuple(found),
-            **sites_of(plan, asked, names) | stored(plan, found),
+            **sites_of(plan, readers, names) | stored(plan, found),
         )
         yield Cause(finding, frozenset({*names, *(name for name in there if name.startswith(prefix))}))
         return
 
 
-def foreign(plan: Plan, asked: Asked, unread: Sequence[str]) -> Iterator[Cause]:
+def foreign(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
     """Names by another convention: hardly any that rules ask for is there, and the others are not all of one root."""
     if not unread:
         return
-    wanted = {*asked, *plan.wanted}
+    wanted = {*readers, *plan.wanted}
     present = wanted & plan.headers.keys()
-    if len(present) * 10 > len(asked) or len({digits(root)[0] for root in roots(asked, wanted)}) < 3:
+    if len(present) * 10 > len(readers) or len({digits(root)[0] for root in roots(readers, wanted)}) < 3:
         return
     known = (help for name, help in CONVENTIONS.items() if name in plan.headers)
     finding = Diagnostic(
         code="BU101",
         message=f"of {len(wanted)} tensors that rules ask for, the checkpoint has {len(present)}: it has "
-        f"`{unread[0]}` and the like, they ask for `{next(iter(asked))}`",
+        f"`{unread[0]}` and the like, they ask for `{next(iter(readers))}`",
         help=next(known, "is this checkpoint of this architecture? then its names need an adapter of their own"),
-        parameter=parameters_of(plan, asked, asked),
-        sources=(*asked, *unread),
-        **sites_of(plan, asked, asked) | stored(plan, unread),
+        parameter=parameters_of(plan, readers, readers),
+        sources=(*readers, *unread),
+        **sites_of(plan, readers, readers) | stored(plan, unread),
     )
-    yield Cause(finding, frozenset({*asked, *unread}))
+    yield Cause(finding, frozenset({*readers, *unread}))

@@ -29,7 +29,7 @@ class CompileMemory:
 
     tools: int
     weights: int
-    beside: int
+    subprocess_peak: int
 
     @property
     def process(self) -> int:
@@ -41,12 +41,12 @@ def compile_memory(job: Job, lowering: str) -> CompileMemory:
 
     Parameters are made and written one after the other; while one is made, the one before is still hashed.
     """
-    tools, beside = _TOOLS.get(lowering, _TOOLS["iree-cpu"])
+    tools, subprocess = _TOOLS.get(lowering, _TOOLS["iree-cpu"])
     kinds = _KIND * len(set(job.graph.kinds()))
     entries = job.plan.entries.values()
     making = max((_making(entry, dummy=job.checkpoint.is_dummy) for entry in entries), default=0)
     before = max((entry.declared.nbytes for entry in entries), default=0)
-    return CompileMemory(tools + kinds, making + before, beside + kinds)
+    return CompileMemory(tools + kinds, making + before, subprocess + kinds)
 
 
 def check_limit(job: Job, lowering: str) -> None:

@@ -44,7 +44,7 @@ class Sizes:
             (
                 "compile memory",
                 f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
-                f"{_mb(self.compiling.weights)}; {_mb(self.compiling.beside)} in each process beside it",
+                f"{_mb(self.compiling.weights)}; {_mb(self.compiling.subprocess_peak)} in each process beside it",
             ),
             (
                 "run memory",

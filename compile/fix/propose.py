@@ -62,7 +62,7 @@ class _Leaf:
 def _leaves(problem: Problem) -> Iterator[_Leaf]:
     assert isinstance(problem.rule, Rule), "a parameter's problem"
     rule, bindings = problem.rule, match(problem.rule.pattern, problem.parameter) or {}
-    for expr in (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.made,):
+    for expr in (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.own_expr,):
         for source, name in expr.leaves(bindings):
             yield _Leaf(source, name, rule.site.line, bindings)
 
@@ -73,23 +73,23 @@ def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem
     Unless the finding pairs the two, only slips of the hand count.
     """
     names, paired = _names(job), bool(set(finding.sources) & job.plan.headers.keys())
-    asked: dict[str, list[_Leaf]] = {}
+    leaves_by_name: dict[str, list[_Leaf]] = {}
     for problem in mistakes:
         absent = {name for name in problem.sources if name not in job.plan.headers}
         for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
             if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
-                asked.setdefault(leaf.source.name, []).append(leaf)
+                leaves_by_name.setdefault(leaf.source.name, []).append(leaf)
     loose = {name for name in job.plan.unread if part_of(name) is None}  # a quantiser's tensor is no other's new name
     free = {known for known, info in names.items() if info.name in loose}
-    for pattern, leaves in asked.items():
+    for pattern, leaves in leaves_by_name.items():
         calls = file.sources(pattern, leaves[0].line)
         spellings = dict.fromkeys(respelt(pattern, leaves[0].bindings, other) for other in sorted(free))
         found: list[Proposal] = []
         for spelling in filter(None, spellings) if len(calls) == 1 else ():
             apart = _slips(pattern, spelling)
-            made = edits(file, calls[0].args[0], pattern, spelling) if paired or apart <= TYPO else None
-            if made and all(leaf.respelt(spelling) in free for leaf in leaves):
-                found.append(Proposal(tuple(made), apart))
+            edited = edits(file, calls[0].args[0], pattern, spelling) if paired or apart <= TYPO else None
+            if edited and all(leaf.respelt(spelling) in free for leaf in leaves):
+                found.append(Proposal(tuple(edited), apart))
         yield found if len(found) <= MOST_NAMES else []
 
 
@@ -128,6 +128,6 @@ def _turned(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
 
 
 def _rewritten(file: PyFile, node: ast.expr, old: str, new: str) -> Iterator[Proposal]:
-    made = edits(file, node, old, new)
-    if made:
-        yield Proposal(tuple(made))
+    edited = edits(file, node, old, new)
+    if edited:
+        yield Proposal(tuple(edited))

@@ -48,10 +48,10 @@ class _Search:
         if not possible or not all(map(self._take, possible)) or self._remain(place):
             self.job, self.left, self.fixes = before
             return False
-        made = tuple(fix for fix in self.fixes if fix not in before[2])
+        new = tuple(fix for fix in self.fixes if fix not in before[2])
         for other in range(len(self.findings)):  # one edit may repair several
             if other not in self.found and self._facts(other) and not self._remain(other):
-                self.found[other] = made
+                self.found[other] = new
         return True
 
     def _facts(self, place: int) -> Facts:

@@ -32,8 +32,8 @@ def facts(job: Job) -> Facts:
     plan = job.plan
     found = {(kind(p.code), p.parameter, source) for p in plan.problems for source in p.sources or ("",)}
     found |= {(NAMES, "", name) for name in plan.unread}
-    told = ((kind(finding.code), finding.sources) for finding in check(plan).errors)
-    return frozenset(found | {(code, "", source) for code, sources in told if code != NAMES for source in sources})
+    reported = ((kind(finding.code), finding.sources) for finding in check(plan).errors)
+    return frozenset(found | {(code, "", source) for code, sources in reported if code != NAMES for source in sources})
 
 
 def kind(code: str) -> str:
@@ -60,13 +60,13 @@ class Bench:
     def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
         """The job with the adapter of the edited file; None when that makes none, or when edits contradict."""
         try:
-            adapter = self._made(self.file.edited(fixes))
+            adapter = self._adapter_of(self.file.edited(fixes))
             plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
         except _REFUSALS:
             return None  # the file's own code does not like the new name
         return replace(self.job, adapter=adapter, plan=plan)
 
-    def _made(self, file: PyFile) -> Adapter:
+    def _adapter_of(self, file: PyFile) -> Adapter:
         """Runs the text in a module of its own; the file on disk stays as it is."""
         module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses look their module up there
         module.__file__ = str(file.path)

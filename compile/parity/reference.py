@@ -34,7 +34,7 @@ class Reference:
 
         transformers.utils.logging.disable_progress_bar()
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
-        self.model, told = _open(
+        self.model, loading = _open(
             checkpoint,
             config,
             dtype=getattr(torch, dtype),
@@ -42,7 +42,7 @@ class Reference:
             experts_implementation="eager",
             output_loading_info=True,
         )
-        if missing := sorted(told["missing_keys"]):
+        if missing := sorted(loading["missing_keys"]):
             raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
         self.model.eval()
 
@@ -57,17 +57,17 @@ class Reference:
         """Logits and activations of one forward, to be compared with after the model is gone."""
         import torch
 
-        kept: list[np.ndarray] = []
+        outputs: list[np.ndarray] = []
 
         def run() -> None:
-            kept.append(self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy())
+            outputs.append(self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy())
 
         with torch.no_grad():
             seen = record(self.model, run)
         return Observed(
             self.name,
             self.dtype,
-            kept[0],
+            outputs[0],
             {name: array for name, array in seen.items() if array.ndim > 1 and len(array) == len(tokens)},
         )
 

@@ -80,25 +80,25 @@ def judge(phase: str, ours: np.ndarray, bound: Bound, median: float, excused: Se
 
     `excused` are rows that choose between alternatives which rounding cannot tell apart; only the median counts them.
     """
-    kept = np.ones(len(ours), bool)
-    kept[list(excused)] = False
+    counted = np.ones(len(ours), bool)
+    counted[list(excused)] = False
     wrong, decided = _top_tokens(ours, bound.wanted, bound.margin)
     return Difference(
         phase=phase,
         rows=len(ours),
         relative=relative(ours, bound.wanted),
-        excess=_excess(ours, bound, median, kept),
-        wrong=int((wrong & kept).sum()),
+        excess=_excess(ours, bound, median, counted),
+        wrong=int((wrong & counted).sum()),
         exempt=int((~decided).sum()),
         undecided=len(excused),
     )
 
 
-def _excess(ours: np.ndarray, bound: Bound, median: float, kept: np.ndarray) -> float:
-    """How often an error contains what it may be: the largest of every row that is `kept`, and of the median row."""
+def _excess(ours: np.ndarray, bound: Bound, median: float, counted: np.ndarray) -> float:
+    """How often an error contains what it may be: the largest of every row that is `counted`, and of the median row."""
     if not np.isfinite(ours).all():
         return float("inf")
-    excess = float(bound.rows_beyond(ours, median)[kept].max(initial=0.0))
+    excess = float(bound.rows_beyond(ours, median)[counted].max(initial=0.0))
     if bound.noise is None or len(ours) < FEW:
         return excess
     typical = float(np.median(rms(ours - bound.wanted)))

@@ -50,19 +50,19 @@ Trace = Callable[[Stage], Traced[Code]]
 
 def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) -> tuple[Entry, list[Traced[Code]]]:
     """One entry point: its stages traced once per kind of layer, and the calls that run them one after the other."""
-    made: dict[str, Traced[Code]] = {}
+    traced: dict[str, Traced[Code]] = {}
     calls: list[Call] = []
 
     def call(function: str, part: Part, path: str, values: Sequence[Value], inputs: Sequence[int]) -> None:
-        if function not in made:
+        if function not in traced:
             stage = Stage(name=function, part=part, path=path, num_tokens=num_tokens, values=tuple(values))
-            made[function] = trace(stage)
+            traced[function] = trace(stage)
         calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(inputs)))
 
     inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
     first = len(inputs)
     call(f"{name}.prologue", "prologue", "", tuple(inputs.values()), range(first))
-    values = made[f"{name}.prologue"].outputs
+    values = traced[f"{name}.prologue"].outputs
     shared, x = range(first + 1, first + len(values)), [first]
     for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
         call(f"{name}.layer{kind}", "layer", path, values, (x[-1], *shared))
@@ -82,7 +82,7 @@ def trace_entry(layout: Layout, name: str, num_tokens: int, trace: Trace[Code]) 
         outputs=outputs,
         inputs=tuple(TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in inputs.items()),
     )
-    return entry, list(made.values())
+    return entry, list(traced.values())
 
 
 def interface_of(
@@ -92,7 +92,7 @@ def interface_of(
     parts = list(entries)
     weights, states = tensors
     return Interface(
-        functions=tuple(traced.function for _, made in parts for traced in made),
+        functions=tuple(traced.function for _, stages in parts for traced in stages),
         entries=tuple(entry for entry, _ in parts),
         weights=tuple(weights),
         states=tuple(states),

@@ -105,10 +105,10 @@ def layout_of(
     return Layout.of(graph, buckets=useful, context=context, all_logits=all_logits, aux_hidden=sorted(set(aux_hidden)))
 
 
-def context_of(job: Job, asked: int | None) -> int:
+def context_of(job: Job, requested: int | None) -> int:
     """How many tokens a program is made for. Raises BU007 when the model has fewer positions than asked."""
     largest = job.graph.config.max_positions
-    asked = None if asked is None else whole("max_seq_len", asked)
-    if asked is not None and not 1 <= asked <= largest:
-        raise fail("BU007", f"--max-seq-len {asked} is not between 1 and the model's {largest}")
-    return asked or min(largest, DEFAULT_CONTEXT)
+    requested = None if requested is None else whole("max_seq_len", requested)
+    if requested is not None and not 1 <= requested <= largest:
+        raise fail("BU007", f"--max-seq-len {requested} is not between 1 and the model's {largest}")
+    return requested or min(largest, DEFAULT_CONTEXT)

@@ -23,7 +23,7 @@ TRACED = ("forward", "prologue", "epilogue", "final")
 def stage_inputs(graph: Graph, layout: Layout, stage: Stage, form: str) -> dict[str, str] | None:
     """Everything that decides what `stage` becomes, by name; None where that cannot be told."""
     owner, inside, outside = _parts(graph, stage)
-    structure = spelled(owner.likeness())
+    structure = spelled(owner.structural_key())
     sources = digests((file for kind in inside for file in files_of(kind)), _left_out(graph, stage, inside, outside))
     if structure is None or sources is None:
         return None
@@ -47,10 +47,10 @@ def _parts(graph: Graph, stage: Stage) -> tuple[Module, set[type], set[type]]:
     for path, module in walk(graph):
         owner = module if path == stage.path else owner
         if stage.part == "layer":
-            mine = path == stage.path or path.startswith(f"{stage.path}.")
+            is_part = path == stage.path or path.startswith(f"{stage.path}.")
         else:
-            mine = not path.startswith(f"{graph.layer_path}.")
-        (inside if mine else outside).update(bases(module))
+            is_part = not path.startswith(f"{graph.layer_path}.")
+        (inside if is_part else outside).update(bases(module))
     return owner, inside, outside - inside
 
 
@@ -92,18 +92,18 @@ def spelled(value: object) -> str | None:
         return None if "<locals>" in value.__qualname__ else f"{value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | range | PurePath):
         return f"{type(value).__qualname__} {value!r}"
-    made: Any = value
-    kind = type(made).__qualname__
+    spelling: Any = value
+    kind = type(spelling).__qualname__
     if isinstance(value, tuple | list):
-        return _joined(kind, made)
+        return _joined(kind, spelling)
     if isinstance(value, set | frozenset):
-        return _joined(kind, made, in_order=False)
+        return _joined(kind, spelling, in_order=False)
     if isinstance(value, Mapping):
-        return _joined(kind, made.items())
+        return _joined(kind, spelling.items())
     if is_dataclass(value):
-        settings: list[object] = [getattr(made, field.name) for field in fields(made)]
-        return _joined(kind, [made.__class__, *settings])
-    return _of_array(made)
+        settings: list[object] = [getattr(spelling, field.name) for field in fields(spelling)]
+        return _joined(kind, [spelling.__class__, *settings])
+    return _of_array(spelling)
 
 
 def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> str | None:

@@ -107,7 +107,7 @@ def export_program(module: nn.Module, layout: Layout, *, states: Collection[str]
 
 def _program(tracer: Tracer, layout: Layout) -> Program:
     entries = [trace_entry(layout, name, num_tokens, tracer) for name, num_tokens in layout.entries]
-    exported = {traced.function.name: traced.code for _, made in entries for traced in made}
+    exported = {traced.function.name: traced.code for _, stages in entries for traced in stages}
     return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)
 
 

@@ -26,7 +26,7 @@ Part = tuple[Entry, list[Traced[bytes]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class StageCodec:
     """How a traced stage is kept: `encode` makes the bytes that a lowering takes."""
 
     name: str
@@ -34,7 +34,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coded:
+class EncodedProgram:
     """A program whose stages are bytes; `found` of them were in the cache."""
 
     interface: Interface
@@ -42,7 +42,7 @@ class Coded:
     found: int
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """`15 functions`, `15 functions, 10 of them from the cache`."""
         count = f"{len(self.code)} functions"
         if self.found == len(self.code):
@@ -50,17 +50,17 @@ class Coded:
         return f"{count}, {self.found} of them from the cache" if self.found else count
 
 
-def coded(graph: Graph, layout: Layout, form: Form, store: Store) -> Coded:
+def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> EncodedProgram:
     """The program of a graph. torch is imported only when a stage has to be traced."""
-    source = _Source(graph, layout, form, store)
+    source = _Source(graph, layout, codec, store)
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
-        with gc_pause.left_alone():
+        with gc_pause.gc_paused():
             source.may_trace()
             parts |= zip(missing, forked(source.part, missing), strict=True)
     whole = [part for part in parts.values() if part]
-    stages = [stage for _, made in whole for stage in made]
-    return Coded(
+    stages = [stage for _, traced in whole for stage in traced]
+    return EncodedProgram(
         interface=interface_of(layout, whole, tensors_of(graph, layout.context)),
         code={stage.function.name: stage.code for stage in stages},
         found=sum(stage.found for stage in stages),
@@ -74,8 +74,8 @@ class _Missing(Exception):
 class _Source:
     """Where stages come from."""
 
-    def __init__(self, graph: Graph, layout: Layout, form: Form, store: Store) -> None:
-        self.graph, self.layout, self.form, self.store = graph, layout, form, store
+    def __init__(self, graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> None:
+        self.graph, self.layout, self.codec, self.store = graph, layout, codec, store
         self.tracer: Tracer | None = None
 
     def part(self, entry: tuple[str, int]) -> Part | None:
@@ -92,18 +92,18 @@ class _Source:
         self.tracer = tracer_of(self.graph, self.layout)
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
-        inputs = stage_inputs(self.graph, self.layout, stage, self.form.name)
-        kept = self.store.get("stage", inputs) if inputs else None
-        if kept is not None:
-            return _unpacked(kept)
+        inputs = stage_inputs(self.graph, self.layout, stage, self.codec.name)
+        cached = self.store.get("stage", inputs) if inputs else None
+        if cached is not None:
+            return _unpacked(cached)
         if self.tracer is None:
             raise _Missing
         start = time.perf_counter()
-        made = self.tracer(stage)
-        code = self.form.encode(made.function, made.code)
-        traced = Traced(function=made.function, outputs=made.outputs, code=code)
-        if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.form.name):  # no file changed since
-            what = f"{stage.name} of {type(self.graph).__name__}, {self.form.name}"
+        exported = self.tracer(stage)
+        code = self.codec.encode(exported.function, exported.code)
+        traced = Traced(function=exported.function, outputs=exported.outputs, code=code)
+        if inputs and inputs == stage_inputs(self.graph, self.layout, stage, self.codec.name):  # no file changed since
+            what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced
 

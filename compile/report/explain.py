@@ -32,13 +32,13 @@ class Explanation:
 
 def explain(job: Job, name: str) -> list[Explanation]:
     """The parameter and the tensor of that name, whichever there are. Raises BU010 when neither is."""
-    made = [_parameter(job, name)] if name in job.plan.signature else []
-    made += [_tensor(job, name)] if name in job.plan.headers else []
-    if not made:
+    explanations = [_parameter(job, name)] if name in job.plan.signature else []
+    explanations += [_tensor(job, name)] if name in job.plan.headers else []
+    if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
         hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists what there is"
         raise fail("BU010", f"`{job.family.name}` has no parameter and no tensor `{name}`", help=hint)
-    return made
+    return explanations
 
 
 def _parameter(job: Job, name: str) -> Explanation:
@@ -72,8 +72,8 @@ def _tensor(job: Job, name: str) -> Explanation:
         drop = plan.dropped[name]
         rows += [("dropped", f"{drop.why}  (`{drop.pattern}`)"), *_line("rule", drop.site)]
     elif name in plan.wanted:
-        asked = plan.wanted[name]
-        rows += [("read by", f"{asked}, which is not made"), *_problems(job, asked)]
+        requested_by = plan.wanted[name]
+        rows += [("read by", f"{requested_by}, which is not made"), *_problems(job, requested_by)]
     else:
         rows.append(("read by", "nothing: `bringup check` says BU105"))
     return Explanation(f"tensor {name}", rows)
@@ -122,12 +122,12 @@ class _Leaf:
 def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
     """How each source's axes, as the rules state them, become the declared ones."""
     names, wanted = job.adapter.names(job.plan.headers), show(entry.declared.axes)
-    told: list[str] = []
+    rows: list[str] = []
     for leaf in leaves:
         stored = _stored(job, entry, leaf, names)
         same = " (the same)" if stored == wanted else ""
-        told.append(f"{names[leaf.name].name}: {stored or 'not stated'} → {wanted}{same}")
-    return list(dict.fromkeys(told))
+        rows.append(f"{names[leaf.name].name}: {stored or 'not stated'} → {wanted}{same}")
+    return list(dict.fromkeys(rows))
 
 
 def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
@@ -142,7 +142,7 @@ def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
 def _leaves(job: Job, entry: Entry) -> list[_Leaf]:
     """Every source of an entry."""
     bindings = match(entry.rule.pattern, entry.declared.name) or {}
-    exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.made]
+    exprs = [entry.rule.expr.own, entry.rule.expr.other] if isinstance(entry.rule.expr, Tied) else [entry.rule.own_expr]
     names, read = job.adapter.names(job.plan.headers), {info.name for info in entry.tensors}
     found = [_Leaf(leaf, expr, name) for expr in exprs for leaf, name in expr.leaves(bindings)]
     return [leaf for leaf in found if leaf.name in names and names[leaf.name].name in read]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Told:
+class StageResult:
     """A stage that passes on what it is told and keeps it. `start` and `seconds` count from the recorder's start."""
 
     name: str
@@ -47,22 +47,22 @@ class Recorder:
 
     def __init__(self, onward: Progress) -> None:
         self.onward = onward
-        self.stages: list[Told] = []
+        self.stages: list[StageResult] = []
         self.warnings: list[Diagnostic] = []
         self._start = time.perf_counter()
 
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:
         with self.onward.stage(name) as onward:
-            told = Told(name, self.elapsed(), onward)
-            self.stages.append(told)
+            result = StageResult(name, self.elapsed(), onward)
+            self.stages.append(result)
             try:
-                yield told
+                yield result
             except BaseException:
-                told.failed = True
+                result.failed = True
                 raise
             finally:
-                told.seconds = self.elapsed() - told.start
+                result.seconds = self.elapsed() - result.start
 
     def warn(self, finding: Diagnostic) -> None:
         self.warnings.append(finding)
@@ -89,7 +89,7 @@ class Record:
     ok: bool
     seconds: float
     context: int
-    stages: Sequence[Told] = ()
+    stages: Sequence[StageResult] = ()
     findings: Sequence[Diagnostic] = ()
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -114,7 +114,7 @@ def record_of(
 ) -> Record:
     """The record of a job whose work is over: `error` is what ended it, if it did not end well."""
     report = check(job)
-    told = [
+    findings = [
         *report.findings,
         *recorder.warnings,
         *(error.findings if error else ()),
@@ -135,7 +135,7 @@ def record_of(
         seconds=recorder.elapsed(),
         context=sizes.context if sizes else min(job.graph.config.max_positions, DEFAULT_CONTEXT),
         stages=recorder.stages,
-        findings=list(dict.fromkeys(told)),
+        findings=list(dict.fromkeys(findings)),
         counts=report.counts,
         versions=dict(versions()),
         sizes=sizes,

@@ -39,6 +39,6 @@ def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.
     weights = np.exp(scaled)
     weights /= weights.sum()
     order = np.argsort(-weights, kind="stable")
-    kept = int(np.searchsorted(np.cumsum(weights[order]), top_p)) + 1
-    chosen = weights[order[:kept]]
+    count = int(np.searchsorted(np.cumsum(weights[order]), top_p)) + 1
+    chosen = weights[order[:count]]
     return int(order[random.choice(len(chosen), p=chosen / chosen.sum())])

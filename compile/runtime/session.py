@@ -87,7 +87,7 @@ class Session:
         """
         self._turn += 1
         pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
-        self._tokens = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        self._tokens = [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
@@ -110,17 +110,17 @@ class Session:
             return self._take_again(tokens, inputs)
         self._outgrown = outgrown
         sizes = [entry.num_tokens for entry in self.interface.entries if entry.num_tokens > 1]
-        made: list[dict[str, np.ndarray]] = []
+        outputs: list[dict[str, np.ndarray]] = []
         at = 0
         for count, size in [(1, 1)] if decode else chunks_of(len(tokens), sizes):
             rows = {name: array[at : at + count] for name, array in inputs.items()}
             results = self._run("decode" if decode else f"prefill_{size}", tokens[at : at + count], size, total, rows)
-            made.append({name: array[:count] for name, array in results.items()})
+            outputs.append({name: array[:count] for name, array in results.items()})
             at += count
         self.hidden = {
-            name: np.concatenate([results[name] for results in made]) for name in made[0] if name != "logits"
+            name: np.concatenate([results[name] for results in outputs]) for name in outputs[0] if name != "logits"
         }
-        logits = [results["logits"] for results in made]
+        logits = [results["logits"] for results in outputs]
         return np.concatenate(logits) if self.interface.all_logits else logits[-1]
 
     def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -259,8 +259,8 @@ def _load(folder: Path, executor: str | None) -> Session:
     interface = Interface.from_json(manifest["interface"])
     weights = _weights(folder, manifest)
     with program_of(folder):
-        made = _executor(folder, manifest["target"], interface, weights, executor)
-    return Session(manifest, made, interface, folder)
+        device = _executor(folder, manifest["target"], interface, weights, executor)
+    return Session(manifest, device, interface, folder)
 
 
 def _executor(

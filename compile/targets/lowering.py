@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
-from bringup.compile.program.trace_cached import Coded, Form
+from bringup.compile.program.trace_cached import EncodedProgram, StageCodec
 from bringup.diagnostics import fail
 from bringup.system.atomic import write_file
 from bringup.system.os_errors import refused
@@ -21,20 +21,20 @@ MODULE = "module.vmfb"
 PROGRAMS = "programs"
 
 
-def form_of(lowering: str) -> Form:
+def codec_of(lowering: str) -> StageCodec:
     """In which form a lowering takes its stages."""
     if lowering == "torch":
         from bringup.compile.targets.torch_executor import encode
 
-        return Form(name="torch", encode=encode)
+        return StageCodec(name="torch", encode=encode)
     from bringup.compile.targets.iree_mlir import encode
 
-    return Form(name="mlir", encode=encode)
+    return StageCodec(name="mlir", encode=encode)
 
 
 @contextmanager
 def lowered(
-    program: Coded, lowering: str, folder: Path, store: Store, dump_dir: Path | None
+    program: EncodedProgram, lowering: str, folder: Path, store: Store, dump_dir: Path | None
 ) -> Generator[Callable[[], str]]:
     """Begins to make the executable part of a bundle; calling what it gives waits for it, and tells what it is.
 
@@ -48,16 +48,16 @@ def lowered(
 
     text, options = mlir_of(program), options_of(dump_dir)
     inputs = module_inputs(text, options)
-    kept = store.get("module", inputs) if inputs and not dump_dir else None
-    if kept is not None:
-        write_file(folder / MODULE, kept)
-        yield lambda: f"{_size(kept)}, from the cache"
+    cached = store.get("module", inputs) if inputs and not dump_dir else None
+    if cached is not None:
+        write_file(folder / MODULE, cached)
+        yield lambda: f"{_size(cached)}, from the cache"
         return
     start = time.perf_counter()
     with Compilation(text, options, folder) as compilation:
 
         def finish() -> str:
-            module = _told(compilation.result)
+            module = _translating_errors(compilation.result)
             if inputs and inputs == module_inputs(text, options):  # no source file changed meanwhile
                 store.put("module", inputs, module, what=MODULE, seconds=time.perf_counter() - start)
             write_file(folder / MODULE, module)
@@ -70,7 +70,7 @@ def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
     """IREE's module for this processor. Raises BU401 with the compiler's first error."""
     from bringup.compile.targets.iree_compiler import compile_mlir as compile_with_iree
 
-    return _told(lambda: compile_with_iree(text, options))
+    return _translating_errors(lambda: compile_with_iree(text, options))
 
 
 def options_of(dump_dir: Path | None) -> IreeOptions:
@@ -80,21 +80,21 @@ def options_of(dump_dir: Path | None) -> IreeOptions:
     return IreeOptions(dump_dir=dump_dir / "iree" if dump_dir else None)
 
 
-def mlir_of(program: Coded) -> str:
+def mlir_of(program: EncodedProgram) -> str:
     """The whole program's text."""
     from bringup.compile.targets.iree_mlir import decode, module_text
 
     return module_text(program.interface, {name: decode(code) for name, code in program.code.items()})
 
 
-def _save(program: Coded, folder: Path) -> str:
+def _save(program: EncodedProgram, folder: Path) -> str:
     folder.mkdir()
     for name, code in program.code.items():
         write_file(folder / f"{name}.pt2", code)
     return f"{len(program.code)} exported functions"
 
 
-def _told(work: Callable[[], bytes]) -> bytes:
+def _translating_errors(work: Callable[[], bytes]) -> bytes:
     """What `work` gives, with the compiler's refusal as BU401, the machine's as what it is."""
     from bringup.compile.targets.iree_compiler import LoweringError
 

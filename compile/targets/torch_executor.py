@@ -74,10 +74,13 @@ class TorchExecutor:
 
 def encode(function: Function, program: ExportedProgram) -> bytes:
     """A traced stage as the bytes of a `.pt2` file."""
-    kept, program.example_inputs = program.example_inputs, None  # fake tensors: torch's safe loader refuses them
+    example_inputs, program.example_inputs = (
+        program.example_inputs,
+        None,
+    )  # fake tensors: torch's safe loader refuses them
     file = BytesIO()
     torch.export.save(program, file)
-    program.example_inputs = kept
+    program.example_inputs = example_inputs
     return file.getvalue()
 
 

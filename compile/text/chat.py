@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from bringup.compile.text.limited_process import Overrun, confined
+from bringup.compile.text.limited_process import LimitExceeded, confined
 from bringup.diagnostics import fail
 
 SECONDS, MEGABYTES = 0.6, 160  # a published template takes 0.07 s, most of it Python's own start
@@ -28,10 +28,10 @@ class Chat:
     def render(self, messages: Sequence[Message]) -> str:
         """The text up to where the model's answer begins. Raises BU611, BU612, BU922."""
         given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-        asked = json.dumps({"template": self.template, "variables": {**self.named, **given}}).encode()
+        request = json.dumps({"template": self.template, "variables": {**self.named, **given}}).encode()
         try:
-            answer = json.loads(confined("chat_render.py", asked, seconds=SECONDS, megabytes=MEGABYTES))
-        except Overrun as error:
+            answer = json.loads(confined("chat_render.py", request, seconds=SECONDS, megabytes=MEGABYTES))
+        except LimitExceeded as error:
             help = "use a template that the model's makers published: no real one comes near"
             raise fail("BU612", f"the chat template {error}", help=help) from None
         if "missing" in answer:

@@ -53,9 +53,9 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     try:
-        text = render(asked["template"], asked["variables"])
+        text = render(request["template"], request["variables"])
         answer = {"text": text} if len(text) <= MOST else {"error": f"it gives {len(text):,} characters"}
     except ImportError as error:
         answer = {"missing": error.name}

@@ -33,12 +33,12 @@ def _merges(vocab: Vocab) -> list[tuple[str, str]]:
     longest = max(map(len, pieces), default=0)
     if longest > 1 << 10:
         raise broken(vocab.meta, f"has a piece of {longest:,} characters")
-    made: list[tuple[str, str]] = []
+    merges: list[tuple[str, str]] = []
     for index in ranked:
         piece = vocab.tokens[index]
         halves = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
-        made += [(left, right) for left, right in halves if left in pieces and right in pieces]
-    return made
+        merges += [(left, right) for left, right in halves if left in pieces and right in pieces]
+    return merges
 
 
 def unigram(vocab: Vocab) -> dict[str, Any]:

@@ -44,10 +44,10 @@ def _ends(vocab: Vocab) -> dict[str, Any] | None:
     """A post-processor that puts the tokens around a text that the file asks for."""
     text, special = {"Sequence": {"id": "A", "type_id": 0}}, dict[str, Any]()
     ends: list[list[dict[str, Any]]] = [[], []]
-    for around, asked, number, what in zip(
-        ends, vocab.asked, (vocab.bos, vocab.eos), ("beginning", "end"), strict=True
+    for around, is_added, number, what in zip(
+        ends, vocab.add_ends, (vocab.bos, vocab.eos), ("beginning", "end"), strict=True
     ):
-        if not asked:
+        if not is_added:
             continue
         if type(number) is not int or not 0 <= number < len(vocab.tokens):
             raise broken(vocab.meta, f"adds a token at the {what} of a text, and its id is {number!r}")

@@ -22,7 +22,7 @@ DEFAULTS: dict[str, tuple[int | None, int | None, int | None, bool, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """What a file says of its tokens. `asked` says whether bos and eos are put around a text."""
+    """What a file says of its tokens. `add_ends` says whether bos and eos are put around a text."""
 
     meta: Metadata
     tokens: list[str]
@@ -30,7 +30,7 @@ class Vocab:
     bos: Any
     eos: Any
     unknown: Any
-    asked: tuple[bool, bool]
+    add_ends: tuple[bool, bool]
 
     def ids(self) -> dict[str, int]:
         """Each token's id. Raises BU231 when two have the same text."""
@@ -82,7 +82,7 @@ def read_vocab(meta: Metadata) -> Vocab:
         bos=said("bos_token_id", bos),
         eos=said("eos_token_id", eos),
         unknown=said("unknown_token_id", unknown),
-        asked=(said("add_bos_token", add_bos) is True, said("add_eos_token", add_eos) is True),
+        add_ends=(said("add_bos_token", add_bos) is True, said("add_eos_token", add_eos) is True),
     )
 
 

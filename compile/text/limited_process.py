@@ -15,27 +15,27 @@ WALL = 60  # seconds until a child that uses no processor time is given up
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1", "RUST_BACKTRACE": "0"}  # fewer reserved addresses
 
 
-class Overrun(Exception):
+class LimitExceeded(Exception):
     """The child was stopped, or died: the message says of what."""
 
 
-def confined(script: str, asked: bytes, *, seconds: float, megabytes: int) -> bytes:
-    """What `script`, a file beside this one, writes to stdout when it reads `asked`. Raises Overrun."""
+def confined(script: str, request: bytes, *, seconds: float, megabytes: int) -> bytes:
+    """What `script`, a file beside this one, writes to stdout when it reads `request`. Raises Overrun."""
     from bringup.system.environment import minimal  # not at the top: the child, which runs this file, needs none of it
 
     here = Path(__file__)
     command = [sys.executable, "-P", str(here), str(here.with_name(script)), str(seconds), str(megabytes << 20)]
     try:
         done = subprocess.run(
-            command, input=asked, capture_output=True, timeout=WALL, check=False, env=minimal(**QUIET)
+            command, input=request, capture_output=True, timeout=WALL, check=False, env=minimal(**QUIET)
         )
     except subprocess.TimeoutExpired:
-        raise Overrun(f"took over {WALL} s") from None
+        raise LimitExceeded(f"took over {WALL} s") from None
     if done.returncode == 0:
         return done.stdout
     if done.returncode in (-_signal("SIGPROF"), -_signal("SIGXCPU")):
-        raise Overrun(f"took over {seconds:g} s of processor time")
-    raise Overrun(f"took over {megabytes} MB of memory, or crashed (exit code {done.returncode})")
+        raise LimitExceeded(f"took over {seconds:g} s of processor time")
+    raise LimitExceeded(f"took over {megabytes} MB of memory, or crashed (exit code {done.returncode})")
 
 
 def _signal(name: str) -> int:

@@ -14,7 +14,7 @@ from bringup.diagnostics import BringupError
 
 
 @contextmanager
-def told_as(make: Callable[[str], BringupError]) -> Generator[None, None, None]:
+def panics_as(make: Callable[[str], BringupError]) -> Generator[None, None, None]:
     """Raises what `make` gives for the fault's message; nothing else reaches stderr meanwhile."""
     try:
         with _no_stderr():
@@ -30,7 +30,7 @@ def told_as(make: Callable[[str], BringupError]) -> Generator[None, None, None]:
 @contextmanager
 def _no_stderr() -> Generator[None, None, None]:
     try:
-        kept = os.dup(2)
+        saved = os.dup(2)
     except OSError:  # there is none
         yield
         return
@@ -39,5 +39,5 @@ def _no_stderr() -> Generator[None, None, None]:
             os.dup2(nothing.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)

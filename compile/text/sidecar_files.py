@@ -20,7 +20,7 @@ GENERATION, CONFIG, TEMPLATE = "generation_config.json", "tokenizer_config.json"
 MOST_TEMPLATE = 1 << 20  # bytes; the longest published ones have 30,000
 
 
-def eos_beside(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
+def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
     """Ids in generation_config.json (without it, config.json), and the token in tokenizer_config.json."""
     said = _words(folder / GENERATION).get("eos_token_id")
     if said is None:
@@ -31,7 +31,7 @@ def eos_beside(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(number for number in (*listed, named) if type(number) is int and number >= 0)
 
 
-def chat_beside(folder: Path) -> Chat | None:
+def sidecar_chat(folder: Path) -> Chat | None:
     """From chat_template.jinja or, without it, tokenizer_config.json: its template, or the one it calls `default`."""
     words = _words(folder / CONFIG)
     if (folder / TEMPLATE).is_file():
@@ -56,7 +56,7 @@ def chat_of_gguf(vocab: Vocab) -> Chat | None:
     return Chat(found, {name: vocab.tokens[number] for name, number in known.items()})
 
 
-def write_beside(folder: Path, eos: frozenset[int], chat: Chat | None) -> None:
+def write_sidecars(folder: Path, eos: frozenset[int], chat: Chat | None) -> None:
     """The files that the functions above read."""
     (folder / GENERATION).write_text(json.dumps({"eos_token_id": sorted(eos)}) + "\n", "utf-8")
     if chat:

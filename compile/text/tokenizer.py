@@ -14,15 +14,15 @@ from bringup.compile.text.byte_fallback import Fallback
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.gguf_tokenizer import eos_ids, tokenizer_json
 from bringup.compile.text.gguf_vocab import read_vocab, strings
-from bringup.compile.text.limited_process import Overrun, confined
-from bringup.compile.text.panics import told_as
+from bringup.compile.text.limited_process import LimitExceeded, confined
+from bringup.compile.text.panics import panics_as
 from bringup.compile.text.sidecar_files import (
-    chat_beside,
     chat_of_gguf,
-    eos_beside,
     read_small,
+    sidecar_chat,
+    sidecar_eos,
     unreadable,
-    write_beside,
+    write_sidecars,
 )
 from bringup.compile.text.stream import Stream
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
@@ -54,12 +54,12 @@ class Tokenizer:
         `whole` puts the model's own tokens around the text. What is no Unicode becomes U+FFFD. Raises BU613.
         """
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        with told_as(_impossible):
+        with panics_as(_impossible):
             return self.backend.encode(text, add_special_tokens=whole).ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of ids, with or without special tokens such as `<|im_end|>`. Raises BU613."""
-        with told_as(_impossible):
+        with panics_as(_impossible):
             return self.fallback.decode(self.backend, list(ids), skip_special)
 
     def stream(self, *, skip_special: bool = False) -> Stream:
@@ -81,7 +81,7 @@ def load_tokenizer(path: Path, *, trusted: bool = False) -> Tokenizer:
     if is_gguf:
         return _of_gguf(path, trusted)
     backend = _build(read_small(path, MOST_BYTES), path, trusted)
-    return Tokenizer(backend, eos_beside(path.parent, backend), chat_beside(path.parent))
+    return Tokenizer(backend, sidecar_eos(path.parent, backend), sidecar_chat(path.parent))
 
 
 def _of_gguf(path: Path, trusted: bool) -> Tokenizer:
@@ -120,7 +120,7 @@ def to_folder(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes a tokenizer.json, and beside it what says `eos` and `chat`, for `load_tokenizer`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer.backend.to_str(), "utf-8")
-    write_beside(folder, tokenizer.eos, tokenizer.chat)
+    write_sidecars(folder, tokenizer.eos, tokenizer.chat)
 
 
 def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
@@ -131,7 +131,7 @@ def _build(text: bytes, path: Path, trusted: bool) -> tokenizers.Tokenizer:
         raise fail("BU922", "the package `tokenizers` is not installed", help=help) from None
     if not trusted:
         _try(text, path)
-    with told_as(lambda why: unreadable(path, why)):
+    with panics_as(lambda why: unreadable(path, why)):
         backend = tokenizers.Tokenizer.from_buffer(text)
     backend.no_truncation()  # settings of training that some published files keep
     backend.no_padding()
@@ -143,7 +143,7 @@ def _try(text: bytes, path: Path) -> None:
     try:
         seconds, megabytes = _limits(text)
         answer = json.loads(confined("tokenizer_trial.py", text, seconds=seconds, megabytes=megabytes))
-    except Overrun as error:
+    except LimitExceeded as error:
         help = "give the model's published tokenizer.json: --tokenizer FILE"
         raise fail("BU226", f"the tokenizer in `{path}` {error}", help=help, file=str(path)) from None
     if answer["error"]:

@@ -89,7 +89,7 @@ class Evidence:
         found = self.of(name, feeds)
         if found.ok or self.dtype == "float32" or not self.is_proven:
             return found
-        return self._beside_choices(name, feeds) or found
+        return self._excusing_choices(name, feeds) or found
 
     def of(self, name: str, feeds: Sequence[Feed]) -> Difference:
         """What the session gave in these steps, whatever was chosen."""
@@ -101,7 +101,7 @@ class Evidence:
         """Whether the graph's logits in float32 are known to be the reference's."""
         return self.is_exact and self.logits is not None and self.exact().ok
 
-    def _beside_choices(self, name: str, feeds: Sequence[Feed]) -> Difference | None:
+    def _excusing_choices(self, name: str, feeds: Sequence[Feed]) -> Difference | None:
         """The same, where float32 chooses as 16 bits do; None when there is nothing to choose. See `choices`.
 
         A row that rounding leaves undecided may be chosen otherwise once more, by the compiled program.
@@ -124,10 +124,10 @@ class Evidence:
         for feed in self.feeds:
             with Choosing() as low:
                 self.rounding_graph(feed.step)
-            with Choosing(low.made) as high:
+            with Choosing(low.choices) as high:
                 exact = rows_of(feed, self.graph)
-            close = undecided(low.made, high.made, feed.end - feed.first)
-            done.append(_Chosen(exact, close[len(close) - len(exact) :], len(high.made)))
+            close = undecided(low.choices, high.choices, feed.end - feed.first)
+            done.append(_Chosen(exact, close[len(close) - len(exact) :], len(high.choices)))
         return done
 
 

@@ -47,12 +47,12 @@ class HFConfig:
         """
         fields = Fields(raw, cls.family, allow)
         config, findings = cls.from_fields(fields), fields.done()
-        meant = misspelt(raw, fields.read, fields.allowed)
-        if not meant:
+        intended = misspelt(raw, fields.read, fields.allowed)
+        if not intended:
             return config, findings
-        again = Fields({meant.get(key, key): value for key, value in raw.items()}, cls.family, allow)
+        again = Fields({intended.get(key, key): value for key, value in raw.items()}, cls.family, allow)
         corrected = cls.from_fields(again)
-        if any(finding.parameter in meant.values() for finding in again.findings):
+        if any(finding.parameter in intended.values() for finding in again.findings):
             return config, findings  # the key that was meant does not take such a value
-        wrong = [unknown_key(key, raw[key], fields.read, cls.family) for key in meant]
+        wrong = [unknown_key(key, raw[key], fields.read, cls.family) for key in intended]
         return corrected, [*wrong, *again.done()]

@@ -10,13 +10,13 @@ from bringup.graphs.config.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
-    """A token goes to `per_token` experts of the `kept_groups` best of `groups`; their weights, which `normalise`
+    """A token goes to `per_token` experts of the `topk_groups` best of `groups`; their weights, which `normalise`
     makes add up to 1, are multiplied by `factor`."""
 
     experts: int
     per_token: int
     groups: int
-    kept_groups: int
+    topk_groups: int
     normalise: bool
     factor: float
 
@@ -28,7 +28,7 @@ class RoutingConfig:
         experts: int,
         per_token: int,
         groups: int,
-        kept_groups: int,
+        topk_groups: int,
         factor: float,
         normalise_null: bool | None = None,
     ) -> Self:
@@ -38,22 +38,22 @@ class RoutingConfig:
         """
         experts = fields.experts("n_routed_experts", experts)
         groups = fields.size("n_group", groups)
-        kept, per_token = fields.size("topk_group", kept_groups), fields.size("num_experts_per_tok", per_token)
+        topk, per_token = fields.size("topk_group", topk_groups), fields.size("num_experts_per_tok", per_token)
         if not fields.doubtful:
             if experts < 2 * groups or experts % groups:
                 said = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
                 fields.error("BU121", said, "n_group", stops="")
-            elif kept > groups:
-                said = f"`topk_group` is {kept} and there are {groups} groups"
+            elif topk > groups:
+                said = f"`topk_group` is {topk} and there are {groups} groups"
                 fields.error("BU121", said, "topk_group", stops="")
-            elif per_token > experts // groups * kept:
-                said = f"a token cannot go to {per_token} of the {experts // groups * kept} experts of {kept} groups"
+            elif per_token > experts // groups * topk:
+                said = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"
                 fields.error("BU121", said, "num_experts_per_tok", stops="")
         return cls(
             experts=experts,
             per_token=per_token,
             groups=groups,
-            kept_groups=kept,
+            topk_groups=topk,
             normalise=fields.take("norm_topk_prob", bool, True, null=normalise_null),
             factor=fields.take("routed_scaling_factor", float, factor),
         )

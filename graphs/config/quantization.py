@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.unquantized import Kept
+from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.shown import shown
 
 Block = tuple[int, int]
@@ -15,10 +15,10 @@ Block = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """Rows and columns of the `block`s that share a scale, and the modules that are `kept` as they were."""
+    """Rows and columns of the `block`s that share a scale, and the modules that are `unquantized` as they were."""
 
     block: Block
-    kept: Kept
+    unquantized: UnquantizedModules
 
 
 def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
@@ -34,8 +34,8 @@ def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
     if not words:
         return None
     inner = Fields(words, f"{fields.family} quantization")
-    kept = Kept.from_fields(inner)
-    if all(matrix in kept for matrix in matrices):
+    unquantized = UnquantizedModules.from_fields(inner)
+    if all(matrix in unquantized for matrix in matrices):
         fields.findings += inner.findings
         return None
     inner.only("quant_method", "fp8")
@@ -48,7 +48,7 @@ def read_fp8(fields: Fields, matrices: Iterable[str]) -> Fp8 | None:
     block = _pair(inner)
     inner.read |= {"weight_block_size"}
     fields.findings += inner.done()
-    return Fp8(block, kept)
+    return Fp8(block, unquantized)
 
 
 def _pair(inner: Fields) -> Block:

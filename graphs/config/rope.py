@@ -80,11 +80,11 @@ class RopeConfig:
             share = _either(inner, "partial_rotary_factor", fields, partial_key, partial)
         kind = _kind(inner)
         kind = aliases.get(kind, kind)
-        made = cls(theta=theta, partial=share, max_positions=max_positions)
+        rope = cls(theta=theta, partial=share, max_positions=max_positions)
         if inner.wrong:  # theta or the type is a stand-in
             inner.read |= raw.keys()
         elif kind in KINDS:
-            made = KINDS[kind](replace(made, kind=kind), inner, fields)
+            rope = KINDS[kind](replace(rope, kind=kind), inner, fields)
         else:
             inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
             inner.error(
@@ -94,18 +94,18 @@ class RopeConfig:
                 "rope_type",
                 "add the type to graphs/config/rope.py; angles of another type would be wrong at every position",
             )
-        made._check(inner, 2 * head_dim if fields.doubtful else head_dim)
-        if not 0 < made.partial <= 1:
-            made = replace(made, partial=1.0)  # a stand-in: the finding says so
+        rope._check(inner, 2 * head_dim if fields.doubtful else head_dim)
+        if not 0 < rope.partial <= 1:
+            rope = replace(rope, partial=1.0)  # a stand-in: the finding says so
         inner.read |= {"original_max_position_embeddings"}
-        if made.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
-            made = replace(made, stretch=made.factor)  # where the config states no other, it states what is stretched
+        if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
+            rope = replace(rope, stretch=rope.factor)  # where the config states no other, it states what is stretched
         if unknown := [key for key in raw if key not in inner.read]:
             said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
         fields.findings += (replace(finding, stops="") for finding in inner.findings)  # rope has no parameters
-        return made
+        return rope
 
     def _check(self, inner: Fields, head_dim: int) -> None:
         for key, value in (("factor", self.factor), ("rope_theta", self.theta)):
@@ -182,8 +182,8 @@ class RopeConfig:
 
 def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[str, Any]:
     """The settings of a group as two of them can be compared: with the theta beside it, and `type` as `rope_type`."""
-    beside = {"rope_type": group.get("type", "default"), "rope_theta": fields.raw.get(theta_key)}
-    return {key: value for key, value in (beside | dict(group)).items() if key != "type" and value is not None}
+    stated = {"rope_type": group.get("type", "default"), "rope_theta": fields.raw.get(theta_key)}
+    return {key: value for key, value in (stated | dict(group)).items() if key != "type" and value is not None}
 
 
 def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
@@ -205,32 +205,32 @@ def _kind(inner: Fields) -> str:
     return kind
 
 
-def _default(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    return made
+def _default(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return rope
 
 
-def _by_factor(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    return replace(made, factor=inner.take("factor", float))
+def _by_factor(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    return replace(rope, factor=inner.take("factor", float))
 
 
-def _llama3(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+def _llama3(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
     return replace(
-        made,
+        rope,
         factor=inner.take("factor", float),
         low_freq_factor=inner.take("low_freq_factor", float),
         high_freq_factor=inner.take("high_freq_factor", float),
-        max_positions=_original(inner, fields, made.max_positions),
+        max_positions=_original(inner, fields, rope.max_positions),
     )
 
 
-def _yarn(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    original = _original(inner, fields, made.max_positions)
-    factor = made.max_positions / original
+def _yarn(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, rope.max_positions)
+    factor = rope.max_positions / original
     factor = inner.positive("factor", factor, null=factor)
     mscale, all_dim = (inner.take(key, float, 0.0, null=0.0) for key in ("mscale", "mscale_all_dim"))
     magnitude = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim) if mscale and all_dim else yarn_scale(factor)
     return replace(
-        made,
+        rope,
         factor=factor,
         max_positions=original,
         beta_fast=inner.positive("beta_fast", 32.0, null=32.0),
@@ -246,13 +246,13 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(made: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
-    original = _original(inner, fields, made.max_positions)
-    factor = made.max_positions / original
+def _longrope(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
+    original = _original(inner, fields, rope.max_positions)
+    factor = rope.max_positions / original
     factor = inner.positive("factor", factor, null=factor)
     magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     return replace(
-        made,
+        rope,
         factor=factor,
         max_positions=original,
         short_factor=inner.numbers("short_factor"),

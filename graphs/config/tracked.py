@@ -14,9 +14,9 @@ class Tracked(int):
 
     @classmethod
     def of(cls, value: int, keys: tuple[str, ...]) -> Tracked:
-        made = cls(value)
-        made.keys = tuple(dict.fromkeys(keys))
-        return made
+        tracked = cls(value)
+        tracked.keys = tuple(dict.fromkeys(keys))
+        return tracked
 
 
 def _joined(compute: Callable[[Any, Any], Any], *, turned: bool) -> Any:

@@ -23,7 +23,7 @@ _SIMPLE = re.compile(r"\^?(?:\.\*|\\\.|\\d\+|[\w.-])*\$?")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class UnquantizedModules:
     """`names` stand for a module and all that is below it; `globs` for whole names; `endings` for how names end."""
 
     names: frozenset[str] = frozenset()
@@ -73,8 +73,8 @@ def _upward(module: str) -> Iterator[str]:
 def _globs(expression: str, *, below: bool) -> list[str]:
     """The globs of a simple expression, which a name begins with. `below`: it ends where a part of the name does."""
     glob = expression.removeprefix("^").removesuffix("$")
-    for said, meant in ((r"\.", "."), (".*", "*"), (r"\d+", "[0-9]*")):
-        glob = glob.replace(said, meant)
+    for said, replacement in ((r"\.", "."), (".*", "*"), (r"\d+", "[0-9]*")):
+        glob = glob.replace(said, replacement)
     if expression.endswith("$"):
         return [glob]
     return [glob, f"{glob}.*"] if below else [f"{glob}*"]

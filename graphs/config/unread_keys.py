@@ -48,8 +48,8 @@ def misspelt(raw: Mapping[str, Any], read: Set[str], allowed: Mapping[str, str])
         key for key in raw if key not in read and key not in NEUTRAL and key not in allowed and not _empty(raw[key])
     ]
     found = {key: nearest(key, absent) for key in (unknown if len(unknown) <= MOST_UNKNOWN else ())}
-    meant = {key: names[0] for key, names in found.items() if len(names) == 1}
-    return {key: name for key, name in meant.items() if list(meant.values()).count(name) == 1}
+    intended = {key: names[0] for key, names in found.items() if len(names) == 1}
+    return {key: name for key, name in intended.items() if list(intended.values()).count(name) == 1}
 
 
 def _empty(value: Any) -> bool:

@@ -87,8 +87,8 @@ class Graph(Module):
         """For each layer, the index of the first layer that is alike: equal numbers are lowered once."""
         seen: list[object] = []
         for layer in self.layers:
-            seen.append(layer.likeness())
-        return [seen.index(likeness) for likeness in seen]
+            seen.append(layer.structural_key())
+        return [seen.index(key) for key in seen]
 
     def recompute_lengths(self) -> list[int]:
         """The numbers of tokens past which a sequence's states are computed again, in order."""

@@ -42,7 +42,7 @@ class Leaf(_Leaf):
         if unknown:
             raise AxesError(f"sizes given for {sorted(unknown)}, which axes `{axes}` do not name")
 
-    def likeness(self) -> tuple[Any, ...]:
+    def structural_key(self) -> tuple[Any, ...]:
         """Equal for leaves that a forward cannot tell apart but by their values."""
         return (type(self), self.axes, self.declared_dtype)
 
@@ -64,8 +64,8 @@ class Param(Leaf):
         if missing:
             raise AxesError(f"no size given for axis `{missing[0]}` of `{axes}`")
 
-    def likeness(self) -> tuple[Any, ...]:
-        return (*super().likeness(), self.pack)
+    def structural_key(self) -> tuple[Any, ...]:
+        return (*super().structural_key(), self.pack)
 
     def stored(self, dtype: str) -> tuple[Shape, str]:
         """Shape and dtype of the array that holds it, as `forward` sees it; `dtype` is the model's."""
@@ -138,11 +138,11 @@ class Module(_Callable):
             elif isinstance(value, kind):
                 yield prefix + name, value
 
-    def likeness(self) -> tuple[Any, ...]:
+    def structural_key(self) -> tuple[Any, ...]:
         """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""
         parts = {name.partition(".")[0] for name, _ in self.children()}
         own: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in parts}
-        inner = tuple((name, part.likeness()) for name, part in self.children())
+        inner = tuple((name, part.structural_key()) for name, part in self.children())
         return (type(self), sorted(own.items()), inner)
 
 

@@ -23,8 +23,8 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
     from torch import nn
 
     kind: Any = _torch_class(type(module))
-    made: Any = kind.__new__(kind)
-    nn.Module.__init__(made)
+    converted: Any = kind.__new__(kind)
+    nn.Module.__init__(converted)
 
     def empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -35,18 +35,20 @@ def to_torch(module: Module, dtype: str, *, positions: int, slots: int) -> nn.Mo
     for name, value in vars(module).items():
         match value:
             case Param():
-                made.register_parameter(name, nn.Parameter(empty(*value.stored(dtype)), requires_grad=False))
+                converted.register_parameter(name, nn.Parameter(empty(*value.stored(dtype)), requires_grad=False))
             case State():
-                made.register_buffer(name, empty(value.sized(slots), value.declared_dtype or dtype), persistent=False)
+                converted.register_buffer(
+                    name, empty(value.sized(slots), value.declared_dtype or dtype), persistent=False
+                )
             case Const():
-                made.register_buffer(name, torch.from_numpy(value.table(positions)), persistent=False)
+                converted.register_buffer(name, torch.from_numpy(value.table(positions)), persistent=False)
             case Module():
-                setattr(made, name, convert(value))
+                setattr(converted, name, convert(value))
             case [Module(), *_]:
-                setattr(made, name, nn.ModuleList(map(convert, value)))
+                setattr(converted, name, nn.ModuleList(map(convert, value)))
             case _:
-                setattr(made, name, value)
-    return made
+                setattr(converted, name, value)
+    return converted
 
 
 @cache

@@ -32,8 +32,8 @@ class SigmoidRouter(Module):
         routing = self.routing
         scores_NE = linear(x_Nm.float(), self.weight.float()).sigmoid()
         by_NE = scores_NE + self.e_score_correction_bias
-        if routing.kept_groups < routing.groups:
-            by_NE = keep_best_groups(by_NE, routing.groups, routing.kept_groups, best=2)
+        if routing.topk_groups < routing.groups:
+            by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=2)
         chosen_NK, weights_NK = top_experts(scores_NE, routing.per_token, by_NE)
         if routing.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)

@@ -33,9 +33,9 @@ def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
         return Blocks(chosen_NK.flatten(), row_NK, 1)
     B = (N * K + experts * (R - 1)) // R  # when each expert's last block has a single row
     chosen = chosen_NK.flatten()
-    mine_FE = (chosen[:, None] == torch.arange(experts)).long()
-    before_F = (mine_FE.cumsum(0) * mine_FE).sum(1) - 1  # rows of the same expert before this one
-    last_E = ((mine_FE.sum(0) + R - 1) // R).cumsum(0)  # the block after an expert's last one
+    is_own_FE = (chosen[:, None] == torch.arange(experts)).long()
+    before_F = (is_own_FE.cumsum(0) * is_own_FE).sum(1) - 1  # rows of the same expert before this one
+    last_E = ((is_own_FE.sum(0) + R - 1) // R).cumsum(0)  # the block after an expert's last one
     first_E = torch.cat((torch.zeros(1, dtype=torch.int64), last_E[:-1]))
     expert_B = (torch.arange(B)[:, None] >= last_E).long().sum(1).clamp(max=experts - 1)
     return Blocks(expert_B, (first_E[chosen] * R + before_F).view(N, K), R)

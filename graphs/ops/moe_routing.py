@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 @op("scores_NE[N E] -> [N E]")
-def keep_best_groups(scores_NE: Tensor, groups: int, kept: int, best: int) -> Tensor:
-    """Scores of all but the `kept` best groups become -infinity (DeepSeek-V2 §2.1.3: device-limited routing).
+def keep_best_groups(scores_NE: Tensor, groups: int, topk_groups: int, best: int) -> Tensor:
+    """Scores of all but the `topk_groups` best groups become -infinity (DeepSeek-V2 §2.1.3: device-limited routing).
 
     E experts stand in `groups` of equal size, one after the other; a group is as good as the sum of its `best` best.
-    Groups are kept by number, so that it is exactly `kept` also where several are as good.
+    Groups are kept by number, so that it is exactly `topk_groups` also where several are as good.
     """
     import torch
 
     grouped_NGP = scores_NE.unflatten(1, (groups, -1))
     of_group_NG = grouped_NGP.topk(best, dim=-1).values.sum(-1)
-    best_NK = of_group_NG.topk(kept, dim=-1).indices
+    best_NK = of_group_NG.topk(topk_groups, dim=-1).indices
     out_NG = (best_NK[..., None] != torch.arange(groups)).all(1)
     return grouped_NGP.masked_fill(out_NG[..., None], float("-inf")).flatten(1)
 

@@ -22,5 +22,5 @@ def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor, *, interleaved: bool = F
     first, second = (wide[..., 0::2], wide[..., 1::2]) if interleaved else wide.chunk(2, dim=-1)
     cos, sin = cos_NC[:, None], sin_NC[:, None]
     parts = (first * cos - second * sin, second * cos + first * sin)
-    made = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
-    return torch.cat((made.to(x_NHK.dtype), rest), dim=-1) if rest.shape[-1] else made.to(x_NHK.dtype)
+    rotated = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
+    return torch.cat((rotated.to(x_NHK.dtype), rest), dim=-1) if rest.shape[-1] else rotated.to(x_NHK.dtype)

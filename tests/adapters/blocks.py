@@ -86,12 +86,12 @@ def mxfp4(block: bytes) -> list[float]:
 
 def nvfp4(block: bytes) -> list[float]:
     """Elements e2m1; each 16 have a scale e4m3 of their own."""
-    made: list[float] = []
+    values: list[float] = []
     for group in range(4):
         exponent, mantissa = block[group] >> 3, block[group] & 7
         scale = (1 + mantissa / 8) * 2.0 ** (exponent - 7) if exponent else mantissa * 2.0**-9
-        made += [value * scale for value in _fours(block[4 + 8 * group : 12 + 8 * group])]
-    return made
+        values += [value * scale for value in _fours(block[4 + 8 * group : 12 + 8 * group])]
+    return values
 
 
 MEANING = {"Q5_0": q5_0, "Q5_1": q5_1, "TQ1_0": tq1_0, "TQ2_0": tq2_0, "MXFP4": mxfp4, "NVFP4": nvfp4}

@@ -149,8 +149,8 @@ def assert_same_tokens(job: Job, folder: Path, out: Path, target: str = "cpu") -
     session = load(build(job, out=out, target=target, max_seq_len=64, buckets=(32,)))
     prompt = parity.random_tokens(PROMPT, job.graph.config.vocab_size)
     ids = torch.tensor([prompt])
-    made = parity.load_reference(folder).generate(
+    expected = parity.load_reference(folder).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False,
         pad_token_id=0, eos_token_id=None,
     )  # fmt: skip
-    assert list(session.generate(prompt, max_new_tokens=COUNT)) == made[0, PROMPT:].tolist()
+    assert list(session.generate(prompt, max_new_tokens=COUNT)) == expected[0, PROMPT:].tolist()

@@ -152,8 +152,8 @@ def test_clip_equals_index(data):
     region = clip(entry.region, {NAMES[k]: (start, stop)})
     from bringup.adapters.apply.materialise import fill_region
 
-    made = fill_region(region, entry.sources, checkpoint.read, "float32")
-    assert np.array_equal(made, array.take(range(start, stop), k))
+    result = fill_region(region, entry.sources, checkpoint.read, "float32")
+    assert np.array_equal(result, array.take(range(start, stop), k))
 
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # AutoAWQ `packing_utils`: nibble i of a word holds column order[i]
@@ -180,9 +180,9 @@ def test_awq_becomes_gptq_and_back(rows, columns, seed):
     params = Param("in out", dtype="uint4", pack="in:8", **{"in": 8 * rows, "out": 8 * columns})
     plan, checkpoint = plan_for(table, {"awq": awq}, qweight=params)
     assert plan.problems == []
-    made = materialise(plan, checkpoint)
-    assert np.array_equal(made["qweight"], gptq)
-    assert np.array_equal(reverse(plan, made)["awq"], awq)
+    result = materialise(plan, checkpoint)
+    assert np.array_equal(result["qweight"], gptq)
+    assert np.array_equal(reverse(plan, result)["awq"], awq)
 
 
 def test_pad_fills_with_zeros_and_reverse_leaves_them_out():
@@ -193,22 +193,22 @@ def test_pad_fills_with_zeros_and_reverse_leaves_them_out():
 def test_dequant_blocks_with_a_short_last_one():
     payload = np.random.default_rng(0).normal(size=(5, 7)).astype(ml_dtypes.float8_e4m3fn)
     scales = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
-    made = run(dequant(S("w"), S("s"), block=(4, 3)), {"w": payload, "s": scales}, (5, 7))
+    result = run(dequant(S("w"), S("s"), block=(4, 3)), {"w": payload, "s": scales}, (5, 7))
     wanted = payload.astype(np.float32) * scales.repeat(4, 0)[:5].repeat(3, 1)[:, :7]
-    assert np.array_equal(made, wanted)
+    assert np.array_equal(result, wanted)
 
 
 def test_quant_then_dequant_is_near():
     array = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
     payload, scales = quant(S("w"), block=(4, 4))
-    made = run(dequant(payload, scales, block=(4, 4)), {"w": array}, (8, 8))
-    assert np.abs(made - array).max() <= np.abs(array).max() * 2**-4  # e4m3 has three bits of mantissa
+    result = run(dequant(payload, scales, block=(4, 4)), {"w": array}, (8, 8))
+    assert np.abs(result - array).max() <= np.abs(array).max() * 2**-4  # e4m3 has three bits of mantissa
 
 
 def test_float_cast_rounds_to_nearest_even():
     array = np.array([1.00390625, 1.01171875, -3.3], np.float32)  # the first two lie between two bfloat16 values
-    made = run(S("w"), {"w": array}, (3,), dtype="bfloat16")
-    assert made.tobytes() == array.astype(ml_dtypes.bfloat16).tobytes()
+    result = run(S("w"), {"w": array}, (3,), dtype="bfloat16")
+    assert result.tobytes() == array.astype(ml_dtypes.bfloat16).tobytes()
     assert run(cast(S("w"), "float16"), {"w": array}, (3,), dtype="float16").tobytes() == array.astype("f2").tobytes()
 
 
@@ -225,12 +225,12 @@ def test_scale_by_a_power_of_two_has_an_inverse():
     table["x"] = scale(S("w", "a"), 0.5)
     array = np.array([1.5, -3.0], np.float32)
     plan, checkpoint = plan_for(table, {"w": array}, x=Param("a", a=2))
-    made = materialise(plan, checkpoint)
-    assert np.array_equal(made["x"], array / 2)
-    assert np.array_equal(reverse(plan, made)["w"], array)
+    result = materialise(plan, checkpoint)
+    assert np.array_equal(result["x"], array / 2)
+    assert np.array_equal(reverse(plan, result)["w"], array)
 
 
-def test_function_that_lies_about_its_shape_is_told():
+def test_function_that_returns_another_shape_is_reported():
     table = Adapter("test")
     table["x"] = fn(lambda a: a[:-1], S("w", "a"), axes="a", dtype="float32", a=3)
     plan, checkpoint = plan_for(table, {"w": np.ones(3, np.float32)}, x=Param("a", a=3))
@@ -238,7 +238,7 @@ def test_function_that_lies_about_its_shape_is_told():
         materialise(plan, checkpoint)
 
 
-def test_function_that_turns_its_result_is_told_though_the_size_is_right():
+def test_function_that_turns_its_result_is_reported_though_the_size_is_right():
     table = Adapter("test")
     table["x"] = fn(np.transpose, S("w", "b a"), axes="b a", dtype="float32", a=3, b=2)
     plan, checkpoint = plan_for(table, {"w": np.ones((2, 3), np.float32)}, x=Param("b a", a=3, b=2))

@@ -23,12 +23,12 @@ from bringup.spec import Site
 HERE = Site("tests", 1)
 
 
-def plan_of(axes: str, sizes: dict[str, int], stored: tuple[int, ...], block: tuple[int, ...], made) -> tuple:
+def plan_of(axes: str, sizes: dict[str, int], stored: tuple[int, ...], block: tuple[int, ...], expr) -> tuple:
     """A plan of one parameter, dequantised: each value of its checkpoint is the number of the block that it is in."""
     grid = tuple(-(-size // n) for size, n in zip(stored, block, strict=True))
     arrays = {"w": np.ones(stored, np.int8), "s": np.arange(np.prod(grid), dtype=np.float32).reshape(grid)}
     adapter = Adapter("test")
-    adapter["p"] = made
+    adapter["p"] = expr
     checkpoint = dict_checkpoint(arrays, {})
     declared = Declared("p", sized(axes, sizes), "float32", None, HERE)
     plan = make_plan(Signature({"p": declared}), adapter, checkpoint.headers)
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, int], tuple[int, ...], tuple[int, ...], Ex
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_told_as_counted(name):
+def test_it_is_reported_as_counted(name):
     axes, sizes, *_ = CASES[name]
     plan, checkpoint = plan_of(*CASES[name])
     seen: set[bool] = set()
@@ -85,8 +85,8 @@ def test_it_is_told_as_counted(name):
 
 def test_a_rank_that_shares_a_head_may_cut_a_block():
     """4 key heads of 16 channels among 8 ranks: one each, of rows of 64 in blocks of 32."""
-    made = dequant(S("w", "f (g d)"), S("s", "f b", b=2), (1, 32))
-    plan, _ = plan_of("f (g d)", {"f": 8, "g": 4, "d": 16}, (8, 64), (1, 32), made)
+    expr = dequant(S("w", "f (g d)"), S("s", "f b", b=2), (1, 32))
+    plan, _ = plan_of("f (g d)", {"f": 8, "g": 4, "d": 16}, (8, 64), (1, 32), expr)
     (refusal,) = divide(plan, 8).refusals
     assert refusal.code == "BU136"
     assert "splitting `g` (4) over 8 ranks gives 1 each, which cuts quantisation blocks of 32" in refusal.message

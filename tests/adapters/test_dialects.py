@@ -134,9 +134,9 @@ def test_quantised_experts(tmp_path: Path) -> None:
     _, file = gguf_of("qwen3-moe", tmp_path, kind=gguf.GGMLQuantizationType.Q8_0)
     job = open_job(None, str(file))
     assert check_job(job).findings == []
-    made = materialise(job.plan, job.checkpoint)["model.layers.1.mlp.experts.up_proj"]
+    arrays = materialise(job.plan, job.checkpoint)["model.layers.1.mlp.experts.up_proj"]
     truth = next(t for t in gguf.GGUFReader(file).tensors if t.name == "blk.1.ffn_up_exps.weight")
-    assert np.array_equal(made, gguf.dequantize(truth.data, truth.tensor_type).reshape(made.shape))
+    assert np.array_equal(arrays, gguf.dequantize(truth.data, truth.tensor_type).reshape(arrays.shape))
 
 
 @pytest.mark.parametrize("family", [family.name for family in FAMILIES if family.dialect])

@@ -57,8 +57,8 @@ def test_a_config_that_the_graph_accepts(tmp_path: Path) -> None:
         "eos_token_id": 2,
         "pad_token_id": 0,
     }
-    made = LlamaConfig.from_hf(config)
-    assert (made.tied_head, made.head_dim, made.rope.theta) == (True, 16, 100000.0)
+    built_config = LlamaConfig.from_hf(config)
+    assert (built_config.tied_head, built_config.head_dim, built_config.rope.theta) == (True, 16, 100000.0)
 
 
 def test_an_output_matrix_and_biases_are_seen(tmp_path: Path) -> None:

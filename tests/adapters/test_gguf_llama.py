@@ -55,10 +55,10 @@ def test_weights_and_biases_come_back():
     plan = make_plan(signature, table(config), other.headers)
     assert plan.problems == []
     assert list(plan.dropped) == ["rope_freqs.weight"]
-    made = materialise(plan, other)
+    arrays = materialise(plan, other)
     wanted = materialise(make_plan(signature, rules, checkpoint.headers), checkpoint)
-    assert made.keys() == wanted.keys()
-    assert all(np.array_equal(made[name], array) for name, array in wanted.items())
+    assert arrays.keys() == wanted.keys()
+    assert all(np.array_equal(arrays[name], array) for name, array in wanted.items())
 
 
 def test_a_tied_head_with_other_values_is_warned_of(tmp_path):

@@ -66,9 +66,9 @@ def test_a_second_reader_agrees(kind: Kind) -> None:
         truth = np.array([MEANING[kind.name](block.tobytes()) for block in blocks])
     else:
         truth = dequant.dequantize(torch.from_numpy(blocks.reshape(1, -1)), int(kind)).double().numpy()
-    made = ours(kind, blocks)
-    assert np.abs(made).max() > 0
-    np.testing.assert_allclose(made, truth.reshape(-1), rtol=1e-6, atol=1e-9)
+    values = ours(kind, blocks)
+    assert np.abs(values).max() > 0
+    np.testing.assert_allclose(values, truth.reshape(-1), rtol=1e-6, atol=1e-9)
 
 
 def test_little_more_memory_than_the_result() -> None:
@@ -76,11 +76,11 @@ def test_little_more_memory_than_the_result() -> None:
     data = random_blocks(Kind.IQ2_S, (8 << 20) // 256, np.random.default_rng(0)).reshape(-1)
     ours(Kind.IQ2_S, data[:820])  # its tables
     tracemalloc.start()
-    made = ours(Kind.IQ2_S, data)
+    values = ours(Kind.IQ2_S, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert made.nbytes == 32 << 20
-    assert peak < made.nbytes + (16 << 20)
+    assert values.nbytes == 32 << 20
+    assert peak < values.nbytes + (16 << 20)
 
 
 @pytest.mark.parametrize("number", UNREAD)
@@ -148,9 +148,9 @@ def test_logits_are_those_of_transformers(mixed: Path, tmp_path: Path) -> None:
     assert {info.dtype for info in job.checkpoint.headers.values()} >= {TYPES[kind] for kind in MIXED}
     bundle = bringup.build(job, out=tmp_path / "b", target="torch", max_seq_len=64, buckets=(16,), all_logits=True)
     tokens = np.random.default_rng(2).integers(0, VOCAB, 12).tolist()
-    made = load(bundle).prefill(tokens)
+    values = load(bundle).prefill(tokens)
     model = transformers.AutoModelForCausalLM.from_pretrained(mixed.parent, gguf_file=mixed.name, dtype=torch.float32)
     with torch.no_grad():
         truth = model.eval()(torch.tensor([tokens])).logits[0].numpy()
     assert np.abs(truth).max() > 1
-    np.testing.assert_allclose(made, truth, atol=2e-4 * np.abs(truth).max())
+    np.testing.assert_allclose(values, truth, atol=2e-4 * np.abs(truth).max())

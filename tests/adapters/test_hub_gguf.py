@@ -33,7 +33,7 @@ class Hub:
     """A server with the repository org/toy, as the hub's API answers; `asked` are the files that were fetched."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
-        self.files, self.asked = files, list[str]()
+        self.files, self.requests = files, list[str]()
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ class Hub:
             request.end_headers()
             return None
         if body:
-            self.asked.append(name)
+            self.requests.append(name)
         data = self.files[name]
         return self.send(request, data, {"ETag": hashlib.sha256(data).hexdigest(), "X-Repo-Commit": COMMIT}, body)
 
@@ -99,14 +99,14 @@ def gguf(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def serve() -> Iterator[type[Hub]]:
-    made: list[Hub] = []
+    hubs: list[Hub] = []
 
     def start(files: dict[str, bytes]) -> Hub:
-        made.append(Hub(files))
-        return made[-1]
+        hubs.append(Hub(files))
+        return hubs[-1]
 
     yield start  # pyright: ignore[reportReturnType]
-    for hub in made:
+    for hub in hubs:
         hub.server.shutdown()
         hub.server.server_close()
 
@@ -116,7 +116,7 @@ def test_a_repository_with_one_gguf_file(tmp_path: Path, gguf: bytes, serve) -> 
     said = json.loads(hub.opened("hf://org/toy", tmp_path / "cache"))
     assert said[0] == "gguf"
     assert said[2:] == [COMMIT, "hf://org/toy"]
-    assert sorted(hub.asked) == ["tiny.gguf", "tokenizer.json"]
+    assert sorted(hub.requests) == ["tiny.gguf", "tokenizer.json"]
 
 
 def test_several_quantisations_are_one_error(tmp_path: Path, gguf: bytes, serve) -> None:
@@ -125,7 +125,7 @@ def test_several_quantisations_are_one_error(tmp_path: Path, gguf: bytes, serve)
     assert said.startswith("BU218 `hf://org/toy` has 3 GGUF files: ")
     assert all(f"`{name}`" in said for name in hub.files)
     assert "such as hf://org/toy/toy-Q4_K_M.gguf" in said
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 @pytest.mark.parametrize("name", ["toy-Q8_0.gguf", "BF16/toy-BF16.gguf"])
@@ -133,7 +133,7 @@ def test_the_file_that_is_named_is_fetched_and_cached(tmp_path: Path, gguf: byte
     hub = serve({"toy-Q4_K_M.gguf": b"GGUF", "toy-Q8_0.gguf": gguf, "BF16/toy-BF16.gguf": gguf, "config.json": b"{}"})
     first = hub.opened(f"hf://org/toy/{name}@main", tmp_path / "cache")
     assert json.loads(first)[0] == "gguf"
-    assert sorted(hub.asked) == sorted([name, "config.json"])
+    assert sorted(hub.requests) == sorted([name, "config.json"])
     again = hub.opened(f"hf://org/toy/{name}", tmp_path / "cache", HF_HUB_OFFLINE="1")
     assert json.loads(again)[:3] == json.loads(first)[:3]
 
@@ -150,4 +150,4 @@ def test_safetensors_are_preferred(tmp_path: Path, gguf: bytes, serve) -> None:
     model = len(header).to_bytes(8, "little") + header + bytes(4)
     hub = serve({"model.safetensors": model, "toy.gguf": gguf, "onnx/model.safetensors": model, "config.json": b"{}"})
     assert json.loads(hub.opened("hf://org/toy", tmp_path / "cache"))[0] == "safetensors"
-    assert sorted(hub.asked) == ["config.json", "model.safetensors"]
+    assert sorted(hub.requests) == ["config.json", "model.safetensors"]

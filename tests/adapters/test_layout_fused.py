@@ -59,8 +59,8 @@ def test_slice_of_fused_is_fused_of_slices(plan_and_checkpoint, rank):
     plan, checkpoint = plan_and_checkpoint
     axes = ("h", "g", "f", "vocab")
 
-    def arrays(made: Plan) -> dict[str, np.ndarray]:
-        return materialise(made, checkpoint)
+    def arrays(plan: Plan) -> dict[str, np.ndarray]:
+        return materialise(plan, checkpoint)
 
     with pytest.raises(Exception, match="vocab"):  # 11 rows do not divide
         slice_plan(plan, axes, rank, 2)

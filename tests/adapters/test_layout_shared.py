@@ -59,9 +59,9 @@ def test_it_goes_back_to_the_checkpoint(case):
     job, width, _ = case
     plan = lay_out(job.plan, shared_as_experts(width))
     back = reverse(plan, materialise(plan, job.checkpoint))
-    kept = {name: info for name, info in job.checkpoint.headers.items() if name not in job.plan.dropped}
-    assert back.keys() == kept.keys()
-    assert all(np.array_equal(back[name], job.checkpoint.read(info)) for name, info in kept.items())
+    used = {name: info for name, info in job.checkpoint.headers.items() if name not in job.plan.dropped}
+    assert back.keys() == used.keys()
+    assert all(np.array_equal(back[name], job.checkpoint.read(info)) for name, info in used.items())
 
 
 def test_a_rank_has_its_part_of_every_expert(case):

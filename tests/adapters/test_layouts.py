@@ -34,12 +34,12 @@ def plan_of(case: Case):
 @settings(max_examples=20, deadline=None)
 def test_equals_numpy(layout, h, d, seed):
     case = layout(np.random.default_rng(seed), h, d)
-    made = materialise(plan_of(case), case.checkpoint)
-    assert made.keys() == case.expected.keys()
+    arrays = materialise(plan_of(case), case.checkpoint)
+    assert arrays.keys() == case.expected.keys()
     for name, wanted in case.expected.items():
-        assert same_bits(made[name], wanted), name
-        assert made[name].flags.c_contiguous
-        assert made[name].flags.writeable
+        assert same_bits(arrays[name], wanted), name
+        assert arrays[name].flags.c_contiguous
+        assert arrays[name].flags.writeable
 
 
 @layouts
@@ -77,24 +77,24 @@ def brute_slice(case: Case, name: str, array: np.ndarray, rank: int, ranks: int)
     """Index arithmetic alone: the coordinates along each axis that a rank keeps."""
     declared = case.signature[name]
     for k, axis in enumerate(declared.axes):
-        keep = np.array(kept(axis, case.parallel, rank, ranks))
+        keep = np.array(rank_indices(axis, case.parallel, rank, ranks))
         if declared.pack and axis.name == declared.pack[0]:
             keep = np.unique(keep // declared.pack[1])
         array = np.take(array.view(np.uint8) if array.itemsize == 1 else array, keep, axis=k)
     return array
 
 
-def kept(axis, parallel, rank, ranks) -> list[int]:
+def rank_indices(axis, parallel, rank, ranks) -> list[int]:
     if axis.sum:
         found, at = [], 0
         for part in axis.parts:
-            found += [at + i for i in kept(part, parallel, rank, ranks)]
+            found += [at + i for i in rank_indices(part, parallel, rank, ranks)]
             at += part.size
         return found
     if axis.parts:
         found = [0]
         for part in axis.parts:
-            found = [i * part.size + j for i in found for j in kept(part, parallel, rank, ranks)]
+            found = [i * part.size + j for i in found for j in rank_indices(part, parallel, rank, ranks)]
         return found
     if axis.name not in parallel:
         return list(range(axis.size))
@@ -143,7 +143,7 @@ def test_tied_parameters_do_not_share_memory():
     params = declare(wte__weight=Param("vocab m", vocab=2, m=3), head__weight=Param("vocab m", vocab=2, m=3))
     checkpoint = dict_checkpoint({"wte.weight": array}, {})
     plan = make_plan(params, table, checkpoint.headers)
-    made = materialise(plan, checkpoint)
-    made["head.weight"][0, 0] = 99
-    assert made["wte.weight"][0, 0] == 0
+    arrays = materialise(plan, checkpoint)
+    arrays["head.weight"][0, 0] = 99
+    assert arrays["wte.weight"][0, 0] == 0
     assert plan.aliases() == {"head.weight": "wte.weight"}

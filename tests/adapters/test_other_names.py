@@ -31,8 +31,8 @@ def planned(
 ) -> tuple[Plan, dict[str, np.ndarray]]:
     checkpoint = dict_checkpoint(tensors, {})
     plan = make_plan(declared(*names), adapter, checkpoint.headers)
-    made = {} if plan.problems else materialise(plan, checkpoint)
-    return plan, made if plan.problems else made | {"ties": np.array(check_ties(plan, checkpoint))}
+    arrays = {} if plan.problems else materialise(plan, checkpoint)
+    return plan, arrays if plan.problems else arrays | {"ties": np.array(check_ties(plan, checkpoint))}
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
@@ -41,14 +41,14 @@ def test_a_name_that_may_stand_inside_of_others(prefix: str) -> None:
     table["model.a"] = S("layers.7.a", "m n")
     table["model.b"] = S("layers.7.b", "m n")
     tensors = {f"{prefix}layers.7.block.a": array(1), f"{prefix}layers.7.b": array(2)}
-    plan, made = planned(table, ("model.a", "model.b"), tensors)
+    plan, arrays = planned(table, ("model.a", "model.b"), tensors)
     assert plan.wanted.keys() == tensors.keys()
-    assert (made["model.a"] == array(1)).all()
-    assert (made["model.b"] == array(2)).all()
+    assert (arrays["model.a"] == array(1)).all()
+    assert (arrays["model.b"] == array(2)).all()
 
     both = tensors | {f"{prefix}layers.7.a": array(3)}
-    plan, made = planned(table, ("model.a", "model.b"), both)
-    assert (made["model.a"] == array(3)).all()
+    plan, arrays = planned(table, ("model.a", "model.b"), both)
+    assert (arrays["model.a"] == array(3)).all()
     assert both.keys() - plan.wanted.keys() - plan.dropped.keys() == {f"{prefix}layers.7.block.a"}
 
     table.drop("layers.7.{x}", why="dropped by the name that rules use")
@@ -64,13 +64,13 @@ def test_of_two_that_may_serve_the_first(make, ties: list[str]) -> None:
     assert isinstance(table.rules[0].expr, Tied)
     own, shared = {"model.layers.7.head": array(1)}, {"head": array(2)}
     for tensors, first in ((own | shared, 1), (own, 1), (shared, 2)):
-        plan, made = planned(table, ("head",), tensors)
-        assert (made["head"] == array(first)).all()
+        plan, arrays = planned(table, ("head",), tensors)
+        assert (arrays["head"] == array(first)).all()
         assert plan.wanted.keys() == {next(iter(tensors))}
-        assert made["ties"].tolist() == (ties if len(tensors) == 2 else [])
+        assert arrays["ties"].tolist() == (ties if len(tensors) == 2 else [])
 
 
-def test_what_is_absent_is_told_by_the_name_that_it_would_have() -> None:
+def test_what_is_absent_is_reported_by_its_expected_name() -> None:
     """`lm_head` stands outside the prefix, and a layer's own head does not."""
     table = Adapter("t", prefix="model.")
     table["model.a"] = S("layers.7.a", "m n")
@@ -90,17 +90,17 @@ def test_a_rule_that_is_another_one_for_some_layers() -> None:
         tensors[f"layers.{number}.{'turned' if turned else 'plain'}"] = (
             array(number).T.copy() if turned else array(number)
         )
-    plan, made = planned(table, tuple(names), tensors)
+    plan, arrays = planned(table, tuple(names), tensors)
     assert plan.wanted.keys() == tensors.keys()
     for name, number in names.items():
-        assert (made[name] == array(number)).all()
+        assert (arrays[name] == array(number)).all()
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
-def test_a_drop_beside_another_tensor(prefix: str) -> None:
+def test_a_drop_that_requires_another_tensor(prefix: str) -> None:
     table = Adapter("t", prefix="model.")
     table["model.a"] = S("a", "m n")
-    table.drop("layers.{L}.{x}", why="a draft's", beside="layers.{L}.mark")
+    table.drop("layers.{L}.{x}", why="a draft's", requires="layers.{L}.mark")
     tensors = {"a": array(0)} | {f"layers.{number}.b": array(0) for number in (1, 2, 12)} | {"layers.2.mark": array(0)}
     plan, _ = planned(table, ("model.a",), {prefix + name: values for name, values in tensors.items()})
     assert plan.dropped.keys() == {f"{prefix}layers.2.b", f"{prefix}layers.2.mark"}

@@ -258,7 +258,7 @@ def test_two_sets_of_weights(tmp_path: Path) -> None:
     assert open_checkpoint(str(tmp_path)).findings == []
 
 
-def test_an_adapter_of_peft_beside_the_weights(tmp_path: Path) -> None:
+def test_an_adapter_of_peft_next_to_the_weights(tmp_path: Path) -> None:
     shards(tmp_path, model={"a": ONE}, adapter_model={"base_model.model.a.lora_A.weight": ONE})
     assert open_checkpoint(str(tmp_path)).findings == []  # without its config peft does not read it
     (tmp_path / "adapter_config.json").write_text("{}")
@@ -479,7 +479,7 @@ def test_a_dummy_in_blocks(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if DTYPES[name].block and name not in WRITTEN])
-def test_a_dummy_in_blocks_that_cannot_be_made(dtype: str) -> None:
+def test_a_dummy_in_blocks_that_cannot_be_created(dtype: str) -> None:
     header = info("x.weight", dtype, 2, 256)
     with raises("BU223", dtype):
         dummy_checkpoint({"x.weight": header}, {}).read(header)

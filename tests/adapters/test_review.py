@@ -96,8 +96,8 @@ def test_a_setting_in_a_list_makes_another_kind():
             super().__init__()
             self.factors = [factor]
 
-    assert Layer(1.0).likeness() != Layer(2.0).likeness()
-    assert Layer(1.0).likeness() == Layer(1.0).likeness()
+    assert Layer(1.0).structural_key() != Layer(2.0).structural_key()
+    assert Layer(1.0).structural_key() == Layer(1.0).structural_key()
 
 
 @pytest.mark.parametrize("held", [[Param("a", a=1)], (Module(),), {"x": Param("a", a=1)}, [Module(), 3]])
@@ -149,7 +149,7 @@ def test_a_drop_counts_in_each_layer():
     assert [(p.code, p.actual) for p in plan.problems] == [("BU111", "2")]
 
 
-def test_a_drop_that_misses_a_layer_is_told():
+def test_a_drop_that_misses_a_layer_is_reported():
     table = Adapter("test")
     table["h.{L}.w"] = S("h.{L}.w", "a")
     table.drop("h.{L}.mask", why="masks", expect=(1, 1))
@@ -158,7 +158,7 @@ def test_a_drop_that_misses_a_layer_is_told():
     assert [(p.code, p.actual) for p in plan.problems] == [("BU111", "0")]
 
 
-def test_a_drop_that_misses_every_layer_is_told_once():
+def test_a_drop_that_misses_every_layer_is_reported_once():
     table = Adapter("test")
     table["h.{L}.w"] = S("h.{L}.w", "a")
     table.drop("h.{L}.mask", why="masks", expect=(1, 1))

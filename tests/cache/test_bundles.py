@@ -13,9 +13,9 @@ from tests.cache.mini import Mini
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory) -> Mini:
-    made = Mini.write(tmp_path_factory.mktemp("mini"))
-    made.compile("-o", "a.bundle")
-    return made
+    written = Mini.write(tmp_path_factory.mktemp("mini"))
+    written.compile("-o", "a.bundle")
+    return written
 
 
 def logits(mini: Mini, bundle: str):
@@ -24,26 +24,26 @@ def logits(mini: Mini, bundle: str):
 
 def test_the_same_compile_again_does_nothing_and_says_so(mini):
     before = {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")}
-    told = mini.compile("-o", "a.bundle").stderr
-    assert "nothing has changed" in told
+    output = mini.compile("-o", "a.bundle").stderr
+    assert "nothing has changed" in output
     assert {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")} == before
 
 
 def test_another_place_takes_everything_from_the_cache(mini):
-    told = mini.compile("-o", "b.bundle").stderr
-    assert "all from the cache" in told
-    assert "module.vmfb" in told
-    assert told.count("from the cache") == 2
-    assert "shared with the bundle" in told
+    output = mini.compile("-o", "b.bundle").stderr
+    assert "all from the cache" in output
+    assert "module.vmfb" in output
+    assert output.count("from the cache") == 2
+    assert "shared with the bundle" in output
     assert logits(mini, "b.bundle") == logits(mini, "a.bundle")
     manifests = [json.loads((mini.folder / name / "manifest.json").read_text()) for name in ("a.bundle", "b.bundle")]
     assert manifests[0]["files"] == manifests[1]["files"]
 
 
 def test_another_target_is_another_bundle(mini):
-    told = mini.compile("-o", "a.bundle", "--target", "torch", "--force").stderr
-    assert "from the cache" not in told
-    assert "shared with the bundle" in told
+    output = mini.compile("-o", "a.bundle", "--target", "torch", "--force").stderr
+    assert "from the cache" not in output
+    assert "shared with the bundle" in output
     assert not (mini.folder / "a.bundle" / "module.vmfb").exists()
 
 
@@ -56,8 +56,8 @@ def test_weights_that_were_touched_are_not_shared(mini):
         if path.exists():
             path.chmod(0o644)
             path.write_bytes(bytes(len(whole)))
-    told = mini.compile("-o", "e.bundle").stderr
-    assert "shared" not in told
+    output = mini.compile("-o", "e.bundle").stderr
+    assert "shared" not in output
     assert (mini.folder / "e.bundle" / "weights.safetensors").read_bytes() == whole
 
 
@@ -65,10 +65,10 @@ def test_an_edit_of_a_forward_keeps_the_weights_and_changes_the_numbers(mini):
     mini.compile("-o", "f.bundle", "--force")
     before = logits(mini, "f.bundle")
     mini.edit("mini.py", "return x + helpers.twice(y)", "return x - helpers.twice(y)")
-    told = mini.compile("-o", "f.bundle", "--force").stderr
+    output = mini.compile("-o", "f.bundle", "--force").stderr
     mini.edit("mini.py", "return x - helpers.twice(y)", "return x + helpers.twice(y)")
-    assert "shared with the bundle" in told
-    assert "4 of them from the cache" in told
+    assert "shared with the bundle" in output
+    assert "4 of them from the cache" in output
     assert logits(mini, "f.bundle") != before
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import bringup
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.cache import file_identity, text_digests
 from bringup.compile.cache.file_identity import Unsettled, identities
 from bringup.compile.cache.store import Store
@@ -112,7 +112,7 @@ def test_a_large_file_that_was_just_written_is_not_trusted(path, monkeypatch):
     monkeypatch.setattr(file_identity, "QUICK", 0)
     with pytest.raises(Unsettled):
         identities([path])
-    assert Recipe.of(opened(path), layout_of(opened(path).graph, 32), "torch").key == ""
+    assert CacheKeys.of(opened(path), layout_of(opened(path).graph, 32), "torch").key == ""
     monkeypatch.setattr(file_identity, "SETTLED", 0.0)
     assert identities([path])
 
@@ -141,7 +141,7 @@ def test_a_reader_whose_bytes_nothing_tells_has_no_key(path):
     """Of another package: its tensors are in no file, or its function holds values that its text does not show."""
     job = opened(path)
     layout = layout_of(job.graph, 32)
-    assert Recipe.of(job, layout, "torch").key
+    assert CacheKeys.of(job, layout, "torch").key
     plain = job.checkpoint
 
     def held(info):
@@ -151,4 +151,4 @@ def test_a_reader_whose_bytes_nothing_tells_has_no_key(path):
     changes: list[dict[str, object]] = [{"headers": nowhere}, {"read": held}, {"load": held}]
     for change in changes:
         checkpoint: Checkpoint = replace(plain, **change)
-        assert Recipe.of(replace(job, checkpoint=checkpoint), layout, "torch").key == "", change
+        assert CacheKeys.of(replace(job, checkpoint=checkpoint), layout, "torch").key == "", change

@@ -46,7 +46,7 @@ import json, sys
 from pathlib import Path
 from bringup.compile.cache import text_digests as texts
 from bringup.compile.targets.iree_key import module_inputs
-from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.program.stage_key import stage_inputs
 from bringup.compile.job import open_job
 from bringup.compile.targets.iree_compiler import IreeOptions
@@ -63,9 +63,9 @@ stages = [Stage(name="s", part=part, path=path, num_tokens=1) for part, path in
           [("prologue", ""), ("layer", layout.layers[0]), ("all_rows", "")]]
 
 def keys():
-    recipe = Recipe.of(job, layout, "cpu")
-    made = [stage_inputs(job.graph, layout, stage, "mlir") for stage in stages]
-    return dict(zip(["prologue", "layer", "epilogue"], made), weights=recipe.weights, bundle=recipe.bundle,
+    keys = CacheKeys.of(job, layout, "cpu")
+    digests = [stage_inputs(job.graph, layout, stage, "mlir") for stage in stages]
+    return dict(zip(["prologue", "layer", "epilogue"], digests), weights=keys.weights, bundle=keys.bundle,
                 module=module_inputs("text", IreeOptions()))
 
 before = keys()
@@ -178,8 +178,8 @@ def test_doubled_values_are_not_taken_from_the_cache(tmp_path):
     mini = Mini.write(tmp_path)
 
     def weights(name: str) -> bytes:
-        told = mini.compile("--target", "torch", "-o", name, package=package).stderr
-        assert "shared" not in told
+        output = mini.compile("--target", "torch", "-o", name, package=package).stderr
+        assert "shared" not in output
         return (tmp_path / name / "weights.safetensors").read_bytes()
 
     first = weights("a.bundle")

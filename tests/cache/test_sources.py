@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bringup.compile.bundle.bundle_key import Recipe
+from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.cache import source_digest, text_digests
 from bringup.compile.job import open_job
 from bringup.compile.program.export_options import layout_of
@@ -130,7 +130,7 @@ def test_an_adapter_file_counts_though_its_rules_are_written_in_another(tmp_path
 
     def weights() -> object:
         job = open_job("gpt2", "dummy", config=CONFIG, adapter=str(adapter))
-        return Recipe.of(job, layout_of(job.graph, 32), "torch").weights
+        return CacheKeys.of(job, layout_of(job.graph, 32), "torch").weights
 
     before = weights()
     adapter.write_text(adapter.read_text().replace("2)", "3)"))

@@ -30,31 +30,31 @@ def mini(tmp_path) -> Mini:
     return Mini.write(tmp_path)
 
 
-def found(told: str) -> int:
-    if "all from the cache" in told:
+def found(stderr: str) -> int:
+    if "all from the cache" in stderr:
         return FUNCTIONS
-    number = re.search(r"(\d+) of them from the cache", told)
+    number = re.search(r"(\d+) of them from the cache", stderr)
     return int(number[1]) if number else 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_gives_what_an_empty_cache_gives(mini, edit):
-    file, old, new, kept = EDITS[edit]
+    file, old, new, cached = EDITS[edit]
     before = mini.mlir("before.mlir")
     mini.edit(file, old, new)
-    told = mini.compile("--emit", "mlir", "-o", "after.mlir").stderr
+    output = mini.compile("--emit", "mlir", "-o", "after.mlir").stderr
     after = (mini.folder / "after.mlir").read_text()
     assert after != before
     assert after == mini.mlir("anew.mlir", cache="empty")
-    assert found(told) == kept, told
+    assert found(output) == cached, output
 
 
 def test_nothing_is_traced_twice_and_torch_is_not_imported(mini):
     first = mini.mlir("first.mlir")
     (mini.folder / "torch.py").write_text("raise SystemExit('torch was imported')")
-    told = mini.compile("--emit", "mlir", "-o", "again.mlir").stderr
-    assert found(told) == FUNCTIONS
+    output = mini.compile("--emit", "mlir", "-o", "again.mlir").stderr
+    assert found(output) == FUNCTIONS
     assert (mini.folder / "again.mlir").read_text() == first
 
 

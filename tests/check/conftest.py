@@ -60,5 +60,5 @@ def small(family: Family) -> Draft:
 
 @pytest.fixture
 def draft(request: pytest.FixtureRequest) -> Draft:
-    made: Callable[[], Draft] = DRAFTS[request.param]
-    return made().copy()
+    create: Callable[[], Draft] = DRAFTS[request.param]
+    return create().copy()

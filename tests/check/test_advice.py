@@ -16,7 +16,7 @@ EVERY_LAYER = {
 
 
 @pytest.mark.parametrize("key", EVERY_LAYER)
-def test_equal_shapes_are_not_told_apart(key: str) -> None:
+def test_equal_shapes_are_not_distinguished(key: str) -> None:
     draft = small(LLAMA).copy()
     for old, new in EVERY_LAYER[key].items():
         for layer in range(draft.depth):

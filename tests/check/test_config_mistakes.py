@@ -124,7 +124,7 @@ def test_a_misspelt_key_is_one_finding(family: str, key: str, instead: str) -> N
     assert f"did you mean `{key}`" in found.help
 
 
-def test_what_cannot_be_the_value_of_the_key_that_is_meant() -> None:
+def test_what_cannot_be_the_value_of_the_intended_key() -> None:
     """Then the two are two findings, as they would be without the likeness."""
     draft = base("llama")
     del draft.config["hidden_size"]

@@ -118,12 +118,12 @@ def test_everything_at_once(draft: Draft) -> None:
     answers = [_without_head(answer) if answer.code == "BU102" else answer for answer in answers]
     answers.append(deeper(draft))
     if family.forgetful:
-        answers = [replace(a, rule=family.forgetful) if _is_made_there(family, a) else a for a in answers]
+        answers = [replace(a, rule=family.forgetful) if _has_own_rule(family, a) else a for a in answers]
         answers.append(square(draft))
     assert_each(checked(draft, family.forgetful), answers)
 
 
-def _is_made_there(family: Family, answer: Answer) -> bool:
+def _has_own_rule(family: Family, answer: Answer) -> bool:
     """Whether the forgetful adapter makes the parameter by a rule of its own: Llama's keeps all but attention's."""
     return answer.rule is not None and family is GPT2
 
@@ -136,8 +136,8 @@ def assert_each(report: Report, answers: list[Answer]) -> None:
         assert_answers(finding, answer)
 
 
-def _order(told: Diagnostic | Answer) -> tuple[str, str]:
-    return told.code, told.parameter
+def _order(finding: Diagnostic | Answer) -> tuple[str, str]:
+    return finding.code, finding.parameter
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_the_line_of_the_rule_at_fault(family: Family) -> None:
     assert [finding.where.line] == [n for n, line in enumerate(lines, 1) if MISTAKE in line]
 
 
-def test_an_explicit_movement_says_that_a_square_is_meant(tmp_path: Path) -> None:
+def test_an_explicit_movement_says_that_a_square_is_intended(tmp_path: Path) -> None:
     assert GPT2.forgetful is not None
     text = GPT2.forgetful.read_text("utf-8")
     rule = 'S("h.{L}.attn.c_proj.weight")'

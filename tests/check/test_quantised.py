@@ -46,9 +46,9 @@ class Tiny(NamedTuple):
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     module = import_module(f"tests.models.test_{request.param}")
     folder = tmp_path_factory.mktemp(request.param) / "model"
-    made = shown.written(module, next(iter(module.CASES)), folder, "float32")
-    draft = read_draft(made.checkpoint, BASES["llama"])
-    return Tiny(made.model, draft.config, draft.tensors)
+    written = shown.written(module, next(iter(module.CASES)), folder, "float32")
+    draft = read_draft(written.checkpoint, BASES["llama"])
+    return Tiny(written.model, draft.config, draft.tensors)
 
 
 def assert_one(report: Report, *said: str) -> None:

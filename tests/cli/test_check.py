@@ -33,7 +33,7 @@ def test_a_clean_check_imports_nothing_heavy(tmp_path: Path) -> None:
     assert result.returncode == 0
 
 
-def test_every_mistake_is_told_once(bringup: Bringup, broken: Path) -> None:
+def test_every_mistake_is_reported_once(bringup: Bringup, broken: Path) -> None:
     result = bringup("check", "--checkpoint", broken)
     assert result.exit_code == 1
     heads = [line for line in result.stdout.splitlines() if line.startswith("error")]

@@ -39,7 +39,7 @@ CASES |= {"BU133": (not_a_number, MATRIX, 1), "BU133-infinity": (infinite, MATRI
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_are_checked_when_asked_for(case: str, tmp_path: Path) -> None:
+def test_values_are_checked_on_request(case: str, tmp_path: Path) -> None:
     spoil, parameter, status = CASES[case]
     trial = Trial(base("llama"))
     spoil(trial)

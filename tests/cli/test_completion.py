@@ -85,7 +85,7 @@ def test_bash_bears_with_what_is_wrong() -> None:
     shell("bash", BASH, "bash", "bringup zebra ", "bringup check --nonsense x ", "bringup check 'gp", "bringup \\")
 
 
-def test_bash_is_told_of_the_function() -> None:
+def test_bash_registers_the_function() -> None:
     (line,) = shell("bash", 'eval "$(bringup completion bash)"; complete -p bringup')
     assert line == "complete -o nosort -F _bringup_completion bringup"
 
@@ -133,6 +133,6 @@ def test_an_answer_imports_nothing_heavy() -> None:
     script = "import sys; from bringup.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     line = "bringup check gp"
     env = os.environ | {"_BRINGUP_COMPLETE": "bash_complete", "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env).stdout
-    assert "plain,gpt2\n" in told
-    assert not {"torch", "numpy", "rich", "iree", "transformers"} & set(told.splitlines()[-1].split())
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env).stdout
+    assert "plain,gpt2\n" in output
+    assert not {"torch", "numpy", "rich", "iree", "transformers"} & set(output.splitlines()[-1].split())

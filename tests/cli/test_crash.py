@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bringup.cli.errors import crash
-from bringup.cli.errors.failures import told
-from bringup.progress import TOLD
+from bringup.cli.errors.failures import report_error
+from bringup.progress import RECENT_LINES
 
 # What a mistake inside bringup looks like: the command's own code is made to raise.
 SCRIPT = """
@@ -58,7 +58,7 @@ def test_a_report_file(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_the_traceback_is_shown_when_asked_for(tmp_path: Path) -> None:
+def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
     assert "Traceback" not in crashed(tmp_path).stderr
     assert "Traceback" in crashed(tmp_path, "-v").stderr
 
@@ -75,7 +75,7 @@ def test_where_nothing_can_be_written_the_report_is_shown(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(crash, "_folders", lambda: [tmp_path / "file/x", Path("/proc")])
-    assert told(ZeroDivisionError("x"), ["models"], verbose=False) == 101
+    assert report_error(ZeroDivisionError("x"), ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
     assert "no folder takes a file" in shown
     assert "## traceback" in shown
@@ -105,7 +105,7 @@ def test_whatever_it_was(
     assert isinstance(error, Exception)
     assert error.__traceback__
     error.__traceback__ = error.__traceback__.tb_next  # without this file
-    assert told(error, ["models"], verbose=False) == 101
+    assert report_error(error, ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
     assert shown.count("\n") == 3
     assert "Traceback" not in shown
@@ -159,12 +159,12 @@ def test_values_of_secret_variables_do_not_stay(monkeypatch: pytest.MonkeyPatch)
     assert crash.scrubbed("it said: correct horse") == "it said: …"
 
 
-def test_what_was_told_is_in_the_report() -> None:
+def test_recent_lines_are_in_the_report() -> None:
     from io import StringIO
 
     from bringup.render.progress import StageLines
 
-    TOLD.clear()
+    RECENT_LINES.clear()
     stream = StringIO()
     with pytest.raises(ZeroDivisionError), StageLines(stream).stage("Exporting gpt2"):
         raise ZeroDivisionError

@@ -48,11 +48,11 @@ PUBLISHED = Path(__file__).parents[2] / "adapters/gpt2.py"
 )
 def test_on_the_command_line(bringup: Bringup, line: str, code: str, hint: str) -> None:
     result = bringup(*line.split())
-    told = result.stderr + result.stdout
+    output = result.stderr + result.stdout
     assert result.exit_code == 2
-    assert f"error[{code}]: " in told
-    assert hint in told.partition("= help: ")[2]
-    assert "Usage:" not in told
+    assert f"error[{code}]: " in output
+    assert hint in output.partition("= help: ")[2]
+    assert "Usage:" not in output
 
 
 def test_an_architecture() -> None:
@@ -70,11 +70,11 @@ def test_config_keys(bringup: Bringup, tmp_path: Path) -> None:
     result = bringup(
         "check", "--checkpoint", folder, "--allow-config", "logit_scal=only in training", "--format", "json"
     )
-    told = {finding["parameter"]: finding for finding in json.loads(result.stdout)["findings"]}
-    assert told["n_heda"]["help"].startswith("did you mean `n_head`? ")
-    assert told["logit_scale"]["help"] == "if it changes no number: --allow-config logit_scale=REASON"
-    assert (told["logit_scal"]["code"], told["logit_scal"]["severity"]) == ("BU025", "warning")
-    assert told["logit_scal"]["help"] == "did you mean `logit_scale`?"
+    findings = {finding["parameter"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert findings["n_heda"]["help"].startswith("did you mean `n_head`? ")
+    assert findings["logit_scale"]["help"] == "if it changes no number: --allow-config logit_scale=REASON"
+    assert (findings["logit_scal"]["code"], findings["logit_scal"]["severity"]) == ("BU025", "warning")
+    assert findings["logit_scal"]["help"] == "did you mean `logit_scale`?"
 
 
 def test_an_idle_allowance_alone_is_a_warning(bringup: Bringup, small: Path) -> None:
@@ -116,7 +116,7 @@ def right_line(adapter: Path, text: str) -> int:
     return number + 1 if "embedding" in lines[number - 1] else number
 
 
-def test_every_choice_knows_what_was_meant() -> None:
+def test_every_choice_has_a_suggestion() -> None:
     ctx = click.Context(cli)
     for name in COMMANDS:
         command = cli.get_command(ctx, name)

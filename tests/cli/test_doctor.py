@@ -28,18 +28,18 @@ HEAVY = {
 }
 
 
-def told(bringup: Bringup, code: int = 0) -> dict:
+def findings_of(bringup: Bringup, code: int = 0) -> dict:
     result = bringup("doctor", "--json")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
 
 def problems(bringup: Bringup, code: int = 0) -> dict[str, dict[str, str]]:
-    return {problem["message"]: problem for problem in told(bringup, code)["problems"]}
+    return {problem["message"]: problem for problem in findings_of(bringup, code)["problems"]}
 
 
 def test_here_all_is_well(bringup: Bringup) -> None:
-    found = told(bringup)
+    found = findings_of(bringup)
     assert found["ok"]
     assert found["packages"]["torch"] == version("torch")
     assert found["devices"]["processor"].endswith(f"{len(os.sched_getaffinity(0))} cores")
@@ -111,7 +111,7 @@ def test_places(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     cache.mkdir(parents=True)
     (cache / "x.whl").write_bytes(bytes(3_000_000))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert told(bringup)["places"]["cache"].startswith(f"{tmp_path}/cache/bringup (3.0 MB, ")
+    assert findings_of(bringup)["places"]["cache"].startswith(f"{tmp_path}/cache/bringup (3.0 MB, ")
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path / "cache/bringup"))
     ((message, problem),) = problems(bringup).items()
     assert message == f"`{tmp_path}/cache/bringup` cannot be written to"
@@ -124,9 +124,9 @@ def test_a_token_is_never_shown(bringup: Bringup, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
-    assert told(bringup)["hub"]["hugging face token"].startswith("none")
+    assert findings_of(bringup)["hub"]["hugging face token"].startswith("none")
     (tmp_path / "token").write_text("hf_verysecret")
-    assert told(bringup)["hub"]["hugging face token"] == f"present, by {tmp_path / 'token'}"
+    assert findings_of(bringup)["hub"]["hugging face token"] == f"present, by {tmp_path / 'token'}"
     monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
     result = bringup("doctor")
     assert "present, by HF_TOKEN" in result.output
@@ -136,7 +136,7 @@ def test_a_token_is_never_shown(bringup: Bringup, monkeypatch: pytest.MonkeyPatc
 def test_offline(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    assert told(bringup)["hub"]["offline"] == "yes, by TRANSFORMERS_OFFLINE"
+    assert findings_of(bringup)["hub"]["offline"] == "yes, by TRANSFORMERS_OFFLINE"
 
 
 def test_limits(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ def test_a_page_has_all_its_parts(code: str) -> None:
     assert re.match(rf"# {code} [a-z0-9]+(-[a-z0-9]+)*\n\n", text)
     why, example, fix = (text.index(part) for part in ("**Why it matters.**", "**Example**\n\n```", "**Fix.**"))
     assert why < example < fix
-    told = re.compile(rf"(error|warning|note)\[{code}\]: |BringupError: {code}: ")
+    header = re.compile(rf"(error|warning|note)\[{code}\]: |BringupError: {code}: ")
     assert re.search(r"^```console\n\$ ", text[example:fix], re.MULTILINE)
-    assert told.search(text[example:fix]), "the first line of what bringup says"
+    assert header.search(text[example:fix]), "the first line of what bringup says"
 
 
 def test_names_of_codes_are_unique() -> None:
@@ -69,15 +69,15 @@ def test_a_tied_parameter_names_who_shares_its_tensor(bringup: Bringup, small: P
 
 
 def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
-    def told(name: str, folder: Path) -> str:
+    def explained(name: str, folder: Path) -> str:
         return bringup("explain", name, "--checkpoint", folder).output
 
-    both = told("wte.weight", small)
+    both = explained("wte.weight", small)
     assert "  read by   transformer.wte.weight (as it lies)\n            lm_head.weight (as it lies)\n" in both
     assert "  coverage  whole\n" in both
-    assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in told("h.0.attn.bias", small)
-    assert "  read by  nothing: `bringup check` says BU105\n" in told("extra", broken)
-    turned = told("h.0.attn.c_attn.weight", broken)
+    assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in explained("h.0.attn.bias", small)
+    assert "  read by  nothing: `bringup check` says BU105\n" in explained("extra", broken)
+    turned = explained("h.0.attn.c_attn.weight", broken)
     assert "which is not made" in turned
     assert "not made  BU102: `h.0.attn.c_attn.weight`, should be in out, is [384, 128]" in turned
 
@@ -92,10 +92,10 @@ def test_dtypes(small: Path) -> None:
 
 def test_a_parameter_of_another_format(bringup: Bringup, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
-    told = bringup("explain", "model.layers.0.self_attn.k_proj.weight", "--checkpoint", path).output
-    assert "  reads         blk.0.attn_k.weight  [32, 64]  float32  in tiny.gguf\n" in told
-    assert re.search(r"  rule .*\n +adapters/dialects/llama\.py:\d+  gguf\[", told)
-    assert "  axes          blk.0.attn_k.weight: (g pair two) m → out:(g d) in:m\n" in told
+    output = bringup("explain", "model.layers.0.self_attn.k_proj.weight", "--checkpoint", path).output
+    assert "  reads         blk.0.attn_k.weight  [32, 64]  float32  in tiny.gguf\n" in output
+    assert re.search(r"  rule .*\n +adapters/dialects/llama\.py:\d+  gguf\[", output)
+    assert "  axes          blk.0.attn_k.weight: (g pair two) m → out:(g d) in:m\n" in output
     head = bringup("explain", "lm_head.weight", "--checkpoint", path).output
     assert "  computed      dequantise q8_0, gives [96, 64] float32 (not exact)\n" in head
 

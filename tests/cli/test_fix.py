@@ -29,10 +29,10 @@ def test_it_is_repaired(bringup: Bringup, prepared: tuple[Broken, Path, str]) ->
     broken, folder, right = prepared
     file = folder / "mine.py"
     wrong = file.read_bytes()
-    told = run(bringup, broken, folder, "--format", "concise")
-    errors = told.stdout.count(": error[")
-    assert (told.exit_code, errors) == (1, told.stdout.count("] [*] "))
-    assert f"[*] {errors} fixable with --fix\n" in told.stdout
+    output = run(bringup, broken, folder, "--format", "concise")
+    errors = output.stdout.count(": error[")
+    assert (output.exit_code, errors) == (1, output.stdout.count("] [*] "))
+    assert f"[*] {errors} fixable with --fix\n" in output.stdout
     shown = run(bringup, broken, folder, "--diff")
     assert shown.exit_code == 1
     assert shown.stdout.startswith(f"--- {file}\n+++ {file}\n@@ ")
@@ -53,10 +53,10 @@ def test_it_is_left_alone(bringup: Bringup, prepared: tuple[Broken, Path, str]) 
     broken, folder, _ = prepared
     file = folder / "mine.py"
     wrong = file.read_bytes()
-    told = run(bringup, broken, folder, "--fix")
-    assert told.exit_code == 1, told.output
-    assert told.stderr == "nothing to fix for certain\n"
-    assert "[*]" not in told.stdout
+    output = run(bringup, broken, folder, "--fix")
+    assert output.exit_code == 1, output.output
+    assert output.stderr == "nothing to fix for certain\n"
+    assert "[*]" not in output.stdout
     assert file.read_bytes() == wrong
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_put_right_by_putting_something_else_wrong(bringup: Bringup, 
     assert (tmp_path / "mine.py").read_text() == TURNED
 
 
-def test_what_is_certain_is_repaired_and_the_rest_told(bringup: Bringup, small: Path, tmp_path: Path) -> None:
+def test_what_is_certain_is_repaired_and_the_rest_reported(bringup: Bringup, small: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     text = GPT2.replace('S("h.{L}.{n}.{p}")', 'S("h.{L}.x{n}.{p}")').replace('S("wte.weight"', 'S("nothing.like.it"')
     file.write_text(text)

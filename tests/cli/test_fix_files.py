@@ -111,10 +111,10 @@ def test_a_folder_that_cannot_be_written_to(
     file = broken(tmp_path / "mine.py")
     before = file.read_bytes()
 
-    made: dict[str, Callable[..., None]] = {}
+    created: dict[str, Callable[..., None]] = {}
     refuse = f"def refuse(*paths): raise PermissionError(13, 'Permission denied', {str(file)!r})"
-    exec(compile(refuse, fix.__file__, "exec"), made)  # raised where bringup's own call would
-    monkeypatch.setattr(os, "replace", made["refuse"])
+    exec(compile(refuse, fix.__file__, "exec"), created)  # raised where bringup's own call would
+    monkeypatch.setattr(os, "replace", created["refuse"])
     result = bringup("check", "--checkpoint", small, "--adapter", file, "--fix")
     assert result.exit_code == 3
     assert "error[BU901]" in result.output
@@ -146,9 +146,9 @@ def test_bringups_own_adapter_is_found(bringup: Bringup, tmp_path: Path, monkeyp
     shutil.copy(path, tmp_path / "copy.py")
     bench = Bench.of(job)
     assert bench is not None
-    made = bench.with_edits([])
-    assert made is not None
-    assert made.plan.problems == []
+    built = bench.with_edits([])
+    assert built is not None
+    assert built.plan.problems == []
 
 
 CONFLICTS = {
@@ -167,7 +167,7 @@ def test_edits_that_contradict_are_refused(edits: list[tuple[int, int, str, str]
         file.edited(Fix("a.py", *edit) for edit in edits)
 
 
-def test_edits_side_by_side_are_all_made() -> None:
+def test_edits_side_by_side_are_all_applied() -> None:
     file = PyFile(Path("a.py"), "abcd\nefgh\n")
     fixes = [Fix("a.py", 1, 0, "ab", "1"), Fix("a.py", 1, 2, "c", "23"), Fix("a.py", 2, 4, "", "!")]
     assert file.edited(fixes).text == "123d\nefgh!\n"

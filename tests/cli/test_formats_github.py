@@ -15,12 +15,12 @@ from bringup.adapters.gpt2 import adapter as published
 
 
 def adapter(config):
-    made = published(config)
-    made.rules = [rule for rule in made.rules if "c_attn" not in rule.pattern]
-    made["transformer.h.{L}.{m:attn.c_attn|attn.c_proj|mlp.c_fc|mlp.c_proj}.{p:weight|bias}"] = S(
+    built = published(config)
+    built.rules = [rule for rule in built.rules if "c_attn" not in rule.pattern]
+    built["transformer.h.{L}.{m:attn.c_attn|attn.c_proj|mlp.c_fc|mlp.c_proj}.{p:weight|bias}"] = S(
         "h.{L}.{m}.{p}"
     )
-    return made
+    return built
 """
 
 
@@ -47,17 +47,17 @@ def test_every_command(bringup: Bringup, workspace: Path, broken: Path, tmp_path
     """Text, annotations and a summary; the annotated lines are those of the rules."""
     words = ["explain", "nothing.such"] if command == "explain" else [command]
     result = bringup(*words, "--checkpoint", broken, "--adapter", "mine.py")
-    told = annotations(result.stderr)
+    commands = annotations(result.stderr)
     summary = (tmp_path / "summary.md").read_text("utf-8")
     if command == "explain":
-        assert (result.exit_code, len(told)) == (2, 1)
+        assert (result.exit_code, len(commands)) == (2, 1)
         assert summary.startswith("### ❌ bringup: 1 error")
         return
     assert result.exit_code == 1
     assert "error[BU102]: " in (result.stdout if command == "check" else result.stderr)
-    assert [each["title"].split()[0] for each in told] == ["BU101", "BU105", "BU102"]
-    assert "file" not in told[1]
-    for each in (told[0], told[2]):
+    assert [each["title"].split()[0] for each in commands] == ["BU101", "BU105", "BU102"]
+    assert "file" not in commands[1]
+    for each in (commands[0], commands[2]):
         lines = (workspace / each["file"]).read_text("utf-8").splitlines()
         assert "S(" in lines[int(each["line"]) - 1]
         assert lines[int(each["endLine"]) - 1] == "    )"
@@ -70,7 +70,7 @@ def test_what_is_read_by_programs_is_not_disturbed(bringup: Bringup, workspace: 
     assert len(json.loads(result.stdout)["findings"]) == len(annotations(result.stderr)) == 3
 
 
-def test_asked_for_they_come_once(bringup: Bringup, workspace: Path, broken: Path, tmp_path: Path) -> None:
+def test_on_request_they_come_once(bringup: Bringup, workspace: Path, broken: Path, tmp_path: Path) -> None:
     result = bringup("check", "--checkpoint", broken, "--format", "github")
     assert len(annotations(result.stdout)) == 3
     assert result.stderr == ""
@@ -85,7 +85,7 @@ def test_a_fit_is_in_the_summary_and_nowhere_else(
     assert (tmp_path / "summary.md").read_text("utf-8") == "### ✅ bringup: " + result.stdout
 
 
-def test_elsewhere_nothing_is_told(
+def test_elsewhere_nothing_is_reported(
     bringup: Bringup, workspace: Path, broken: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.delenv("GITHUB_ACTIONS")

@@ -31,10 +31,10 @@ def failing(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_version_help_and_lists(bringup: Bringup) -> None:
-    told = bringup("--version").output
-    assert told == bringup("-V").output
+    output = bringup("--version").output
+    assert output == bringup("-V").output
     assert re.fullmatch(
-        rf"bringup {version('bringup')} \(python [\d.]+, .*torch {re.escape(version('torch'))}, .*\)\n", told
+        rf"bringup {version('bringup')} \(python [\d.]+, .*torch {re.escape(version('torch'))}, .*\)\n", output
     )
     for words in (["--help"], ["-h"], *([command, "--help"] for command in main.COMMANDS)):
         assert bringup(*words).exit_code == 0
@@ -50,9 +50,9 @@ def test_no_arguments_are_a_mistake_that_shows_the_help(bringup: Bringup) -> Non
 
 def test_the_help_imports_no_command() -> None:
     script = "import sys; from bringup.cli.main import main\ntry: main()\nfinally: print(sorted(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True).stdout
-    assert all(f"  {name} " in told for name in main.COMMANDS)
-    loaded = {name for name in told.splitlines()[-1].split("'") if name.startswith("bringup.")}
+    output = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(f"  {name} " in output for name in main.COMMANDS)
+    loaded = {name for name in output.splitlines()[-1].split("'") if name.startswith("bringup.")}
     assert not loaded & {f"bringup.cli.{name}" for name in (*main.COMMANDS, "options")}
     assert not {name for name in loaded if name.startswith(("bringup.compile", "bringup.adapters", "bringup.graphs"))}
 
@@ -79,7 +79,7 @@ def test_exit_codes(bringup: Bringup, failing, error: BaseException, code: int, 
 
 
 @pytest.mark.parametrize("words", [["-v", "models"], ["models", "-v"], ["models", "--verbose"]])
-def test_a_traceback_only_when_asked(bringup: Bringup, failing, words: list[str]) -> None:
+def test_a_traceback_only_on_request(bringup: Bringup, failing, words: list[str]) -> None:
     failing(ZeroDivisionError("division by zero"))
     assert "Traceback" in bringup(*words).stderr
     assert "Traceback" not in bringup("models").stderr
@@ -107,13 +107,13 @@ def test_verbose_is_an_option_and_no_other_word(bringup: Bringup, failing) -> No
         ("check gpt2 --checkpoint ./x --revision y", "--revision goes with a checkpoint", "leave it out"),
     ],
 )
-def test_wrong_usage_is_told_like_all_else(bringup: Bringup, line: str, said: str, help: str) -> None:
+def test_wrong_usage_is_reported_like_all_else(bringup: Bringup, line: str, said: str, help: str) -> None:
     result = bringup(*line.split())
-    told = result.stdout + result.stderr
+    output = result.stdout + result.stderr
     assert result.exit_code == 2
-    assert re.match(rf"error\[BU02[34]\]: {re.escape(said)}", told), told
-    assert f"\n  = help: {help}" in told or help in told
-    assert "Usage:" not in told
+    assert re.match(rf"error\[BU02[34]\]: {re.escape(said)}", output), output
+    assert f"\n  = help: {help}" in output or help in output
+    assert "Usage:" not in output
 
 
 def test_a_stream_that_takes_no_more() -> None:

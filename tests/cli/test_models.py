@@ -13,18 +13,20 @@ from bringup.graphs.registry import FAMILIES
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def told(*words: str) -> str:
+def output_of(*words: str) -> str:
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_the_readme_shows_it() -> None:
-    assert told("--markdown") in (ROOT / "README.md").read_text("utf-8")
+    assert output_of("--markdown") in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_every_family_is_described_and_measured() -> None:
-    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in told("--markdown").splitlines()[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in output_of("--markdown").splitlines()[2:]
+    ]
     assert [row[0] for row in rows] == [family.name for family in FAMILIES]
     for name, models, features, targets, float32, bfloat16 in rows:
         title = ast.get_docstring(ast.parse((ROOT / f"graphs/{name}.py").read_text("utf-8"))) or ""
@@ -36,6 +38,6 @@ def test_every_family_is_described_and_measured() -> None:
 
 
 def test_a_terminal_gets_columns() -> None:
-    lines = told().splitlines()
+    lines = output_of().splitlines()
     assert "gpt2-xl      hf://openai-community/gpt2-xl" in lines
     assert any(line.startswith("mixtral ") and "MixtralForCausalLM" in line for line in lines)

@@ -17,7 +17,7 @@ from tests.cli.conftest import Bringup
 
 
 @pytest.fixture
-def beside(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def named_folders(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder in which checkpoints lie that are called like a preset, a family, and like nothing."""
     here = tmp_path / "here"
     here.mkdir()
@@ -38,44 +38,44 @@ def beside(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         "explain transformer.wte.weight gpt2 --checkpoint gpt2",
     ],
 )
-def test_a_folder_of_a_models_name_is_in_nobodys_way(bringup: Bringup, beside: Path, line: str) -> None:
+def test_a_folder_of_a_models_name_is_in_nobodys_way(bringup: Bringup, named_folders: Path, line: str) -> None:
     result = bringup(*line.split())
     assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("command", ["check", "compile", "explain wte"])
 def test_the_preset_itself_is_looked_for(
-    bringup: Bringup, beside: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    bringup: Bringup, named_folders: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Without a checkpoint: the published one, not the folder here."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_CACHE", str(beside / "cache"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(named_folders / "cache"))
     monkeypatch.setenv("CI", "1")  # else dummy weights
     result = bringup(*command.split(), "gpt2")
     assert "BU911" in result.output
     assert "openai-community/gpt2" in result.output
 
 
-def test_a_family_has_no_published_checkpoint(bringup: Bringup, beside: Path) -> None:
+def test_a_family_has_no_published_checkpoint(bringup: Bringup, named_folders: Path) -> None:
     result = bringup("check", "llama")
     assert (result.exit_code, "BU005" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("word", ["./gpt2", "./llama", "mine", "gpt2/", "hf://org/name", "x.safetensors"])
-def test_a_path_is_a_checkpoint(bringup: Bringup, beside: Path, word: str) -> None:
+def test_a_path_is_a_checkpoint(bringup: Bringup, named_folders: Path, word: str) -> None:
     result = bringup("check", word)
     assert result.exit_code == 2
     assert f"`{word}` is a checkpoint, not a model" in result.output
     assert f"write --checkpoint {word}" in result.output
 
 
-def test_a_link_of_a_models_name_does_not_name_the_bundle(beside: Path) -> None:
-    (beside / "gpt2-xl").symlink_to("mine")
+def test_a_link_of_a_models_name_does_not_name_the_bundle(named_folders: Path) -> None:
+    (named_folders / "gpt2-xl").symlink_to("mine")
     assert bundle_name("gpt2-xl", None) == "gpt2-xl"
 
 
 def test_a_bundle_of_a_models_name(
-    bringup: Bringup, beside: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+    bringup: Bringup, named_folders: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree("gpt2")
     config = json.loads((small / "config.json").read_text("utf-8"))
@@ -85,10 +85,10 @@ def test_a_bundle_of_a_models_name(
         None, Path("gpt2"), Path("mine.bundle"), None, None,
     ]  # fmt: skip
     assert bundle_of(Path("gpt2")) == Path("gpt2")
-    asked: list[str | None] = []
+    opened: list[str | None] = []
 
     def verify(job: Job, *args: object, **settings: object) -> None:
-        asked.append(job.model)
+        opened.append(job.model)
         raise ZeroDivisionError
 
     monkeypatch.setattr(verification, "verify", verify)
@@ -96,10 +96,10 @@ def test_a_bundle_of_a_models_name(
     refused = bringup("verify", "./gpt2", "--target", "torch").output
     assert "is a bundle: it has its own model, config, adapter, target" in refused
     assert "leave out --target" in refused
-    assert asked == ["gpt2"]
+    assert opened == ["gpt2"]
 
 
-def test_a_path_that_is_no_model(bringup: Bringup, beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_no_model(bringup: Bringup, named_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = bringup("check", "mine", "--checkpoint", "mine", "--format", "json")
     (finding,) = json.loads(result.stdout)["findings"]
     assert (result.exit_code, finding["code"]) == (2, "BU002")

@@ -39,7 +39,7 @@ LAYERS = [f"h.{layer}.attn.{name}.weight" for layer in range(3) for name in ("c_
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "meant"),
+    ("name", "known", "expected"),
     [
         ("gtp2", ["gpt2", "llama"], ["gpt2"]),  # exchanged
         ("gpt", ["gpt2", "llama"], ["gpt2"]),  # too few
@@ -60,11 +60,11 @@ LAYERS = [f"h.{layer}.attn.{name}.weight" for layer in range(3) for name in ("c_
         ("", ["a", "bc"], []),
     ],
 )
-def test_who_was_meant(name: str, known: list[str], meant: list[str]) -> None:
-    assert nearest(name, known) == meant
+def test_the_nearest_names(name: str, known: list[str], expected: list[str]) -> None:
+    assert nearest(name, known) == expected
 
 
-def test_how_it_is_asked() -> None:
+def test_how_it_is_phrased() -> None:
     assert did_you_mean("gtp2", ["gpt2"]) == "did you mean `gpt2`?"
     assert did_you_mean("comp", ["compile", "completion"]) == "did you mean `compile` or `completion`?"
     assert did_you_mean("zebra", iter(["compile"])) == ""

@@ -71,12 +71,12 @@ def test_models_lists_the_others_and_warns(site: Path, name: str) -> None:
     assert said in done.stderr
     assert "the package `bad`" in done.stderr
     assert "Traceback" not in done.stderr
-    asked = run(site, "check", "bad", "--checkpoint", "dummy")
-    assert (asked.returncode, asked.stdout.count("error[BU026]")) == (2, 1)
-    assert said in asked.stdout
+    result = run(site, "check", "bad", "--checkpoint", "dummy")
+    assert (result.returncode, result.stdout.count("error[BU026]")) == (2, 1)
+    assert said in result.stdout
 
 
-def test_the_traceback_when_asked(site: Path) -> None:
+def test_the_traceback_on_request(site: Path) -> None:
     package(site, "bad", "[bringup.models]\nbad = bad:family\n", BROKEN["raises"][0])
     done = run(site, "-v", "models")
     assert done.returncode == 0
@@ -102,8 +102,8 @@ def test_what_nobody_serves_may_be_the_broken_one(site: Path, small: Path, named
     config = json.loads((small / "config.json").read_text()) | {"architectures": ["OddForCausalLM"]}
     (small / "config.json").write_text(json.dumps(config))
     done = run(site, "check", *named, "--checkpoint", small, "--format", "json")
-    told = [(finding["code"], finding["severity"]) for finding in json.loads(done.stdout)["findings"]]
-    assert told == [(code, "error"), ("BU026", "warning")]
+    findings = [(finding["code"], finding["severity"]) for finding in json.loads(done.stdout)["findings"]]
+    assert findings == [(code, "error"), ("BU026", "warning")]
     verbose = run(site, "-v", "check", *named, "--checkpoint", small)
     assert "ValueError: not today" in verbose.stderr
 

@@ -48,7 +48,7 @@ class FakeSession:
         self.manifest = {"weights": weights}
         self.stats = SimpleNamespace(**SPEEDS)
         self.found = tokenizer
-        self.asked: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
 
     def tokenizer(self) -> FakeTokenizer:
         if self.found is None:
@@ -56,15 +56,15 @@ class FakeSession:
         return self.found
 
     def generate(self, tokens: list[int], **settings: Any) -> Iterator[int]:
-        self.asked = {"tokens": tokens, **settings}
+        self.arguments = {"tokens": tokens, **settings}
         yield from (1, 2, 3, 4)
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
-    made = FakeSession("checkpoint", FakeTokenizer())
-    monkeypatch.setattr("bringup.compile.runtime.session.load", lambda bundle, executor: made)
-    return made
+    fake = FakeSession("checkpoint", FakeTokenizer())
+    monkeypatch.setattr("bringup.compile.runtime.session.load", lambda bundle, executor: fake)
+    return fake
 
 
 def test_text_goes_to_stdout_and_the_rest_to_stderr(bringup: Bringup, session: FakeSession) -> None:
@@ -73,16 +73,16 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(bringup: Bringup, session: F
     assert "Loaded gpt2.bundle in " in result.stderr
     assert "Generated 4 tokens; prefill 800.0 tokens/s, decode 31.6 tokens/s\n" in result.stderr
     settings = {"max_new_tokens": 64, "temperature": 0.5, "top_p": 1.0, "seed": 3, "eos": frozenset({7})}
-    assert session.asked == {"tokens": [5], **settings}
+    assert session.arguments == {"tokens": [5], **settings}
 
 
 def test_json(bringup: Bringup, session: FakeSession) -> None:
     found = json.loads(bringup("run", "b", "--tokens", "1, 2,3", "--json").stdout)
     assert found == {"tokens": [1, 2, 3, 4], "text": " 1 2 3 4", **SPEEDS, "weights": "checkpoint"}
-    assert session.asked["tokens"] == [1, 2, 3]
+    assert session.arguments["tokens"] == [1, 2, 3]
 
 
-def test_dummy_weights_are_told(bringup: Bringup, session: FakeSession) -> None:
+def test_dummy_weights_are_reported(bringup: Bringup, session: FakeSession) -> None:
     session.manifest["weights"] = "dummy"
     result = bringup("run", "b", "--tokens", "1", "--json")
     assert json.loads(result.stdout)["weights"] == "dummy"
@@ -102,7 +102,7 @@ def test_run_wants_one_prompt(bringup: Bringup, words: list[str]) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def build_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `build` was called with."""
     seen: dict[str, Any] = {}
 
@@ -116,14 +116,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
+def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--max-seq-len", "64", "--target", "torch")
     assert (result.exit_code, result.stdout) == (0, "")
     first, second, last = result.stderr.splitlines()
     assert first == "note: seeded dummy weights, as asked"
     assert second.startswith("     Checked 41 parameters in ")
     assert last == "run it: bringup run gpt2.bundle --tokens 1,2,3"
-    assert asked.pop("job").checkpoint.is_dummy
+    assert build_arguments.pop("job").checkpoint.is_dummy
     out = Path("gpt2.bundle")
     settings = {
         "target": "torch",
@@ -133,17 +133,17 @@ def test_compile(bringup: Bringup, asked: dict[str, Any]) -> None:
         "dump_dir": None,
         "aux_hidden": (),
     }
-    assert asked == {"out": out, **settings}
+    assert build_arguments == {"out": out, **settings}
 
 
 def test_the_bundle_is_named_after_the_checkpoint(
-    bringup: Bringup, asked: dict[str, Any], small: Path, monkeypatch: pytest.MonkeyPatch
+    bringup: Bringup, build_arguments: dict[str, Any], small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = small.rename(small.with_name("Llama-3.2-1B"))
     monkeypatch.chdir(folder)
     for source, name in ((folder, "Llama-3.2-1B"), (".", "Llama-3.2-1B"), ("model.safetensors", "model")):
         assert bringup("compile", "--checkpoint", source, "--emit", "mlir").exit_code == 0
-        assert asked["out"] == Path(f"{name}.mlir")
+        assert build_arguments["out"] == Path(f"{name}.mlir")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_names_of_bundles(model: str | None, checkpoint: str | None, name: str) 
     assert bundle_name(model, checkpoint) == name
 
 
-def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, Any], small: Path) -> None:
+def test_emit_graph_and_plan_build_nothing(bringup: Bringup, build_arguments: dict[str, Any], small: Path) -> None:
     graph = bringup("compile", "--checkpoint", small, "--emit", "graph")
     assert len(json.loads(graph.stdout)) == 41
     plan = bringup("compile", "--checkpoint", small, "--emit", "plan").stdout.splitlines()
@@ -168,7 +168,7 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, asked: dict[str, An
     row = "transformer.h.{0..2}.attn.c_attn.weight out:(t h d) in:m [384, 128] float32 transposed <- "
     assert f"{row}h.{{0..2}}.attn.c_attn.weight" in [" ".join(line.split()) for line in plan]
     assert plan[-1] == "dropped: h.{0..2}.attn.bias (causal-mask buffers)"
-    assert not asked
+    assert not build_arguments
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +192,10 @@ def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> 
     parity.modules += [Layer(name=name, given=0.0, output=off, alone=off) for name in ("h.0", "h.0.attn")]
     if not ok:
         parity.findings.append(Diagnostic(code="BU701", message="the first module that departs is `h.0`"))
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     def verify(model: Any, checkpoint: str | None, **options: Any) -> Parity:
-        asked.update(options)
+        arguments.update(options)
         return parity
 
     monkeypatch.setattr("bringup.compile.verify.command.verify", verify)
@@ -206,8 +206,18 @@ def test_verify(bringup: Bringup, monkeypatch: pytest.MonkeyPatch, ok: bool) -> 
     said = "agrees" if ok else "departs"
     last = f"gpt2: {said} on torch with mine 1 (77 tokens, float32, tolerance 0.0002)\n"
     assert result.stdout.endswith(last)
-    assert (asked["against"], asked["target"], asked["bisect"], asked["save"]) == ("transformers", "torch", False, None)
+    assert (arguments["against"], arguments["target"], arguments["bisect"], arguments["save"]) == (
+        "transformers",
+        "torch",
+        False,
+        None,
+    )
     bringup("verify", "gpt2", "--checkpoint", "dummy", "--bisect", "-o", "kept", "--against", "a.npz")
-    assert (asked["against"], asked["target"], asked["bisect"], asked["save"]) == ("a.npz", "cpu", True, Path("kept"))
-    told = json.loads(bringup("verify", "gpt2", "--checkpoint", "dummy", "--json").stdout)
-    assert (told["ok"], told["layers"]) == (ok, {"h.0": off, "h.0.attn": off})
+    assert (arguments["against"], arguments["target"], arguments["bisect"], arguments["save"]) == (
+        "a.npz",
+        "cpu",
+        True,
+        Path("kept"),
+    )
+    report = json.loads(bringup("verify", "gpt2", "--checkpoint", "dummy", "--json").stdout)
+    assert (report["ok"], report["layers"]) == (ok, {"h.0": off, "h.0.attn": off})

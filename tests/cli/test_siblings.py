@@ -40,7 +40,7 @@ class Mine(GPT2):
 
 family = Family(name="mine", graph=Mine, config=GPT2Config, adapter=gpt2.adapter)
 """
-BESIDE = {
+SIBLINGS = {
     "helpers.py": "from second import SCALE\n",
     "second.py": "SCALE = {scale}\n",
     "deep.py": "",
@@ -54,7 +54,7 @@ BESIDE = {
 
 
 def model(folder: Path, scale: int = 2) -> Path:
-    for name, text in BESIDE.items():
+    for name, text in SIBLINGS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text.replace("{scale}", str(scale)), "utf-8")
     (folder / "my_model.py").write_text(MODEL, "utf-8")
@@ -63,7 +63,7 @@ def model(folder: Path, scale: int = 2) -> Path:
     return folder / "my_model.py"
 
 
-def test_a_model_file_imports_what_is_beside_it(
+def test_a_model_file_imports_its_siblings(
     bringup: Bringup, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = model(tmp_path / "a")
@@ -79,7 +79,7 @@ def test_two_folders_have_their_own(tmp_path: Path) -> None:
     assert [mark[:3] for mark in marks] == [(2, ("other", 2), "other"), (3, ("other", 3), "other")]
     assert [Path(mark[3]).parent.name for mark in marks] == ["a", "b"]
     assert sys.path == before
-    new = {name for name in set(sys.modules) - modules if not name.startswith(("bringup.", "bringup_beside_"))}
+    new = {name for name in set(sys.modules) - modules if not name.startswith(("bringup.", "bringup_sibling_"))}
     assert not new & {"helpers", "second", "late", "parts", "parts.inner", "my_model"}
     with pytest.raises(ModuleNotFoundError):
         __import__("helpers")

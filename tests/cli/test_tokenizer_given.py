@@ -30,17 +30,17 @@ def test_one_in_the_folder_takes_the_place_of_what_cannot_be_built(tmp_path: Pat
     with raises("BU232", "--tokenizer FILE"):
         load_tokenizer(file)
     tokenizer_json(tmp_path)
-    made = load_tokenizer(file)
-    assert made.encode("ab") == [5]
-    assert made.warning is not None
-    assert (made.warning.code, str(tmp_path) in made.warning.help) == ("BU232", True)
+    tokenizer = load_tokenizer(file)
+    assert tokenizer.encode("ab") == [5]
+    assert tokenizer.warning is not None
+    assert (tokenizer.warning.code, str(tmp_path) in tokenizer.warning.help) == ("BU232", True)
 
 
 def test_the_files_own_comes_first(tmp_path: Path) -> None:
     file = write_tokenizer(tmp_path / "m.gguf", UNKNOWN | {"pre": "gpt-2"})
     tokenizer_json(tmp_path, ["b", "a", "ab"])
-    made = load_tokenizer(file)
-    assert (made.encode("ab"), made.warning) == ([5], None)
+    tokenizer = load_tokenizer(file)
+    assert (tokenizer.encode("ab"), tokenizer.warning) == ([5], None)
 
 
 def test_one_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_the_one_that_is_given(tmp_path: Path, folder: bool) -> None:
     file = tokenizer_json(other)
     job = open_job(None, str(write_gguf(tmp_path / "tiny.gguf")), tokenizer=str(other if folder else file))
     assert job.checkpoint.tokenizer == file
-    made = tokenizer_of(job)
-    assert made is not None
-    assert made.encode("ab") == [5]
+    tokenizer = tokenizer_of(job)
+    assert tokenizer is not None
+    assert tokenizer.encode("ab") == [5]
     with raises("BU231", "no tokenizer at"):
         open_job("gpt2", "dummy", tokenizer=str(tmp_path / "none"))
 

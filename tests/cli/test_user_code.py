@@ -33,9 +33,9 @@ class Config(GPT2Config):
 
 
 def adapter(config):
-    made = published(config)
+    built = published(config)
     {adapter}
-    return made
+    return built
 
 
 family = Family(name="mine", graph=Graph, config=Config, adapter=adapter)
@@ -48,7 +48,7 @@ ODD_PLACES = {
 }
 
 
-def told(result) -> dict:
+def finding_of(result) -> dict:
     (finding,) = json.loads(result.stdout)["findings"]
     return finding
 
@@ -59,7 +59,7 @@ def test_a_model_that_raises_in_odd_places(bringup: Bringup, small: Path, tmp_pa
     text = MODEL.format(**dict.fromkeys(ODD_PLACES, "") | {place: "undefined"})
     file.write_text(text, "utf-8")
     result = bringup("check", file, "--checkpoint", small, "--format", "json")
-    finding = told(result)
+    finding = finding_of(result)
     assert result.exit_code == 2
     assert finding["code"] == "BU026"
     assert finding["message"] == f"`my_model.py` fails when it is run: {ODD_PLACES[place]}"
@@ -97,7 +97,7 @@ def test_an_adapter_file(bringup: Bringup, small: Path, tmp_path: Path, old: str
     file = tmp_path / "mine.py"
     file.write_text(ADAPTER.replace(old, new), "utf-8")
     result = bringup("check", "--checkpoint", small, "--adapter", file, "--format", "json")
-    finding = told(result)
+    finding = finding_of(result)
     assert (result.exit_code, finding["code"]) == (2, "BU026")
     assert said in finding["message"]
     assert finding["rule"]["file"] == str(file)
@@ -114,15 +114,15 @@ def test_a_file_that_is_no_text(bringup: Bringup, small: Path, tmp_path: Path, d
     file.write_bytes(data)
     words = [file] if given == "MODEL" else ["--adapter", file]
     result = bringup("check", *words, "--checkpoint", small, "--format", "json")
-    assert (result.exit_code, told(result)["code"]) == (2, "BU026")
-    assert told(result)["rule"]["file"] == str(file)
+    assert (result.exit_code, finding_of(result)["code"]) == (2, "BU026")
+    assert finding_of(result)["rule"]["file"] == str(file)
 
 
-def test_a_package_that_is_not_installed_is_told_as_such(bringup: Bringup, small: Path, tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_reported_as_such(bringup: Bringup, small: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("raise ModuleNotFoundError('no', name='torch')")
     result = bringup("check", "--checkpoint", small, "--adapter", file, "--format", "json")
-    assert (result.exit_code, told(result)["code"]) == (3, "BU922")
+    assert (result.exit_code, finding_of(result)["code"]) == (3, "BU922")
 
 
 def test_a_plugin(tmp_path: Path, small: Path) -> None:

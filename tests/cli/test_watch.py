@@ -93,11 +93,11 @@ def test_an_adapter_that_is_edited(start: Start, small: Path, tmp_path: Path) ->
     fits = "gpt2: 41 parameters, 43 tensors, 40 read, 3 dropped — fits"
     assert watch.report() == [fits]
     adapter.write_text(ADAPTER.replace('S("h.{L}.{n}.{p}")', 'S("h.{L}.x{n}.{p}")'))
-    told = watch.report("mine.py")
-    assert told[-2:] == ["gpt2: 2 errors", "[*] 2 fixable with --fix"]
+    lines = watch.report("mine.py")
+    assert lines[-2:] == ["gpt2: 2 errors", "[*] 2 fixable with --fix"]
     adapter.write_text(ADAPTER.replace("return gpt2", "return gpt2 +"))
-    told = watch.report("mine.py")
-    assert told[0].startswith("mine.py:19: error[BU026] `mine.py` fails when it is run: SyntaxError")
+    lines = watch.report("mine.py")
+    assert lines[0].startswith("mine.py:19: error[BU026] `mine.py` fails when it is run: SyntaxError")
     adapter.write_text(ADAPTER)
     assert watch.report("mine.py") == [fits]
     assert watch.silent(1.5, "mine.py")
@@ -123,8 +123,8 @@ def test_same_size_within_a_second(start: Start, small: Path, tmp_path: Path) ->
     assert "nothing reads the tensor `xta`" in watch.report()[0]
     helper.write_text('NAME = "xta"\n')
     os.utime(helper, ns=(second, second + 10**8))
-    told = watch.report("my_helper.py")
-    assert told == ["gpt2: 41 parameters, 44 tensors, 40 read, 4 dropped — fits"]
+    lines = watch.report("my_helper.py")
+    assert lines == ["gpt2: 41 parameters, 44 tensors, 40 read, 4 dropped — fits"]
 
 
 def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_the_checkpoint_and_its_config(start: Start, small: Path, tmp_path: Path
     watch.report()
     config = (small / "config.json").read_text()
     (small / "config.json").write_text(config.replace('"n_layer": 3', '"n_layer": 2'))
-    told = watch.report("small/config.json")
-    assert "nothing reads the tensor `h.2`" in told[0]
+    lines = watch.report("small/config.json")
+    assert "nothing reads the tensor `h.2`" in lines[0]
     other = write_checkpoint(tmp_path / "other", gpt2_shapes(**SMALL | {"layers": 2}), {})
     (other / "model.safetensors").replace(small / "model.safetensors")
-    told = watch.report("small/model.safetensors")
-    assert told[-1].endswith("fits")
+    lines = watch.report("small/model.safetensors")
+    assert lines[-1].endswith("fits")
 
 
 @pytest.mark.slow
@@ -145,8 +145,8 @@ def test_a_checkpoint_that_is_not_there_yet(start: Start, small: Path, tmp_path:
     watch = start("--checkpoint", "later")
     assert "error[BU034]" in watch.report()[0]
     small.rename(tmp_path / "later")
-    told = watch.report("later")
-    assert told[-1].endswith("fits")
+    lines = watch.report("later")
+    assert lines[-1].endswith("fits")
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_the_graph_file(start: Start, small: Path, tmp_path: Path) -> None:
     assert watch.report("graphs/gpt2.py")[-1].endswith("fits")
 
 
-def test_it_ends_as_it_is_asked_to(start: Start, small: Path) -> None:
+def test_it_ends_on_a_signal(start: Start, small: Path) -> None:
     watch = start("--checkpoint", small)
     watch.report()
     watch.process.send_signal(signal.SIGINT)

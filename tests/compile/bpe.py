@@ -21,8 +21,8 @@ DIGITS = pre_tokenizers.Digits(individual_digits=True)
 
 def cut(*steps: str | pre_tokenizers.PreTokenizer) -> pre_tokenizers.PreTokenizer:
     """Regexes and other steps one after another, then bytes."""
-    made = [pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step for step in steps]
-    return pre_tokenizers.Sequence([*made, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    built = [pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step for step in steps]
+    return pre_tokenizers.Sequence([*built, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 # What the published tokenizer.json files have: openai-community/gpt2, bigcode/starcoder and its like,

@@ -54,8 +54,8 @@ def compiled(
     cache: Store | None = None,
 ) -> Session:
     cache = cache or Store(out.with_name("cache"))  # its own: what is planted must not be found by anybody else
-    made = build(job, out=out, target=target, max_seq_len=context, buckets=buckets, all_logits=True, cache=cache)
-    return load(made)
+    bundle = build(job, out=out, target=target, max_seq_len=context, buckets=buckets, all_logits=True, cache=cache)
+    return load(bundle)
 
 
 def job(folder: Path) -> Job:
@@ -97,10 +97,10 @@ def times(factor: float) -> Change:
 
     def change(exported: ExportedProgram, node: Node) -> None:
         with exported.graph.inserting_after(node):
-            made = exported.graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
-        renamed(exported, node.name, made.name)
+            node_after = exported.graph.call_function(torch.ops.aten.mul.Tensor, (node, factor))
+        node_after.meta = dict(node.meta)
+        node.replace_all_uses_with(node_after, delete_user_cb=lambda user: user is not node_after)
+        renamed(exported, node.name, node_after.name)
 
     return change
 
@@ -108,11 +108,11 @@ def times(factor: float) -> Change:
 def keeps_another_row(exported: ExportedProgram, node: Node) -> None:
     """What a step reads of the cache is right; what it leaves for the next step has its rows moved by one."""
     with exported.graph.inserting_after(node):
-        made = exported.graph.call_function(torch.ops.aten.roll.default, (node, [1], [0]))
-    made.meta = dict(node.meta)
+        node_after = exported.graph.call_function(torch.ops.aten.roll.default, (node, [1], [0]))
+    node_after.meta = dict(node.meta)
     (output,) = (found for found in exported.graph.nodes if found.op == "output")
-    output.replace_input_with(node, made)
-    renamed(exported, node.name, made.name)
+    output.replace_input_with(node, node_after)
+    renamed(exported, node.name, node_after.name)
 
 
 def renamed(exported: ExportedProgram, old: str, new: str) -> None:

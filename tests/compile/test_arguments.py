@@ -123,12 +123,12 @@ def test_a_dtype_by_another_name(word: str, hint: str) -> None:
     (finding,) = caught.value.findings
     help = f"did you mean `{hint}`? it takes auto, float32, bfloat16, float16"
     assert (finding.code, finding.message, finding.help) == ("BU024", f"`dtype` does not take `{word}`", help)
-    told = CliRunner().invoke(cli, ["compile", "gpt2", "--checkpoint", "dummy", "--dtype", word])
-    assert told.exit_code == 2
-    assert f"error[BU024]: `--dtype` does not take `{word}`\n  = help: {help}" in told.stderr
+    result = CliRunner().invoke(cli, ["compile", "gpt2", "--checkpoint", "dummy", "--dtype", word])
+    assert result.exit_code == 2
+    assert f"error[BU024]: `--dtype` does not take `{word}`\n  = help: {help}" in result.stderr
 
 
-def test_torchs_own_dtype_is_told_its_name() -> None:
+def test_torchs_own_dtype_is_reported_with_its_name() -> None:
     with pytest.raises(BringupError, match="did you mean `float16`") as caught:
         bringup.open_job("gpt2", "dummy", dtype=torch.float16)  # type: ignore[arg-type]
     assert caught.value.findings[0].message == "`dtype` does not take torch.float16"
@@ -138,10 +138,10 @@ def test_paths_serve_wherever_texts_do(tmp_path: Path, monkeypatch: pytest.Monke
     folder = write_checkpoint(tmp_path / "dummy", gpt2_shapes(**SMALL), CONFIG)
     root = Path(bringup.__file__).resolve().parents[1]
     named = {"config": folder / "config.json", "adapter": root / "adapters/gpt2.py"}
-    told = [bringup.open_job("gpt2", kind(folder), **{k: kind(v) for k, v in named.items()}) for kind in (str, Path)]
-    assert told[0].checkpoint.headers == told[1].checkpoint.headers
-    assert told[0].checkpoint.provenance == told[1].checkpoint.provenance
-    assert told[0].adapter_file == told[1].adapter_file
+    jobs = [bringup.open_job("gpt2", kind(folder), **{k: kind(v) for k, v in named.items()}) for kind in (str, Path)]
+    assert jobs[0].checkpoint.headers == jobs[1].checkpoint.headers
+    assert jobs[0].checkpoint.provenance == jobs[1].checkpoint.provenance
+    assert jobs[0].adapter_file == jobs[1].adapter_file
     monkeypatch.chdir(tmp_path)
     assert bringup.open_job("gpt2", Path("dummy")).checkpoint.format == "safetensors"  # and not the word
     assert bringup.open_job("gpt2", "dummy", config=CONFIG).checkpoint.format == "dummy"
@@ -176,17 +176,17 @@ def test_weights_take_the_place_of_a_jobs_checkpoint(job: Job, tmp_path: Path) -
         name: rng.normal(0, 0.02, declared.storage[0]).astype(np.float32)
         for name, declared in job.graph.signature().items()
     }
-    made = [
+    bundles = [
         bringup.load(bringup.build(what, out=tmp_path / name, weights=given, target="torch", buckets=(8,)))
         for name, what, given in (("a", job, weights), ("b", job.graph, weights), ("c", job, None))
     ]
-    ours, graphs, own = (session.prefill([1, 2, 3]) for session in made)
+    ours, graphs, own = (session.prefill([1, 2, 3]) for session in bundles)
     assert np.array_equal(ours, graphs)
     assert not np.allclose(ours, own)
-    assert made[0].manifest["weights"] == "checkpoint"
-    assert made[0].manifest["config"] == made[2].manifest["config"]
+    assert bundles[0].manifest["weights"] == "checkpoint"
+    assert bundles[0].manifest["config"] == bundles[2].manifest["config"]
     with pytest.raises(BringupError, match="BU005"):
-        job_of_bundle(made[0].manifest, None)
+        job_of_bundle(bundles[0].manifest, None)
     first = next(iter(weights))
     cut, more = {**weights, first: weights[first][:1]}, {**weights, "extra": ours}
     for wrong, said in (({}, "BU"), (cut, first), (more, "extra")):
@@ -229,7 +229,7 @@ def test_weights_that_are_no_arrays(value: Any, said: str) -> None:
 
 @pytest.mark.parametrize("key", ["dtype", "asked_model", "adapter", "path", "revision", "source"])
 @pytest.mark.parametrize("value", ["fp16", "", 7, True, ["x"], {"x": 1}])
-def test_an_edited_manifest_is_told_by_verify(bundle: Path, tmp_path: Path, key: str, value: object) -> None:
+def test_an_edited_manifest_is_reported_by_verify(bundle: Path, tmp_path: Path, key: str, value: object) -> None:
     """The job that a verification opens from it; only the provenance of dummy weights may say anything else."""
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     place = manifest["provenance"] if key in ("path", "revision", "source") else manifest

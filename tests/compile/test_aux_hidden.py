@@ -15,7 +15,7 @@ from tests.models import parity
 
 LAYERS, TOKENS = 3, 45
 SIZES = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_attention_heads": 3}
-ASKED = (3, 0, 2)  # in any order
+REQUESTED = (3, 0, 2)  # in any order
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +28,20 @@ def checkpoint(tmp_path_factory) -> Path:
 def test_they_are_those_of_transformers(checkpoint: Path, target: str, tmp_path: Path) -> None:
     tokens = parity.random_tokens(TOKENS, SIZES["vocab_size"])
     with torch.no_grad():
-        made = parity.load_reference(checkpoint)(torch.tensor([tokens]), output_hidden_states=True)
+        output = parity.load_reference(checkpoint)(torch.tensor([tokens]), output_hidden_states=True)
     job = bringup.open_job(checkpoint=str(checkpoint))
-    out = bringup.build(job, out=tmp_path / "b", target=target, buckets=(32,), aux_hidden=ASKED)
+    out = bringup.build(job, out=tmp_path / "b", target=target, buckets=(32,), aux_hidden=REQUESTED)
     session = bringup.load(out)
     logits = session.prefill(tokens[:-1])  # a run of 32, and one of 12 that is padded
     prompt = dict(session.hidden)
     session.decode(tokens[-1])
-    assert prompt.keys() == session.hidden.keys() == {f"hidden.{index}" for index in ASKED}
-    for index in ASKED:
-        theirs = made.hidden_states[index][0].numpy()
+    assert prompt.keys() == session.hidden.keys() == {f"hidden.{index}" for index in REQUESTED}
+    for index in REQUESTED:
+        theirs = output.hidden_states[index][0].numpy()
         ours = np.concatenate([prompt[f"hidden.{index}"], session.hidden[f"hidden.{index}"]])
         assert ours.shape == theirs.shape
         assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
-    assert np.abs(logits[-1] - made.logits[0, -2].numpy()).max() <= 1e-4
+    assert np.abs(logits[-1] - output.logits[0, -2].numpy()).max() <= 1e-4
 
 
 def test_one_that_is_not_there(checkpoint: Path, tmp_path: Path) -> None:

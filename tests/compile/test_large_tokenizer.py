@@ -26,19 +26,19 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_vocabulary_as_large_as_gemmas(file: Path) -> None:
-    made = load_tokenizer(file)
-    assert made.backend.get_vocab_size() == SIZE
-    assert made.decode(made.encode("abcab cab", whole=False)) == "abcab cab"
-    assert len(made.encode("abcabcab", whole=False)) < 5  # merged: not letter by letter
+    tokenizer = load_tokenizer(file)
+    assert tokenizer.backend.get_vocab_size() == SIZE
+    assert tokenizer.decode(tokenizer.encode("abcab cab", whole=False)) == "abcab cab"
+    assert len(tokenizer.encode("abcabcab", whole=False)) < 5  # merged: not letter by letter
 
 
 @pytest.mark.slow
 def test_it_compiles(file: Path, tmp_path: Path) -> None:
     job = open_job("llama", "dummy", config=SMALL, tokenizer=str(file))
     bundle = build(job, out=tmp_path / "b", target="torch", buckets=(16,))
-    made = load_tokenizer(bundle / TOKENIZER, trusted=True)
-    assert made.backend.get_vocab_size() == SIZE
-    assert made.eos == {1}
+    tokenizer = load_tokenizer(bundle / TOKENIZER, trusted=True)
+    assert tokenizer.backend.get_vocab_size() == SIZE
+    assert tokenizer.eos == {1}
 
 
 def test_limits_are_bounded() -> None:

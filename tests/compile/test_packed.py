@@ -129,8 +129,8 @@ def test_another_packing_is_another_kind_of_layer():
     plain.w = Param("in out", {"in": 16, "out": 16}, dtype="int4", pack="out:8")
     other.w = Param("in out", {"in": 16, "out": 16}, dtype="int4", pack="in:8")
     same.w = Param("in out", {"in": 16, "out": 16}, dtype="int4", pack="out:8")
-    assert plain.likeness() == same.likeness()
-    assert plain.likeness() != other.likeness()
+    assert plain.structural_key() == same.structural_key()
+    assert plain.structural_key() != other.structural_key()
 
 
 @pytest.mark.parametrize(

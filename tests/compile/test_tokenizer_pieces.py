@@ -58,8 +58,8 @@ def test_the_ids_and_the_text_of_anything(kind: str, tokenizer: Tokenizer, text:
 def test_streamed_pieces_make_up_the_text(kind: str, tokenizer: Tokenizer, ids: list[int], skip: bool) -> None:
     """Any ids: half of them are bytes, mostly no UTF-8."""
     stream = tokenizer.stream(skip_special=skip)
-    made = [stream.push(number) for number in ids]
-    assert "".join(made) + stream.finish() == tokenizer.decode(ids, skip_special=skip)
+    streamed = [stream.push(number) for number in ids]
+    assert "".join(streamed) + stream.finish() == tokenizer.decode(ids, skip_special=skip)
 
 
 @settings(deadline=None, max_examples=300)
@@ -77,9 +77,9 @@ def test_the_text_of_any_ids(kind: str, tokenizer: Tokenizer, ids: list[int]) ->
 def test_no_half_character_is_streamed(tokenizer: Tokenizer, text: str) -> None:
     stream = tokenizer.stream()
     ids = tokenizer.encode(text, whole=False)
-    made = [stream.push(number) for number in ids]
-    assert "".join(made) == tokenizer.decode(ids)
-    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in made)
+    streamed = [stream.push(number) for number in ids]
+    assert "".join(streamed) == tokenizer.decode(ids)
+    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in streamed)
 
 
 def test_a_wrong_byte_does_not_take_right_ones_with_it(tokenizer: Tokenizer, kind: str) -> None:
@@ -106,11 +106,11 @@ def test_what_is_put_around_a_text(tmp_path: Path) -> None:
 def test_no_space_is_put_before_a_text_when_the_file_says_so(tmp_path: Path) -> None:
     truth = pieces("bpe", add_dummy_prefix=False)
     file = pieces_gguf(truth, "llama", tmp_path / "m.gguf", add_space_prefix=False)
-    made = load_tokenizer(file, trusted=True)
+    tokenizer = load_tokenizer(file, trusted=True)
     for text in TEXTS:
-        ids = made.encode(text, whole=False)
+        ids = tokenizer.encode(text, whole=False)
         assert ids == truth.encode(text)
-        assert made.decode(ids) == truth.decode(ids) == text.replace("\u2581", " ")
+        assert tokenizer.decode(ids) == truth.decode(ids) == text.replace("\u2581", " ")
 
 
 def test_tokens_that_are_matched_whole(tmp_path: Path) -> None:
@@ -120,27 +120,27 @@ def test_tokens_that_are_matched_whole(tmp_path: Path) -> None:
     tokens = [truth.id_to_piece(at) for at in range(520)]
     tokens[500], kinds[500] = "[INST]", 3
     tokens[501], kinds[501] = "<think>", 4
-    made = loaded("bpe", tmp_path, tokens=tokens, token_type=kinds)
-    ids = made.encode("<s>[INST] Hi there<think>so </s>", whole=False)
+    tokenizer = loaded("bpe", tmp_path, tokens=tokens, token_type=kinds)
+    ids = tokenizer.encode("<s>[INST] Hi there<think>so </s>", whole=False)
     assert ids == [BOS, 500, *truth.encode(" Hi there"), 501, *truth.encode("so "), EOS]
-    assert made.decode(ids, skip_special=True) == " Hi there<think> so "
+    assert tokenizer.decode(ids, skip_special=True) == " Hi there<think> so "
 
 
 def test_characters_without_a_piece_or_bytes(tmp_path: Path) -> None:
     """Neighbours become one unknown token."""
     truth = pieces("bpe", byte_fallback=False)
-    made = load_tokenizer(pieces_gguf(truth, "llama", tmp_path / "m.gguf"), trusted=True)
+    tokenizer = load_tokenizer(pieces_gguf(truth, "llama", tmp_path / "m.gguf"), trusted=True)
     for text in TEXTS:
-        assert made.encode(text, whole=False) == truth.encode(text), text
+        assert tokenizer.encode(text, whole=False) == truth.encode(text), text
 
 
 def test_a_normalizing_model(tmp_path: Path) -> None:
     """T5's own way: NFKC from a table in the file, and no spaces beyond one."""
     truth = pieces("unigram", normalization_rule_name="nmt_nfkc", remove_extra_whitespaces=True)
     changes = {"precompiled_charsmap": charsmap(truth), "remove_extra_whitespaces": True}
-    made = load_tokenizer(pieces_gguf(truth, "t5", tmp_path / "m.gguf", **changes), trusted=True)
+    tokenizer = load_tokenizer(pieces_gguf(truth, "t5", tmp_path / "m.gguf", **changes), trusted=True)
     for text in TEXTS:
-        assert made.encode(text, whole=False) == truth.encode(text), text
+        assert tokenizer.encode(text, whole=False) == truth.encode(text), text
 
 
 @pytest.mark.parametrize(

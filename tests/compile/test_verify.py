@@ -32,10 +32,10 @@ from bringup.adapters.planning.adapter import Adapter
 
 def adapter(config):
     table = published(config)
-    made = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
+    built = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
     for rule in table.rules:
-        made[rule.pattern] = rule.expr
-    return made
+        built[rule.pattern] = rule.expr
+    return built
 """
 
 MODEL = """
@@ -125,7 +125,7 @@ def test_the_adapter_and_relative_paths_are_remembered(checkpoint, tmp_path, mon
         verify(out)
 
 
-def test_changed_files_are_all_told_and_nothing_is_run(saved, tmp_path, monkeypatch):
+def test_changed_files_are_all_reported_and_nothing_is_run(saved, tmp_path, monkeypatch):
     out = Path(compiled(tmp_path / "b", None, str(saved)))
     program = next((out / "programs").iterdir())
     for path in (program, out / "weights.safetensors"):
@@ -231,7 +231,7 @@ def test_an_architecture_of_ones_own_has_no_reference(checkpoint, bundled, tmp_p
         {"n_layer": 3},
     ],
 )
-def test_what_transformers_cannot_make_is_told(saved, changes):
+def test_what_transformers_cannot_build_is_reported(saved, changes):
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.parity.reference import Reference
 
@@ -239,7 +239,7 @@ def test_what_transformers_cannot_make_is_told(saved, changes):
         Reference(open_checkpoint(str(saved)), config(saved, **changes), "float32")
 
 
-def test_tensors_under_other_names_are_not_made_up(checkpoint):
+def test_tensors_under_other_names_are_not_invented(checkpoint):
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.parity.reference import Reference
 
@@ -252,7 +252,7 @@ def test_tensors_under_other_names_are_not_made_up(checkpoint):
         Reference(open_checkpoint(str(checkpoint)), shapes, "float32")
 
 
-def test_a_reference_that_gives_no_numbers_is_told(checkpoint):
+def test_a_reference_that_gives_no_numbers_is_reported(checkpoint):
     file = checkpoint / "model.safetensors"
     tensors = load_file(file)
     tensors["transformer.ln_f.weight"].fill_(3e38)

@@ -57,10 +57,10 @@ def session(checkpoint: Path, tmp_path_factory) -> Session:
 @pytest.fixture(scope="module")
 def against(checkpoint: Path, session: Session) -> Callable[[Path], Parity]:
     """Verification of one session against a file."""
-    made = job(checkpoint)
+    opened = job(checkpoint)
 
     def run(file: Path) -> Parity:
-        return parity_of(session, made, saved=fitted(load_activations(file), made, str(file)), source=str(file))
+        return parity_of(session, opened, saved=fitted(load_activations(file), opened, str(file)), source=str(file))
 
     return run
 
@@ -85,7 +85,7 @@ def test_a_part_of_it_is_enough(against, activations, keep: list[str], form: str
     ]
 
 
-def test_a_module_that_inherits_is_told_from_one_that_departs(against, activations, tmp_path: Path) -> None:
+def test_a_module_that_inherits_is_distinguished_from_one_that_departs(against, activations, tmp_path: Path) -> None:
     """With inputs in the file, the module that is wrong by itself is named; without, the first that departs."""
     layer = "model.layers.1.mlp"
     other = dict(activations)
@@ -104,10 +104,10 @@ def test_a_module_that_inherits_is_told_from_one_that_departs(against, activatio
 
 
 def test_what_verify_saves(checkpoint: Path, session: Session, tmp_path: Path) -> None:
-    made = job(checkpoint)
-    assert parity_of(session, made, save=tmp_path / "all").ok
+    opened = job(checkpoint)
+    assert parity_of(session, opened, save=tmp_path / "all").ok
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["ours.safetensors", "reference.safetensors"]
-    parity_of(session, made, save=tmp_path / "one.safetensors")
+    parity_of(session, opened, save=tmp_path / "one.safetensors")
     theirs, ours = (load_file(tmp_path / "all" / f"{name}.safetensors") for name in ("reference", "ours"))
     assert theirs.keys() == load_file(tmp_path / "one.safetensors").keys()
     assert np.abs(theirs[FIRST] - ours[FIRST]).max() <= 2e-4 * np.abs(theirs[FIRST]).max()
@@ -116,8 +116,8 @@ def test_what_verify_saves(checkpoint: Path, session: Session, tmp_path: Path) -
     assert said["reference"].startswith("transformers 5")
     assert {"model", "dtype", "bringup", "tokens"} <= said.keys()
     assert theirs["logits"].shape == (len(json.loads(said["tokens"])), CONFIG.vocab_size)
-    saved = fitted(load_activations(tmp_path / "one.safetensors"), made, "one")
-    assert parity_of(session, made, saved=saved).ok
+    saved = fitted(load_activations(tmp_path / "one.safetensors"), opened, "one")
+    assert parity_of(session, opened, saved=saved).ok
 
 
 # --- files that do not serve

@@ -24,13 +24,13 @@ from bringup.adapters.planning.adapter import Adapter
 
 def adapter(config):
     table = published(config)
-    made = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
+    built = Adapter("swapped", table.defaults, table.prefix, drops=table.drops)
     for rule in table.rules:
-        made[rule.pattern.replace("{x:q|k|v|o}", "{x:v|o}")] = rule.expr
+        built[rule.pattern.replace("{x:q|k|v|o}", "{x:v|o}")] = rule.expr
     at = "model.layers.{L}.self_attn.%s_proj.{p:weight|bias}"
     source = at.removeprefix("model.").replace("{p:weight|bias}", "{p}")
-    made[at % "q"], made[at % "k"] = S(source % "k"), S(source % "q")
-    return made
+    built[at % "q"], built[at % "k"] = S(source % "k"), S(source % "q")
+    return built
 """
 
 

@@ -39,11 +39,11 @@ def saved(config: dict[str, object]) -> dict[str, Shape]:
     from transformers.core_model_loading import revert_weight_conversion
 
     words = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
-    made = AutoConfig.for_model(config["model_type"], **words)
+    hf_config = AutoConfig.for_model(config["model_type"], **words)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(made)
+        model = AutoModelForCausalLM.from_config(hf_config)
     state = revert_weight_conversion(model, model.state_dict())
-    tied = () if made.tie_word_embeddings is False else model.all_tied_weights_keys
+    tied = () if hf_config.tie_word_embeddings is False else model.all_tied_weights_keys
     return {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}
 
 
@@ -58,29 +58,29 @@ def draft_layer(shapes: dict[str, Shape], layers: int, m: int, vocab: int) -> di
 
 def fp8(tensors: Tensors) -> Tensors:
     """DeepSeek's: matrices in e4m3, a float32 scale for each 128 x 128 block beside them (README_WEIGHTS.md)."""
-    made: Tensors = {}
+    quantised: Tensors = {}
     for name, (dtype, shape) in tensors.items():
         if len(shape) == 2 and not any(part in name for part in WHOLE):
             rows, columns = (math.ceil(size / BLOCK) for size in shape)
-            made |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", (rows, columns))}
+            quantised |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", (rows, columns))}
         else:
-            made[name] = dtype, shape
+            quantised[name] = dtype, shape
         if "indexer.k_norm" in name:  # of float32 in the reference's code, inference/model.py
-            made[name] = "F32", shape
-    return made
+            quantised[name] = "F32", shape
+    return quantised
 
 
 def mxfp4(tensors: Tensors) -> Tensors:
     """GPT-OSS's: experts [e, in, out] as blocks [e, out, in / 32, 16] of two values a byte, with a byte of scale."""
-    made: Tensors = {}
+    quantised: Tensors = {}
     for name, (dtype, shape) in tensors.items():
         if len(shape) == 3:
             e, n_in, out = shape
-            made[f"{name}_blocks"] = "U8", (e, out, n_in // MX, MX // 2)
-            made[f"{name}_scales"] = "U8", (e, out, n_in // MX)
+            quantised[f"{name}_blocks"] = "U8", (e, out, n_in // MX, MX // 2)
+            quantised[f"{name}_scales"] = "U8", (e, out, n_in // MX)
         else:
-            made[name] = dtype, shape
-    return made
+            quantised[name] = dtype, shape
+    return quantised
 
 
 def bare(tensors: Tensors) -> Tensors:

@@ -51,11 +51,11 @@ class Angles(Graph):
 def read_rope(raw: dict[str, Any], head_dim: int, *, partial: float | None = None) -> RopeConfig:
     """As a family reads it. Raises BringupError."""
     fields = Fields(raw, "angles")
-    made = RopeConfig.from_hf(fields, head_dim, fields.size("max_position_embeddings"), partial=partial)
+    rope = RopeConfig.from_hf(fields, head_dim, fields.size("max_position_embeddings"), partial=partial)
     found = fields.done()
     if any(finding.severity is Severity.ERROR for finding in found):
         raise BringupError(*found)
-    return made
+    return rope
 
 
 def rows(rope: RopeConfig, head_dim: int, first: int, count: int, total: int) -> np.ndarray:

@@ -76,9 +76,9 @@ def test_it_equals_brute_force(name: str, count: int, first: int) -> None:
         more["chosen_NL"] = torch.rand(count, seen, generator=random) < 0.4
         for n in range(count):
             more["chosen_NL"][n, first + n] = True  # a query sees its own token
-    made = attention(q, k, v, step, 0.4, options.get("window"), **more)
-    assert made.shape == (count, H, v.shape[2])
-    assert torch.allclose(made.double(), brute_force(q, k, v, first, 0.4, options.get("window"), more), atol=2e-5)
+    result = attention(q, k, v, step, 0.4, options.get("window"), **more)
+    assert result.shape == (count, H, v.shape[2])
+    assert torch.allclose(result.double(), brute_force(q, k, v, first, 0.4, options.get("window"), more), atol=2e-5)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -88,7 +88,7 @@ def test_bfloat16_is_computed_in_float32(count: int) -> None:
     q, k, v = (torch.randn(n, h, K, generator=random).bfloat16() for n, h in ((count, H), (ROWS, G), (ROWS, G)))
     step = Step(**{n: torch.from_numpy(a) for n, a in make_step([0] * count, 60, count, ROWS - BLOCK).items()})
     more = {"sinks_H": torch.randn(H, generator=random).bfloat16()}
-    made = attention(q, k, v, step, 0.4, **more)
-    assert made.dtype == torch.bfloat16
+    result = attention(q, k, v, step, 0.4, **more)
+    assert result.dtype == torch.bfloat16
     wanted = brute_force(q, k, v, 60, 0.4, None, more)
-    assert ((made.double() - wanted).abs() <= 2**-8 * wanted.abs() + 0.01).all()
+    assert ((result.double() - wanted).abs() <= 2**-8 * wanted.abs() + 0.01).all()

@@ -46,7 +46,7 @@ def test_null_of_families_that_transformers_has_no_code_for(name: str) -> None:
     assert taken == {key for key in NULLABLE[name] if key in raw} | ({"num_key_value_heads"} & raw.keys())
 
 
-def test_null_is_told_from_a_missing_key() -> None:
+def test_null_is_distinguished_from_a_missing_key() -> None:
     with pytest.raises(BringupError) as caught:
         LlamaConfig.from_hf(SIZES | {"rms_norm_eps": None})
     (finding,) = caught.value.findings

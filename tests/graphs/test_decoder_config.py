@@ -107,7 +107,7 @@ def test_the_context_is_as_long_as_sglang_finds_it(name: str) -> None:
     assert LlamaConfig.from_hf(raw).max_positions == sglang(raw)
 
 
-def test_an_origin_beside_rope_is_an_origin() -> None:
+def test_an_origin_next_to_rope_is_an_origin() -> None:
     """Phi-3 states it there; SGLang does not look, and there is no factor that it could count."""
     raw = SIZES | {"max_position_embeddings": 131, "rope_scaling": ROPES["longrope"]} | ORIGINAL
     assert LlamaConfig.from_hf(raw).max_positions == sglang(raw) == 131

@@ -25,8 +25,8 @@ def brute_force(
     out = torch.zeros(len(x_Nm), weight_efm.shape[1])
     for n, experts in enumerate(chosen_NK.tolist()):
         for k, expert in enumerate(experts):
-            made = weight_efm[expert] @ x_Nm[n]
-            out[n] += weights_NK[n, k] * (made if bias_ef is None else made + bias_ef[expert])
+            product = weight_efm[expert] @ x_Nm[n]
+            out[n] += weights_NK[n, k] * (product if bias_ef is None else product + bias_ef[expert])
     return out
 
 
@@ -102,6 +102,6 @@ def test_sums_are_float32() -> None:
     """K rows of bfloat16 that cancel: rounded one by one they would be far off."""
     y = torch.tensor([[[256.0]], [[1.0]], [[-256.0]]]).bfloat16()
     blocks = blocks_of(torch.tensor([[0, 1, 2]]), 3)
-    made = from_blocks(y, torch.tensor([[1.0, 1.0, 1.0]]), blocks)
-    assert made.dtype == torch.bfloat16
-    assert made.item() == 1.0
+    sums = from_blocks(y, torch.tensor([[1.0, 1.0, 1.0]]), blocks)
+    assert sums.dtype == torch.bfloat16
+    assert sums.item() == 1.0

@@ -12,7 +12,7 @@ from bringup.graphs.ops.op import op
 from bringup.graphs.ops.rotary import rope
 
 
-def test_wrong_shape_is_told_by_argument_and_axis():
+def test_wrong_shape_is_reported_by_argument_and_axis():
     with pytest.raises(BringupError, match=r"BU301.*op `linear`: `weight`.*axis `in`"):
         linear(torch.zeros(2, 3), torch.zeros(5, 4))
     with pytest.raises(BringupError, match=r"BU301.*2 dimensions"):

@@ -20,13 +20,13 @@ def angles(pairs: int) -> torch.Tensor:
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_pairs_turn_as_complex_numbers(interleaved: bool, size: int, pairs: int) -> None:
     x, angle = torch.randn(N, H, size), angles(pairs)
-    made = rope(x, angle.cos(), angle.sin(), interleaved=interleaved)
+    rotated = rope(x, angle.cos(), angle.sin(), interleaved=interleaved)
     for i in range(pairs):
         a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + pairs)
         turned = torch.complex(x[..., a], x[..., b]) * torch.polar(torch.ones(N, 1), angle[:, i : i + 1])
-        assert torch.allclose(made[..., a], turned.real, atol=1e-5)
-        assert torch.allclose(made[..., b], turned.imag, atol=1e-5)
-    assert torch.equal(made[..., 2 * pairs :], x[..., 2 * pairs :])
+        assert torch.allclose(rotated[..., a], turned.real, atol=1e-5)
+        assert torch.allclose(rotated[..., b], turned.imag, atol=1e-5)
+    assert torch.equal(rotated[..., 2 * pairs :], x[..., 2 * pairs :])
 
 
 @pytest.mark.parametrize(("size", "pairs"), [(8, 4), (12, 3)])
@@ -39,12 +39,12 @@ def test_it_is_what_transformers_does(interleaved: bool, size: int, pairs: int) 
     whole = torch.cat((angle, angle), dim=1)[None]
     theirs = interleaved_theirs if interleaved else halves_theirs
     wanted, _ = theirs(x[None].transpose(1, 2), x[None].transpose(1, 2), whole.cos(), whole.sin())
-    made = rope(x, angle.cos(), angle.sin(), interleaved=interleaved)
-    assert torch.allclose(made, wanted[0].transpose(0, 1), atol=1e-6)
+    rotated = rope(x, angle.cos(), angle.sin(), interleaved=interleaved)
+    assert torch.allclose(rotated, wanted[0].transpose(0, 1), atol=1e-6)
 
 
 def test_bfloat16_is_turned_in_float32() -> None:
     x, angle = torch.randn(N, H, 8).bfloat16(), angles(3)
-    made = rope(x, angle.cos(), angle.sin())
-    assert made.dtype == torch.bfloat16
-    assert torch.equal(made, rope(x.float(), angle.cos(), angle.sin()).bfloat16())
+    rotated = rope(x, angle.cos(), angle.sin())
+    assert rotated.dtype == torch.bfloat16
+    assert torch.equal(rotated, rope(x.float(), angle.cos(), angle.sin()).bfloat16())

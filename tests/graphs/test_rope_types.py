@@ -46,9 +46,9 @@ def test_cos_and_sin_are_those_of_transformers(name: str, total: int) -> None:
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
 def test_a_chunk_turns_by_its_whole_sequence(name: str) -> None:
     rope = read_rope({"max_position_embeddings": STATED, "rope_parameters": TYPES[name]}, D)
-    made = rows(rope, D, 2, 20, 150)
-    assert np.abs(made - theirs(TYPES[name], 2, 20, 150)).max() < NEAR
-    assert np.abs(made - theirs(TYPES[name], 2, 20, 22)).max() > 0.05
+    ours = rows(rope, D, 2, 20, 150)
+    assert np.abs(ours - theirs(TYPES[name], 2, 20, 150)).max() < NEAR
+    assert np.abs(ours - theirs(TYPES[name], 2, 20, 22)).max() > 0.05
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
@@ -63,14 +63,14 @@ def test_a_part_of_the_channels(name: str, share: float) -> None:
         frequencies, scale = 5e5 ** -(np.arange(0, d, 2) / d), 1.0
     else:
         config = LlamaConfig(head_dim=D, max_position_embeddings=STATED, rope_parameters=raw["rope_parameters"])
-        made, scale = ROPE_INIT_FUNCTIONS[rope.kind](config)
-        frequencies = made.numpy()
+        inv_freq, scale = ROPE_INIT_FUNCTIONS[rope.kind](config)
+        frequencies = inv_freq.numpy()
     angles = np.arange(20)[:, None] * frequencies
     wanted = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * scale
     assert np.abs(rows(rope, D, 0, 20, 20) - wanted).max() < NEAR
 
 
-def test_the_part_is_also_read_beside_ropes_settings() -> None:
+def test_the_part_is_also_read_next_to_ropes_settings() -> None:
     raw = {"max_position_embeddings": STATED, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     assert read_rope(raw, D, partial=1.0).channels(D) == 8
     assert read_rope({"max_position_embeddings": STATED}, D, partial=0.25).channels(D) == 4
@@ -80,20 +80,20 @@ def test_the_part_is_also_read_beside_ropes_settings() -> None:
 
 @pytest.mark.parametrize("name", ["yarn-not-truncated", "longrope", "llama3"])
 @pytest.mark.parametrize("within", [24, None])
-def test_what_was_trained_may_stand_beside_ropes_settings(name: str, within: int | None) -> None:
+def test_the_trained_length_may_be_next_to_ropes_settings(name: str, within: int | None) -> None:
     """There it counts more than within them, as in transformers' `standardize_rope_params`."""
     words = TYPES[name] | {"original_max_position_embeddings": within}
     words = {key: value for key, value in words.items() if value is not None}
     raw = {"max_position_embeddings": STATED, "original_max_position_embeddings": 48, "rope_parameters": words}
-    made = rows(read_rope(raw, D), D, 0, 40, 40)
-    assert np.abs(made - theirs(words, 0, 40, 40, original_max_position_embeddings=48)).max() < NEAR
+    ours = rows(read_rope(raw, D), D, 0, 40, 40)
+    assert np.abs(ours - theirs(words, 0, 40, 40, original_max_position_embeddings=48)).max() < NEAR
 
 
 @pytest.mark.parametrize("name", ["yarn", "longrope", "llama3"])
 def test_what_was_trained_may_be_absent(name: str) -> None:
     words = {key: value for key, value in TYPES[name].items() if key != "original_max_position_embeddings"}
-    made = rows(read_rope({"max_position_embeddings": STATED, "rope_parameters": words}, D), D, 0, 120, 120)
-    assert np.abs(made - theirs(words, 0, 120, 120)).max() < NEAR
+    ours = rows(read_rope({"max_position_embeddings": STATED, "rope_parameters": words}, D), D, 0, 120, 120)
+    assert np.abs(ours - theirs(words, 0, 120, 120)).max() < NEAR
 
 
 def test_the_older_spelling() -> None:

@@ -28,22 +28,22 @@ def test_the_best_experts_and_their_scores(apart: bool, count: int) -> None:
 GROUPS = [(4, 2, 2), (4, 1, 2), (2, 1, 3), (6, 3, 1), (3, 3, 2), (12, 5, 1)]
 
 
-@pytest.mark.parametrize(("groups", "kept", "best"), GROUPS)
-def test_only_experts_of_the_best_groups_stay(groups: int, kept: int, best: int) -> None:
+@pytest.mark.parametrize(("groups", "topk_groups", "best"), GROUPS)
+def test_only_experts_of_the_best_groups_stay(groups: int, topk_groups: int, best: int) -> None:
     """Scores below 0, as a bias on sigmoid scores makes them, must not lose to what was left out."""
     torch.manual_seed(groups)
     scores = torch.randn(9, 12) - 2
-    made = keep_best_groups(scores, groups, kept, best)
+    masked = keep_best_groups(scores, groups, topk_groups, best)
     size = 12 // groups
     for n, row in enumerate(scores.tolist()):
         parts = [row[g * size : (g + 1) * size] for g in range(groups)]
         worth = [sum(sorted(part)[-best:]) for part in parts]
-        stay = sorted(range(groups), key=lambda g, worth=worth: -worth[g])[:kept]
+        stay = sorted(range(groups), key=lambda g, worth=worth: -worth[g])[:topk_groups]
         wanted = [value if e // size in stay else -math.inf for e, value in enumerate(row)]
-        assert made[n].tolist() == pytest.approx(wanted)
+        assert masked[n].tolist() == pytest.approx(wanted)
 
 
-def test_groups_that_are_equally_good_are_not_all_kept() -> None:
+def test_groups_that_are_equally_good_are_not_all_chosen() -> None:
     """Scores tie where they saturate; a token still goes to `kept` groups only."""
-    made = keep_best_groups(torch.ones(2, 8), groups=4, kept=2, best=2)
-    assert made.isfinite().sum(1).tolist() == [4, 4]
+    masked = keep_best_groups(torch.ones(2, 8), groups=4, topk_groups=2, best=2)
+    assert masked.isfinite().sum(1).tolist() == [4, 4]

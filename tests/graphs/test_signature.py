@@ -34,8 +34,8 @@ def test_gpt2_has_the_published_number_of_parameters(name):
 def test_names_and_shapes_are_those_of_the_torch_module():
     graph = GPT2(GPT2Config.from_hf(SIZES["gpt2"]), "bfloat16")
     module = to_torch(graph, graph.dtype, positions=64, slots=128)
-    made = {name: (tuple(p.shape), p.dtype) for name, p in module.named_parameters()}
-    assert made == {name: (d.storage[0], torch.bfloat16) for name, d in graph.signature().items()}
+    parameters = {name: (tuple(p.shape), p.dtype) for name, p in module.named_parameters()}
+    assert parameters == {name: (d.storage[0], torch.bfloat16) for name, d in graph.signature().items()}
     assert {name for name, _ in module.named_buffers()} == {name for name, _ in graph.leaves(State)}
 
 
@@ -61,7 +61,7 @@ def test_json_round_trip(tmp_path):
     ]
 
 
-def test_broken_json_is_told(tmp_path):
+def test_broken_json_is_reported(tmp_path):
     path = tmp_path / "signature.json"
     path.write_text('{"w": {"axes": "a b", "sizes": {"a": 2}, "dtype": "float32", "pack": null}}')
     with pytest.raises(BringupError, match="BU123"):

@@ -56,11 +56,11 @@ def test_a_users_line_is_named_whatever_its_folder(tmp_path: Path, monkeypatch: 
 
 
 def test_a_layer_of_ours_is_named_by_who_uses_it() -> None:
-    sites = [Param("m", m=4).site, Linear("out:m in:m", m=4, bias=True).bias.site, made().rules[0].site]
+    sites = [Param("m", m=4).site, Linear("out:m in:m", m=4, bias=True).bias.site, adapter_here().rules[0].site]
     assert {site.file for site in sites} == {__file__}
 
 
-def made() -> Adapter:
+def adapter_here() -> Adapter:
     adapter = Adapter("mine")
     adapter["x"] = None  # type: ignore[assignment]  what the rule says does not matter here
     return adapter

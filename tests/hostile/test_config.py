@@ -39,7 +39,7 @@ LLAMA = {
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
 
 
-def told(raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+def errors_of(raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(code, key) of what is wrong with a config: what stops the reading, or what the check reports of it."""
     try:
         findings = list(open_job(None, "dummy", config=raw).findings)
@@ -102,14 +102,14 @@ NAMES = [
 
 @pytest.mark.parametrize("names", NAMES, ids=str)
 def test_architectures_that_are_no_names(names: object) -> None:
-    assert told(GPT2 | {"architectures": names}) == [("BU121", "architectures")]
+    assert errors_of(GPT2 | {"architectures": names}) == [("BU121", "architectures")]
 
 
 @pytest.mark.parametrize(
     "names", [[], None, [""], ["x"] * 100_000, ["x" * 1_000_000], ["\x1b[2J"]], ids=lambda n: repr(n)[:20]
 )
 def test_architectures_that_nobody_serves(names: object) -> None:
-    assert [code for code, _ in told(GPT2 | {"architectures": names})] == ["BU125"]
+    assert [code for code, _ in errors_of(GPT2 | {"architectures": names})] == ["BU125"]
 
 
 # A value in the place of a size → the code.
@@ -136,14 +136,14 @@ SIZES: dict[str, tuple[str, Any]] = {
 )
 def test_sizes(raw: dict[str, Any], key: str, size: str) -> None:
     code, value = SIZES[size]
-    assert told(raw | {key: value}) == [(code, key)]
+    assert errors_of(raw | {key: value}) == [(code, key)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_context_that_is_stated_twice(size: str) -> None:
     code, value = SIZES[size]
-    assert told(GPT2 | {"n_ctx": 64, "n_positions": value}) == [(code, "n_positions")]
-    assert told(GPT2 | {"n_ctx": 128}) == [("BU122", "n_ctx")]
+    assert errors_of(GPT2 | {"n_ctx": 64, "n_positions": value}) == [(code, "n_positions")]
+    assert errors_of(GPT2 | {"n_ctx": 128}) == [("BU122", "n_ctx")]
 
 
 @pytest.mark.parametrize(("raw", "key"), [(GPT2, "n_layer"), (LLAMA, "num_hidden_layers")], ids=["gpt2", "llama"])
@@ -185,12 +185,12 @@ NUMBERS = [float("nan"), float("inf"), -float("inf"), 0, -1e-5, True, "1e-5", []
     ids=["gpt2", "llama", "rope"],
 )
 def test_numbers(raw: dict[str, Any], key: str, value: Any) -> None:
-    assert told(raw | {key: value}) == [("BU124" if value == 10**400 else "BU121", key)]
+    assert errors_of(raw | {key: value}) == [("BU124" if value == 10**400 else "BU121", key)]
 
 
 @pytest.mark.parametrize("value", [1e308, 10**300, 0, -1.0, float("inf")], ids=lambda value: str(value)[:8])
 def test_stretched_beyond_all_numbers(value: float) -> None:
-    assert told(LLAMA | {"rope_scaling": {"type": "linear", "factor": value}}) == [
+    assert errors_of(LLAMA | {"rope_scaling": {"type": "linear", "factor": value}}) == [
         ("BU124" if value == 10**300 else "BU121", "factor")
     ]
 
@@ -199,13 +199,13 @@ def test_stretched_beyond_all_numbers(value: float) -> None:
 def test_more_or_less_than_a_head_turns(value: float) -> None:
     longrope = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     raw = LLAMA | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "rope_scaling": longrope}
-    assert told(raw | {"partial_rotary_factor": value}) == [("BU121", "partial_rotary_factor")]
+    assert errors_of(raw | {"partial_rotary_factor": value}) == [("BU121", "partial_rotary_factor")]
 
 
 @pytest.mark.parametrize("value", [7, True, [], {}, "swish\x1b[2J", "x" * 1_000_000], ids=lambda value: str(value)[:8])
 @pytest.mark.parametrize(("raw", "key"), [(GPT2, "activation_function"), (LLAMA, "hidden_act")], ids=["gpt2", "llama"])
 def test_activations(raw: dict[str, Any], key: str, value: object) -> None:
-    assert told(raw | {key: value}) == [("BU122" if isinstance(value, str) else "BU121", key)]
+    assert errors_of(raw | {key: value}) == [("BU122" if isinstance(value, str) else "BU121", key)]
 
 
 ROPES: list[tuple[str, object]] = [
@@ -229,7 +229,7 @@ ROPES: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("code", "rope"), ROPES, ids=range(len(ROPES)))
 def test_rope(code: str, rope: object) -> None:
     for key in ("rope_scaling", "rope_parameters"):
-        assert [found for found, _ in told(LLAMA | {key: rope})] == [code]
+        assert [found for found, _ in errors_of(LLAMA | {key: rope})] == [code]
 
 
 LAYER_TYPES: list[tuple[str, object]] = [
@@ -245,22 +245,22 @@ LAYER_TYPES: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize(("code", "types"), LAYER_TYPES, ids=range(len(LAYER_TYPES)))
 def test_layer_types(code: str, types: object) -> None:
-    assert told(MISTRAL | {"layer_types": types, "sliding_window": 8}) == [(code, "layer_types")]
+    assert errors_of(MISTRAL | {"layer_types": types, "sliding_window": 8}) == [(code, "layer_types")]
 
 
 def test_thousands_of_unknown_keys() -> None:
     """They are told at once, and not one by one."""
-    assert len(told(GPT2 | {f"key_{n}": n for n in range(100_000)})) == 1
+    assert len(errors_of(GPT2 | {f"key_{n}": n for n in range(100_000)})) == 1
 
 
 def test_unknown_keys_in_their_order() -> None:
     keys = [f"key_{n}" for n in range(20)]
-    assert [key for _, key in told(GPT2 | dict.fromkeys(keys, 1))] == keys
+    assert [key for _, key in errors_of(GPT2 | dict.fromkeys(keys, 1))] == keys
 
 
 def test_deep_values_of_keys_that_nobody_reads(tmp_path: Path) -> None:
     deep = json.loads("[" * 60 + "1" + "]" * 60)
-    assert told(GPT2 | {"task_specific_params": deep, "x": deep}) == [("BU120", "x")]
+    assert errors_of(GPT2 | {"task_specific_params": deep, "x": deep}) == [("BU120", "x")]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -134,8 +134,8 @@ def a_socket(path: Path) -> None:
     here = Path.cwd()
     os.chdir(path.parent)  # the path of a socket has 108 bytes at most
     try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
     finally:
         os.chdir(here)
 

@@ -131,23 +131,23 @@ def test_a_file_of_10_gb(tmp_path: Path, frugal: None) -> None:
 @pytest.mark.parametrize(
     "content", [b"[" * 10**6, b"{", b"[]", b"\xff", b'{"a":1,"a":2}', b'{"a":' + b"9" * 5000 + b"}"]
 )
-def test_hostile_files_beside(tmp_path: Path, name: str, content: bytes) -> None:
+def test_hostile_sidecar_files(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(PLAIN))
     (tmp_path / name).write_bytes(content)
     with raises("BU231", name):
         load_tokenizer(tmp_path, trusted=True)
 
 
-def test_words_of_any_type_beside(tmp_path: Path) -> None:
+def test_sidecar_words_of_any_type(tmp_path: Path) -> None:
     """Ids and tokens that are none are no stop tokens."""
     (tmp_path / "tokenizer.json").write_text(json.dumps(PLAIN))
     for value in (None, True, 1.5, -1, "a", [], [[1]], {"content": 3}, [None, "a", True, -2], 2**70):
         words = {"eos_token_id": value, "eos_token": value, "chat_template": value if value != "a" else None}
         for name in ("tokenizer_config.json", "generation_config.json"):
             (tmp_path / name).write_text(json.dumps(words))
-        made = load_tokenizer(tmp_path, trusted=True)
-        assert made.eos <= {0, 2**70}
-        assert made.chat is None
+        tokenizer = load_tokenizer(tmp_path, trusted=True)
+        assert tokenizer.eos <= {0, 2**70}
+        assert tokenizer.chat is None
 
 
 def test_pipes_do_not_block(tmp_path: Path) -> None:
@@ -190,5 +190,5 @@ def test_hostile_metadata(tmp_path: Path, name: str, frugal: None) -> None:
 
 
 def test_hostile_metadata_is_valid_but_for_its_fault(tmp_path: Path) -> None:
-    made = load_tokenizer(write_tokenizer(tmp_path / "m.gguf", GGUF))
-    assert made.encode("a") == [1, 0, 3]
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path / "m.gguf", GGUF))
+    assert tokenizer.encode("a") == [1, 0, 3]

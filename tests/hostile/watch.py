@@ -51,8 +51,8 @@ def watched(*words: str | Path, stdin: int | None = subprocess.DEVNULL) -> Seen:
         check=True,
         env=_plain(),
     )
-    err, _, told = done.stderr.rstrip().rpartition("\n")
-    code, seconds, megabytes = json.loads(told)
+    err, _, figures = done.stderr.rstrip().rpartition("\n")
+    code, seconds, megabytes = json.loads(figures)
     return Seen(code, done.stdout, err, seconds, megabytes)
 
 
@@ -74,5 +74,5 @@ def assert_one_error(seen: Seen, code: str) -> None:
 
 
 def _plain() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "FORCE_COLOR"))}
-    return kept | {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "FORCE_COLOR"))}
+    return variables | {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}

@@ -45,13 +45,13 @@ def save(config: PreTrainedConfig, folder: Path, dtype: str = "float32", *, draf
     save_biased(whole, folder / "whole", dtype)
     tensors, random = load_file(folder / "whole" / FILE), torch.Generator().manual_seed(2)
     for number in range(layers, layers + drafts):
-        made = {
+        norms = {
             norm: torch.empty(m).uniform_(0.5, 1.5, generator=random) for norm in ("enorm", "hnorm", "shared_head.norm")
         }
         shapes = {"eh_proj": (m, 2 * m)} | ({"embed_tokens": (vocab, m), "shared_head.head": (vocab, m)} if own else {})
         for matrix, shape in shapes.items():
-            made[matrix] = torch.empty(shape).normal_(0, parity.GAIN[dtype] * shape[1] ** -0.5, generator=random)
-        tensors |= {f"model.layers.{number}.{name}.weight": a.to(getattr(torch, dtype)) for name, a in made.items()}
+            norms[matrix] = torch.empty(shape).normal_(0, parity.GAIN[dtype] * shape[1] ** -0.5, generator=random)
+        tensors |= {f"model.layers.{number}.{name}.weight": a.to(getattr(torch, dtype)) for name, a in norms.items()}
     raw = json.loads(config.to_json_string()) | {"num_nextn_predict_layers": drafts}
     return write(folder / "published", tensors, raw | {"architectures": whole.architectures})
 
@@ -82,9 +82,9 @@ def logits(folder: Path, tokens: list[int], hidden: np.ndarray, depth: int = 1, 
         return tensors.get(f"model.layers.{number}.{name}.weight", tensors.get(f"{other}.weight")).to(model.dtype)
 
     def norm(name: str) -> torch.nn.Module:
-        made = copy.deepcopy(model.norm)
-        made.weight = torch.nn.Parameter(own(name), requires_grad=False)
-        return made
+        copied = copy.deepcopy(model.norm)
+        copied.weight = torch.nn.Parameter(own(name), requires_grad=False)
+        return copied
 
     stored = tensors[f"model.layers.{number}.eh_proj.weight"].dtype
     before = torch.from_numpy(hidden).to(stored).to(model.dtype)

@@ -62,9 +62,9 @@ def turnwise(model: Any, turns: list[list[int]]) -> np.ndarray:
         again = short is not None and len(done) <= short < len(done) + len(turn)
         with torch.no_grad():
             given = torch.tensor([done + turn if again else turn])
-            made = model(given, past_key_values=None if again else past, use_cache=True)
-        past = made.past_key_values
-        rows.append(made.logits[0, -len(turn) :].float())
+            output = model(given, past_key_values=None if again else past, use_cache=True)
+        past = output.past_key_values
+        rows.append(output.logits[0, -len(turn) :].float())
         done = done + turn
     return torch.cat(rows).numpy()
 
@@ -135,13 +135,13 @@ def assert_keys_walk(
     tokens = parity.random_tokens(40, raw.get("vocab_size", raw.get("text_config", raw).get("vocab_size")))
     prompt = 30
     before = stepwise(parity.load_reference(folder), tokens, prompt)
-    told: dict[str, str] = {}
+    departing: dict[str, str] = {}
     for key, words in _walk(raw, changed or {}):
         other = _copy(folder, words)
         try:
             theirs = _theirs(other, tokens, prompt)
             if theirs is None:
-                told.setdefault(key, "transformers refuses")
+                departing.setdefault(key, "transformers refuses")
                 continue
             moved = _far(theirs, before)
             try:
@@ -149,13 +149,13 @@ def assert_keys_walk(
                 check(job).raise_if_errors()
                 ours = eager_logits(job, tokens, prompt)
             except BringupError as refusal:
-                told[key] = refusal.findings[0].code
+                departing[key] = refusal.findings[0].code
                 continue
             assert _far(ours, theirs) <= WORST["torch"], f"`{key}`: ours {_far(ours, theirs):.1e} away from theirs"
-            told[key] = "same change" if moved > MOVED else told.get(key, "no change")
+            departing[key] = "same change" if moved > MOVED else departing.get(key, "no change")
         finally:
             shutil.rmtree(other)
-    return told
+    return departing
 
 
 def _walk(

@@ -184,10 +184,10 @@ def assert_every_tensor_matters(folder: Path) -> None:
     tokens = random_tokens(128, model.config.vocab_size)
     before = logits_of(model, tokens)
     for name, values in model.state_dict().items():
-        kept = values.clone()
-        values.copy_(_overlooked(kept, name))
+        saved = values.clone()
+        values.copy_(_overlooked(saved, name))
         moved = distance(logits_of(model, tokens), before).worst
-        values.copy_(kept)
+        values.copy_(saved)
         assert moved > 10 * TOLERANCE["float32"], f"{name} moves the logits by {moved:.1e} only"
 
 

@@ -38,7 +38,7 @@ def quantised(name: str) -> bool:
 
 def to_fp8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Payload, scales, and what they stand for; block by block."""
-    payload, meant = torch.empty_like(matrix, dtype=torch.float8_e4m3fn), torch.empty_like(matrix)
+    payload, exact = torch.empty_like(matrix, dtype=torch.float8_e4m3fn), torch.empty_like(matrix)
     rows, columns = (range(0, size, BLOCK) for size in matrix.shape)
     scales = torch.empty(len(rows), len(columns))
     for i, row in enumerate(rows):
@@ -46,8 +46,8 @@ def to_fp8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
             part = slice(row, row + BLOCK), slice(column, column + BLOCK)
             scales[i, k] = matrix[part].abs().max() / 448
             payload[part] = (matrix[part] / scales[i, k]).to(torch.float8_e4m3fn)
-            meant[part] = payload[part].float() * scales[i, k]
-    return payload, scales, meant
+            exact[part] = payload[part].float() * scales[i, k]
+    return payload, scales, exact
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -75,13 +75,13 @@ def test_index_sets(case: tuple[Path, DeepseekV32Config], monkeypatch, record_pr
     weights = {name: value.double().numpy() for name, value in theirs.state_dict().items()}
     exempt = wrong = 0
     for position, scores in enumerate(brute_force(weights, given, config.index_n_heads)):
-        mine = ours[position][: position + 1]
+        own = ours[position][: position + 1]
         count = min(config.index_topk, position + 1)
-        assert mine.sum() == count
+        assert own.sum() == count
         falling = np.sort(scores)[::-1]
         if count <= position and falling[count - 1] - falling[count] <= CLOSE * np.abs(scores).max():
             exempt += 1
-        elif set(np.flatnonzero(mine)) != set(np.argsort(-scores)[:count]):
+        elif set(np.flatnonzero(own)) != set(np.argsort(-scores)[:count]):
             wrong += 1
     record_property("parity", f"{len(tokens)} index sets: {wrong} wrong, {exempt} exempt")
     assert wrong == 0
@@ -93,7 +93,7 @@ def test_of_keys_that_are_as_good_the_earliest_come_first() -> None:
     scores = torch.randint(-2, 3, (40, 50), generator=random).float()
     positions = torch.arange(5, 45)
     for count in (1, 7, 30, 64):
-        kept = top_keys(scores, positions, count)
-        for row, last, marks in zip(scores.tolist(), positions.tolist(), kept.tolist(), strict=True):
+        chosen = top_keys(scores, positions, count)
+        for row, last, marks in zip(scores.tolist(), positions.tolist(), chosen.tolist(), strict=True):
             best = sorted(range(last + 1), key=lambda key: (-row[key], key))[:count]
             assert {key for key in range(last + 1) if marks[key]} == set(best)

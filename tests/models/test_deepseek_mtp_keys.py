@@ -23,8 +23,8 @@ def changed(case: drafts.Draft, words: dict[str, object], out: Path) -> Path:
     shutil.copytree(case.checkpoint, out / "published")
     (out / "published/config.json").write_text(json.dumps(words), "utf-8")
     whole = json.loads((out / "whole/config.json").read_text("utf-8"))
-    kept = OF_MODEL | {"mlp_layer_types", "layer_types"}  # longer by the draft's layer
-    words = {key: value for key, value in words.items() if key not in kept}
+    allowed = OF_MODEL | {"mlp_layer_types", "layer_types"}  # longer by the draft's layer
+    words = {key: value for key, value in words.items() if key not in allowed}
     (out / "whole/config.json").write_text(json.dumps(whole | words), "utf-8")
     return out / "published"
 
@@ -45,24 +45,26 @@ def test_keys_walk(name: str, tmp_path: Path) -> None:
     _, raw = drafts.read(case.checkpoint)
     tokens, before = case.theirs()
     hidden = case.inputs["hidden"]
-    told: dict[str, str] = {}
+    departing: dict[str, str] = {}
     for number, (key, words) in enumerate(family._walk(raw, {})):
         if key in OF_MODEL:
             continue
         folder = changed(case, words, tmp_path / str(number))
         wanted = theirs(folder, tokens, hidden)
         if wanted is None:
-            told.setdefault(key, "transformers refuses")
+            departing.setdefault(key, "transformers refuses")
             continue
         try:
             job = opened(folder)
             check(job).raise_if_errors()
             ours = family.eager_logits(job, tokens, family.PROMPT, hidden=hidden)
         except BringupError as refusal:
-            told[key] = refusal.findings[0].code
+            departing[key] = refusal.findings[0].code
             continue
         far = family._far(ours, wanted)
         assert far <= family.WORST["torch"], f"`{key}`: ours {far:.1e} away from theirs"
-        told[key] = "same change" if family._far(wanted, before) > family.MOVED else told.get(key, "no change")
-    assert "same change" in told.values()
-    print(told)
+        departing[key] = (
+            "same change" if family._far(wanted, before) > family.MOVED else departing.get(key, "no change")
+        )
+    assert "same change" in departing.values()
+    print(departing)

@@ -15,7 +15,7 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
 from bringup.diagnostics import BringupError
 from bringup.graphs.config.fields import Fields
-from bringup.graphs.config.unquantized import MOST, Kept
+from bringup.graphs.config.unquantized import MOST, UnquantizedModules
 from tests.models import drafts, family
 from tests.models.test_deepseek_fp8 import BLOCK, SIZES, quantised, to_fp8
 from tests.models.test_deepseek_mtp import PROMPT, arrays, opened
@@ -34,8 +34,8 @@ def by_name() -> list[str]:
     """Every matrix of the draft's layer, each by its own name."""
     attention = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
     places = [*(f"mlp.experts.{number}" for number in range(EXPERTS)), "mlp.shared_experts"]
-    made = [f"{DRAFT}.self_attn.{x}" for x in attention]
-    return made + [f"{DRAFT}.{place}.{x}_proj" for place in places for x in ("gate", "up", "down")]
+    names = [f"{DRAFT}.self_attn.{x}" for x in attention]
+    return names + [f"{DRAFT}.{place}.{x}_proj" for place in places for x in ("gate", "up", "down")]
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +43,18 @@ def plain(tmp_path_factory) -> Path:
     return drafts.save(CONFIG, tmp_path_factory.mktemp("plain"))
 
 
-def in_fp8(folder: Path, out: Path, kept, said: dict[str, Any]) -> Path:
-    """The checkpoint with its matrices in fp8, but those that are `kept`; `said` goes into its config."""
+def in_fp8(folder: Path, out: Path, unquantized, said: dict[str, Any]) -> Path:
+    """The checkpoint with its matrices in fp8, but those that are `unquantized`; `said` goes into its config."""
     tensors, config = drafts.read(folder)
     stored = dict(tensors)
     for name in filter(quantised, tensors):
-        if not kept(name) and "eh_proj" not in name:
+        if not unquantized(name) and "eh_proj" not in name:
             stored[name], stored[f"{name}_scale_inv"], _ = to_fp8(tensors[name])
     assert any(name.endswith("scale_inv") for name in stored)
     return drafts.write(out, stored, config | {"quantization_config": FP8 | said})
 
 
-def meant(folder: Path, out: Path) -> Path:
+def dequantised(folder: Path, out: Path) -> Path:
     """The checkpoint with the values that it stands for."""
     stored, config = drafts.read(folder)
     values = {name: array for name, array in stored.items() if not name.endswith("scale_inv")}
@@ -76,24 +76,24 @@ def meant(folder: Path, out: Path) -> Path:
     ],
     ids=lambda said: next(iter(said)),
 )
-def test_a_plain_draft_beside_an_fp8_model(plain: Path, tmp_path: Path, said: dict[str, Any]) -> None:
+def test_a_plain_draft_of_an_fp8_model(plain: Path, tmp_path: Path, said: dict[str, Any]) -> None:
     folder = in_fp8(plain, tmp_path / "fp8", of_draft, said)
     assert not check(open_job(checkpoint=str(folder))).findings
-    ours, kept = arrays(opened(folder)), arrays(opened(plain))
-    assert all((ours[name] == kept[name]).all() for name in kept)
+    ours, plain_arrays = arrays(opened(folder)), arrays(opened(plain))
+    assert all((ours[name] == plain_arrays[name]).all() for name in plain_arrays)
 
 
 def test_an_fp8_draft(plain: Path, tmp_path: Path) -> None:
     """Each of its matrices is what payload and scales stand for."""
     folder = in_fp8(plain, tmp_path / "fp8", lambda name: False, {})
-    ours, exact = arrays(opened(folder)), arrays(opened(meant(folder, tmp_path / "meant")))
+    ours, exact = arrays(opened(folder)), arrays(opened(dequantised(folder, tmp_path / "meant")))
     assert all((ours[name] == exact[name]).all() for name in exact)
     assert len(by_name()) == sum(name.endswith("scale_inv") for name in opened(folder).plan.wanted)
     unsaid = in_fp8(plain, tmp_path / "unsaid", of_draft, {})  # kept, and the config does not say so
     assert {finding.code for finding in check(opened(unsaid)).errors} == {"BU137"}
 
 
-def test_layers_of_the_model_that_are_kept(plain: Path, tmp_path: Path) -> None:
+def test_unquantized_layers_of_the_model(plain: Path, tmp_path: Path) -> None:
     """The logits are those of the values that it stands for; a rule is another one for layer 0 than for layer 1."""
 
     places = ("model.layers.0.self_attn", "model.layers.1.mlp.experts", f"{DRAFT}.mlp")
@@ -105,12 +105,12 @@ def test_layers_of_the_model_that_are_kept(plain: Path, tmp_path: Path) -> None:
     rules = {rule.pattern: rule.expr for rule in job.adapter.rules}
     assert isinstance(rules["model.layers.{L}.self_attn.o_proj.weight"], Where)
 
-    tokens, wanted = family.reference(meant(folder, tmp_path / "meant"))
+    tokens, wanted = family.reference(dequantised(folder, tmp_path / "meant"))
     ours = family.eager_logits(job, tokens, PROMPT)
     assert abs(ours - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
 
 
-def test_a_draft_beside_a_model_that_nobody_reads(plain: Path, tmp_path: Path) -> None:
+def test_a_draft_of_a_model_that_nobody_reads(plain: Path, tmp_path: Path) -> None:
     """Quark's FP4, as AMD publishes DeepSeek-R1: the model is refused, its draft is not."""
     tensors, config = drafts.read(plain)
     stored = {name: values if of_draft(name) else values.to(torch.uint8) for name, values in tensors.items()}
@@ -129,7 +129,7 @@ def test_a_draft_beside_a_model_that_nobody_reads(plain: Path, tmp_path: Path) -
     assert (refused.code, "`quant_method` = 'quark'" in refused.message) == ("BU137", True)
 
 
-def test_experts_that_are_not_kept_together(plain: Path) -> None:
+def test_experts_that_are_not_unquantized_together(plain: Path) -> None:
     said = FP8 | {"modules_to_not_convert": [f"model.layers.1.mlp.experts.{EXPERTS - 1}.up_proj"]}
     _, config = drafts.read(plain)
     with pytest.raises(BringupError, match=r"BU122.*`model\.layers\.1\.mlp\.experts\.\{E\}\.up_proj`"):
@@ -151,9 +151,9 @@ def test_experts_that_are_not_kept_together(plain: Path) -> None:
     ],
 )
 def test_what_an_entry_means(key: str, entry: str, there: str, elsewhere: str) -> None:
-    kept = Kept.from_fields(Fields({key: [entry]}, "test"))
-    assert there in kept
-    assert elsewhere not in kept
+    unquantized = UnquantizedModules.from_fields(Fields({key: [entry]}, "test"))
+    assert there in unquantized
+    assert elsewhere not in unquantized
 
 
 @pytest.mark.parametrize("key", ["modules_to_not_convert", "ignore"])
@@ -162,7 +162,7 @@ def test_what_an_entry_means(key: str, entry: str, there: str, elsewhere: str) -
 )
 def test_lists_that_are_refused(key: str, entries: Any) -> None:
     words = Fields({key: entries}, "test")
-    Kept.from_fields(words)
+    UnquantizedModules.from_fields(words)
     assert [finding.parameter for finding in words.findings] == [key]
 
 
@@ -180,8 +180,8 @@ def test_an_entry_means_what_it_means_to_transformers() -> None:
     ]
     lists += [["model.layers.*.kv_b_proj"], [r"model\.layers\.\d+\.mlp"], ["self_attn"], ["model"], ["layers.1"]]
     for entries in lists:
-        kept = Kept.from_fields(Fields({"modules_to_not_convert": entries}, "test"))
-        found = {name: name in kept for name in (*by_name(), *opened_matrices())}
+        unquantized = UnquantizedModules.from_fields(Fields({"modules_to_not_convert": entries}, "test"))
+        found = {name: name in unquantized for name in (*by_name(), *opened_matrices())}
         assert found == {name: not should_convert_module(name, entries) for name in found}, entries
 
 

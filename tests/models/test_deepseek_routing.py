@@ -15,12 +15,12 @@ from bringup.graphs.deepseek_v2 import SoftmaxRouter
 from bringup.graphs.layers.moe_shared import SigmoidRouter
 from bringup.graphs.ops.moe_routing import keep_best_groups
 
-M, EXPERTS, GROUPS, KEPT, CHOSEN = 7, 20, 5, 2, 4
+M, EXPERTS, GROUPS, TOPK_GROUPS, CHOSEN = 7, 20, 5, 2, 4
 
 
 def routing(normalise: bool) -> RoutingConfig:
     return RoutingConfig(
-        experts=EXPERTS, per_token=CHOSEN, groups=GROUPS, kept_groups=KEPT, normalise=normalise, factor=2.5
+        experts=EXPERTS, per_token=CHOSEN, groups=GROUPS, topk_groups=TOPK_GROUPS, normalise=normalise, factor=2.5
     )
 
 
@@ -43,7 +43,7 @@ def test_sigmoid(normalise: bool, bias: float) -> None:
     """Also where the bias makes every score negative, so that a group at 0 would be the best."""
     torch.manual_seed(0)
     config = DeepseekV3Config(
-        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=KEPT,
+        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=TOPK_GROUPS,
         num_experts_per_tok=CHOSEN,
         norm_topk_prob=normalise, routed_scaling_factor=2.5,
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_softmax(spread: float) -> None:
     """Also where most scores are 0 in float32, and so many groups equally good."""
     torch.manual_seed(0)
     config = DeepseekV2Config(
-        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=KEPT,
+        hidden_size=M, num_attention_heads=1, n_routed_experts=EXPERTS, n_group=GROUPS, topk_group=TOPK_GROUPS,
         num_experts_per_tok=CHOSEN,
         topk_method="group_limited_greedy", routed_scaling_factor=2.5,
     )  # fmt: skip
@@ -70,7 +70,7 @@ def test_softmax(spread: float) -> None:
     assert torch.allclose(ours, wanted, atol=1e-6)
 
 
-def test_groups_that_are_as_good_are_not_kept_all() -> None:
-    kept = keep_best_groups(torch.zeros(3, EXPERTS), GROUPS, KEPT, best=2).isfinite()
-    assert (kept.view(3, GROUPS, -1).all(-1).sum(-1) == KEPT).all()
-    assert (kept.sum(-1) == KEPT * EXPERTS // GROUPS).all()
+def test_groups_that_are_as_good_are_not_all_chosen() -> None:
+    is_chosen = keep_best_groups(torch.zeros(3, EXPERTS), GROUPS, TOPK_GROUPS, best=2).isfinite()
+    assert (is_chosen.view(3, GROUPS, -1).all(-1).sum(-1) == TOPK_GROUPS).all()
+    assert (is_chosen.sum(-1) == TOPK_GROUPS * EXPERTS // GROUPS).all()

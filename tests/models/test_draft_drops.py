@@ -32,7 +32,7 @@ def checkpoint(request, tmp_path_factory) -> Path:
     return folder
 
 
-def told(folder: Path, **words: int) -> list[tuple[str, str]]:
+def findings_of(folder: Path, **words: int) -> list[tuple[str, str]]:
     """Code and place of each finding, where config.json has other words."""
     raw = json.loads((folder / "config.json").read_text("utf-8")) | words
     found = check(open_job(checkpoint=str(folder), config=raw)).findings
@@ -42,33 +42,33 @@ def told(folder: Path, **words: int) -> list[tuple[str, str]]:
 def without(folder: Path, out: Path, part: str) -> Path:
     """The checkpoint without the draft's tensors whose names have this part."""
     tensors = load_file(folder / "model.safetensors")
-    kept = {name: t for name, t in tensors.items() if f"layers.{LAYERS}.{part}" not in name}
-    assert len(kept) < len(tensors)
-    save_file(kept, out / "model.safetensors", metadata={"format": "pt"})
+    rest = {name: t for name, t in tensors.items() if f"layers.{LAYERS}.{part}" not in name}
+    assert len(rest) < len(tensors)
+    save_file(rest, out / "model.safetensors", metadata={"format": "pt"})
     (out / "config.json").write_text((folder / "config.json").read_text("utf-8"), "utf-8")
     return out
 
 
 def test_the_draft_is_dropped(checkpoint: Path) -> None:
-    assert told(checkpoint, num_nextn_predict_layers=1) == []
-    assert told(checkpoint, num_nextn_predict_layers=0) == [("BU105", f"model.layers.{LAYERS}")]
+    assert findings_of(checkpoint, num_nextn_predict_layers=1) == []
+    assert findings_of(checkpoint, num_nextn_predict_layers=0) == [("BU105", f"model.layers.{LAYERS}")]
 
 
 @pytest.mark.parametrize("drafts", [1, 2])
 def test_one_layer_too_few(checkpoint: Path, drafts: int) -> None:
     """The model's last layer lies where the config has the draft's; the draft itself may be one of two."""
-    found = told(checkpoint, num_hidden_layers=LAYERS - 1, num_nextn_predict_layers=drafts)
+    found = findings_of(checkpoint, num_hidden_layers=LAYERS - 1, num_nextn_predict_layers=drafts)
     assert found == [("BU105", f"model.layers.{LAYERS - 1}")]
 
 
 def test_one_layer_too_few_where_there_is_no_draft(checkpoint: Path, tmp_path: Path) -> None:
     folder = without(checkpoint, tmp_path, "")
-    assert told(folder) == []
-    assert told(folder, num_hidden_layers=LAYERS - 1) == [("BU105", f"model.layers.{LAYERS - 1}")]
+    assert findings_of(folder) == []
+    assert findings_of(folder, num_hidden_layers=LAYERS - 1) == [("BU105", f"model.layers.{LAYERS - 1}")]
 
 
 def test_a_layer_without_what_makes_it_a_draft(checkpoint: Path, tmp_path: Path) -> None:
-    assert told(without(checkpoint, tmp_path, "eh_proj")) == [("BU105", f"model.layers.{LAYERS}")]
+    assert findings_of(without(checkpoint, tmp_path, "eh_proj")) == [("BU105", f"model.layers.{LAYERS}")]
 
 
 def test_one_layer_too_many(checkpoint: Path) -> None:

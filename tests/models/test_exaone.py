@@ -45,10 +45,10 @@ NAMES = {
 
 def words(raw: dict[str, Any]) -> dict[str, Any]:
     """Llama's config.json as EXAONE's, in the words of transformers 4."""
-    kept = {WORDS.get(key, key): value for key, value in raw.items()}
-    rope = dict(kept.pop("rope_parameters"))
-    del kept["attention_bias"], kept["mlp_bias"]
-    return kept | {
+    renamed = {WORDS.get(key, key): value for key, value in raw.items()}
+    rope = dict(renamed.pop("rope_parameters"))
+    del renamed["attention_bias"], renamed["mlp_bias"]
+    return renamed | {
         "architectures": ["ExaoneForCausalLM"], "model_type": "exaone", "embed_dropout": 0.0,
         "rope_theta": rope.pop("rope_theta"), "rope_scaling": None if rope["rope_type"] == "default" else rope,
     }  # fmt: skip

@@ -113,12 +113,12 @@ from bringup.adapters.planning.adapter import Adapter
 def adapter(config):
     """GPT-2's table but for one mistake that no shape shows: the rows of attn.c_proj as if channel by channel."""
     table = published(config)
-    made = Adapter("gpt2", table.defaults, table.prefix, drops=table.drops)
+    built = Adapter("gpt2", table.defaults, table.prefix, drops=table.drops)
     for rule in table.rules:
-        made[rule.pattern.replace("attn.c_proj|", "")] = rule.expr
-    made["transformer.h.{L}.attn.c_proj.weight"] = S("h.{L}.attn.c_proj.weight", "(d h) m")
-    made["transformer.h.{L}.attn.c_proj.bias"] = S("h.{L}.attn.c_proj.bias")
-    return made
+        built[rule.pattern.replace("attn.c_proj|", "")] = rule.expr
+    built["transformer.h.{L}.attn.c_proj.weight"] = S("h.{L}.attn.c_proj.weight", "(d h) m")
+    built["transformer.h.{L}.attn.c_proj.bias"] = S("h.{L}.attn.c_proj.bias")
+    return built
 '''
 
 

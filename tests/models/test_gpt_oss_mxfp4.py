@@ -33,8 +33,8 @@ CASES = {
     ),
 }  # fmt: skip
 # As in openai/gpt-oss-20b's config.json.
-KEPT = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-WORDS: dict[str, Any] = {"quant_method": "mxfp4", "modules_to_not_convert": KEPT}
+UNQUANTIZED = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+WORDS: dict[str, Any] = {"quant_method": "mxfp4", "modules_to_not_convert": UNQUANTIZED}
 
 
 def quantised(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -78,22 +78,22 @@ def test_every_code_and_scale_is_decoded_as_transformers_does(checkpoint: Path, 
         if name.endswith("_scales"):  # beyond these float32 has no normal number, or none at all
             tensors[name] = random.integers(3, 252, array.shape).astype(np.uint8)
     job = open_job(checkpoint=str(changed(checkpoint, tmp_path, tensors)))
-    made = materialise(job.plan, job.checkpoint)
+    arrays = materialise(job.plan, job.checkpoint)
     for layer in range(2):
         experts = f"model.layers.{layer}.mlp.experts."
         both, down = (
             decoded(tensors[f"{experts}{x}_blocks"], tensors[f"{experts}{x}_scales"])
             for x in ("gate_up_proj", "down_proj")
         )
-        np.testing.assert_array_equal(made[f"{experts}gate_proj"], both[..., 0::2].swapaxes(1, 2))
-        np.testing.assert_array_equal(made[f"{experts}up_proj"], both[..., 1::2].swapaxes(1, 2))
-        np.testing.assert_array_equal(made[f"{experts}down_proj"], down.swapaxes(1, 2))
+        np.testing.assert_array_equal(arrays[f"{experts}gate_proj"], both[..., 0::2].swapaxes(1, 2))
+        np.testing.assert_array_equal(arrays[f"{experts}up_proj"], both[..., 1::2].swapaxes(1, 2))
+        np.testing.assert_array_equal(arrays[f"{experts}down_proj"], down.swapaxes(1, 2))
 
 
 def decoded(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Float32 [e, in, out] by transformers."""
-    made = convert_moe_packed_tensors(torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32)
-    return made.numpy()
+    converted = convert_moe_packed_tensors(torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32)
+    return converted.numpy()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_configs_that_are_refused(code: str, words: dict[str, Any]) -> None:
     assert [finding.code for finding in caught.value.findings] == [code]
 
 
-def test_missing_scales_are_told(checkpoint: Path, tmp_path: Path) -> None:
+def test_missing_scales_are_reported(checkpoint: Path, tmp_path: Path) -> None:
     tensors = load_file(checkpoint / "model.safetensors")
     name = "model.layers.1.mlp.experts.down_proj_scales"
     del tensors[name]

@@ -34,8 +34,8 @@ ROPE = "rope_parameters"
 
 def words(raw: dict[str, Any]) -> dict[str, Any]:
     """Llama's config.json as InternLM's."""
-    kept = {key: value for key, value in raw.items() if key not in ("head_dim", "mlp_bias", "attention_bias", ROPE)}
-    return kept | {
+    own = {key: value for key, value in raw.items() if key not in ("head_dim", "mlp_bias", "attention_bias", ROPE)}
+    return own | {
         "architectures": ["InternLMForCausalLM"], "model_type": "internlm", "bias": raw["attention_bias"],
         "rotary": {"base": raw[ROPE]["rope_theta"], "type": "dynamic"},
     }  # fmt: skip

@@ -50,12 +50,12 @@ CASES: dict[str, PreTrainedConfig] = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def write(name: str) -> Path:
-        if name not in made:
-            made[name] = parity.save_checkpoint(CASES[name], tmp_path_factory.mktemp(name))
-        return made[name]
+        if name not in folders:
+            folders[name] = parity.save_checkpoint(CASES[name], tmp_path_factory.mktemp(name))
+        return folders[name]
 
     return write
 
@@ -112,7 +112,7 @@ def test_other_names_are_the_same_model(rename: Callable[[str], str], written, t
         (as_the_original_code_has_them, "model."),
     ],
 )
-def test_what_is_missing_is_told_by_its_name_in_the_file(
+def test_what_is_missing_is_reported_by_its_name_in_the_file(
     rename: Callable[[str], str], place: str, written, tmp_path: Path
 ) -> None:
     lost = "language_model.model.layers.1.mlp.up_proj.weight"

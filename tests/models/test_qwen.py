@@ -51,8 +51,8 @@ def words(raw: dict[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu", "attention_bias": True, "use_sliding_window": False, "sliding_window": None,
         "layer_types": ["full_attention"] * raw["num_hidden_layers"],
     }  # fmt: skip
-    kept = {key: value for key, value in raw.items() if key not in OTHERWISE and value != always.get(key, NEVER)}
-    return kept | {
+    own = {key: value for key, value in raw.items() if key not in OTHERWISE and value != always.get(key, NEVER)}
+    return own | {
         "architectures": ["QWenLMHeadModel"], "model_type": "qwen", "intermediate_size": 2 * raw["intermediate_size"],
         "kv_channels": raw["hidden_size"] // raw["num_attention_heads"], "no_bias": not raw.get("mlp_bias", False),
         "seq_length": raw["max_position_embeddings"], "layer_norm_epsilon": raw["rms_norm_eps"],

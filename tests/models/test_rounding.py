@@ -84,9 +84,9 @@ def draft(written: family.Written, target: str, out: Path) -> Parity:
     feeds = feed(load(bundle), tokens, [Run(family.PROMPT, family.STEPS)], written.inputs)
     reference = Observed("transformers", "float32", exact, {})
     evidence = Evidence(job, len(tokens), reference, rounded, tokens, feeds)
-    made = Parity(model=DRAFT, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
-    made.differences += [evidence.exact(), evidence.phase(f"prefill_{family.PROMPT}"), evidence.phase("decode")]
-    return made
+    built = Parity(model=DRAFT, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
+    built.differences += [evidence.exact(), evidence.phase(f"prefill_{family.PROMPT}"), evidence.phase("decode")]
+    return built
 
 
 def figures(found: Parity) -> str:

@@ -44,8 +44,8 @@ def generated(file: Path, prompt: list[int]) -> list[int]:
     ids = tokenizer(PROMPT, return_tensors="pt")
     assert ids["input_ids"][0].tolist() == prompt
     model = transformers.AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32).eval()
-    made = model.generate(**ids, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
-    return made[0, len(prompt) :].tolist()
+    output = model.generate(**ids, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
+    return output[0, len(prompt) :].tolist()
 
 
 def test_the_bundle_verifies(bundle: Path, record_property) -> None:

@@ -43,9 +43,9 @@ def _unescaped(text: str) -> str:
 @pytest.mark.parametrize("report", REPORTS)
 def test_annotations_stand_on_real_lines(workspace: Path, report: str) -> None:
     findings = REPORTS[report]().findings
-    told = commands(render("github", REPORTS[report]()))
-    assert len(told) == len(findings) or report == "crowd"
-    for kind, properties, message in told:
+    annotations = commands(render("github", REPORTS[report]()))
+    assert len(annotations) == len(findings) or report == "crowd"
+    for kind, properties, message in annotations:
         assert kind in {"error", "warning", "notice"}
         assert message
         assert properties["title"].startswith(("BU", "bringup"))
@@ -55,15 +55,15 @@ def test_annotations_stand_on_real_lines(workspace: Path, report: str) -> None:
             assert re.search(r"S\(|cat\(|drop\(", "\n".join(lines[first - 1 : last]))
             if "col" in properties:
                 assert first == last
-                meant = lines[first - 1][int(properties["col"]) - 1 : int(properties["endColumn"])]
-                assert meant.endswith(")")
-                assert meant.startswith(("S(", "tiny.drop("))
+                marked = lines[first - 1][int(properties["col"]) - 1 : int(properties["endColumn"])]
+                assert marked.endswith(")")
+                assert marked.startswith(("S(", "tiny.drop("))
 
 
 def test_one_finding_has_it_all(workspace: Path) -> None:
-    (told,) = commands(workflow_commands([shape()]))
-    assert told.kind == "error"
-    assert told.properties == {
+    (annotations,) = commands(workflow_commands([shape()]))
+    assert annotations.kind == "error"
+    assert annotations.properties == {
         "title": "BU102 shape-mismatch",
         "file": "adapters/tiny.py",
         "line": "3",
@@ -71,8 +71,8 @@ def test_one_finding_has_it_all(workspace: Path) -> None:
         "col": "37",
         "endColumn": "72",
     }
-    assert told.message.splitlines()[0] == shape().message
-    assert told.message.splitlines()[-1] == f"help: {shape().help}"
+    assert annotations.message.splitlines()[0] == shape().message
+    assert annotations.message.splitlines()[-1] == f"help: {shape().help}"
 
 
 def test_paths_count_from_the_repository(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +83,8 @@ def test_paths_count_from_the_repository(workspace: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(workspace / "graphs")
     assert {c.properties["file"] for c in commands(workflow_commands([finding, linked]))} == {"adapters/tiny.py"}
     monkeypatch.delenv("GITHUB_WORKSPACE")
-    (told,) = commands(workflow_commands([finding]))
-    assert told.properties["file"] == "adapters/tiny.py"
+    (annotations,) = commands(workflow_commands([finding]))
+    assert annotations.properties["file"] == "adapters/tiny.py"
 
 
 def test_a_file_outside_is_not_named(workspace: Path, tmp_path: Path) -> None:
@@ -97,20 +97,20 @@ def test_a_file_outside_is_not_named(workspace: Path, tmp_path: Path) -> None:
     installed.write_text(SOURCES["adapters/tiny.py"], "utf-8")
     for path in (outside, installed):
         alone = Diagnostic(code="BU102", message="m", where=Site(str(path), 3))
-        (told,) = commands(workflow_commands([alone]))
-        assert set(told.properties) == {"title"}
-        assert f"{path.name}:3" in told.message
-        beside = Diagnostic(code="BU102", message="m", where=Site(str(path), 3), declared=shape().declared)
-        (told,) = commands(workflow_commands([beside]))
-        assert (told.properties["file"], told.properties["line"]) == ("graphs/tiny.py", "3")
+        (annotations,) = commands(workflow_commands([alone]))
+        assert set(annotations.properties) == {"title"}
+        assert f"{path.name}:3" in annotations.message
+        adjacent = Diagnostic(code="BU102", message="m", where=Site(str(path), 3), declared=shape().declared)
+        (annotations,) = commands(workflow_commands([adjacent]))
+        assert (annotations.properties["file"], annotations.properties["line"]) == ("graphs/tiny.py", "3")
 
 
 def test_a_folder_of_the_repository_may_have_any_name(workspace: Path) -> None:
     own = workspace / "vendor/site-packages/tiny.py"
     own.parent.mkdir(parents=True)
     own.write_text(SOURCES["adapters/tiny.py"], "utf-8")
-    (told,) = commands(workflow_commands([Diagnostic(code="BU102", message="m", where=Site(str(own), 3))]))
-    assert (told.properties["file"], told.properties["line"]) == ("vendor/site-packages/tiny.py", "3")
+    (annotations,) = commands(workflow_commands([Diagnostic(code="BU102", message="m", where=Site(str(own), 3))]))
+    assert (annotations.properties["file"], annotations.properties["line"]) == ("vendor/site-packages/tiny.py", "3")
 
 
 def test_a_checkpoint_in_the_repository_is_named(workspace: Path) -> None:
@@ -123,12 +123,12 @@ def test_a_checkpoint_in_the_repository_is_named(workspace: Path) -> None:
 
 def test_no_more_than_a_step_shows(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "x")
-    told = commands(render("github", crowd()))
-    errors = [c for c in told if c.kind == "error"]
-    assert (len(errors), len(told)) == (10, 20)
-    assert told[:10] == errors
+    annotations = commands(render("github", crowd()))
+    errors = [c for c in annotations if c.kind == "error"]
+    assert (len(errors), len(annotations)) == (10, 20)
+    assert annotations[:10] == errors
     assert errors[-1].message == "51 more errors in the summary of this step"
-    assert told[-1].message == "3 more warnings in the summary of this step"
+    assert annotations[-1].message == "3 more warnings in the summary of this step"
     ten = [Diagnostic(code="BU105", message=str(k)) for k in range(10)]
     assert [c.message for c in commands(workflow_commands(ten))] == [str(k) for k in range(10)]
 
@@ -171,5 +171,5 @@ def test_the_summary_keeps_its_limit(workspace: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("nbytes", [0, 79, 80, 250, 1000, 5000])
-def test_any_room_is_kept_to(workspace: Path, nbytes: int) -> None:
+def test_any_width_is_respected(workspace: Path, nbytes: int) -> None:
     assert len(within(many(), nbytes).encode()) <= nbytes

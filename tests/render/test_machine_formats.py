@@ -48,11 +48,11 @@ def junit_schema(tmp_path_factory: pytest.TempPathFactory) -> etree.XMLSchema:
 
 @pytest.mark.parametrize("report", NAMES)
 def test_json(workspace: Path, report: str) -> None:
-    made = REPORTS[report]()
-    found = json.loads(render("json", made))
-    ranks = ["bytes_per_rank"] if made.bytes_per_rank else []
+    report_in = REPORTS[report]()
+    found = json.loads(render("json", report_in))
+    ranks = ["bytes_per_rank"] if report_in.bytes_per_rank else []
     assert list(found) == ["ok", "model", "findings", "counts", "seconds", *ranks]
-    assert found["ok"] == made.ok
+    assert found["ok"] == report_in.ok
     for finding in found["findings"]:
         assert list(finding) == [
             "code", "severity", "parameter", "sources", "expected", "actual", "message", "help", "rule", "declared",
@@ -69,12 +69,12 @@ def test_json(workspace: Path, report: str) -> None:
 
 @pytest.mark.parametrize("report", NAMES)
 def test_sarif(workspace: Path, sarif_schema: jsonschema.Draft4Validator, report: str) -> None:
-    made = REPORTS[report]()
-    log = json.loads(render("sarif", made))
+    report_in = REPORTS[report]()
+    log = json.loads(render("sarif", report_in))
     sarif_schema.validate(log)
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]
-    assert len(run["results"]) == len(made.findings)
+    assert len(run["results"]) == len(report_in.findings)
     prints = [result["partialFingerprints"]["finding/v1"] for result in run["results"]]
     assert len(set(prints)) == len(prints)
     for result in run["results"]:
@@ -83,7 +83,7 @@ def test_sarif(workspace: Path, sarif_schema: jsonschema.Draft4Validator, report
             if "region" in location.get("physicalLocation", {}):
                 assert_stands_there(location["physicalLocation"], run["originalUriBaseIds"])
     (invocation,) = run["invocations"]
-    assert invocation["exitCode"] == (BringupError(*made.errors).exit_code if made.errors else 0)
+    assert invocation["exitCode"] == (BringupError(*report_in.errors).exit_code if report_in.errors else 0)
 
 
 def assert_stands_there(physical: dict, bases: dict) -> None:
@@ -99,7 +99,7 @@ def assert_stands_there(physical: dict, bases: dict) -> None:
     assert lines[-1].endswith(")")
 
 
-def test_a_fix_of_sarif_can_be_made(workspace: Path) -> None:
+def test_a_fix_of_sarif_can_be_applied(workspace: Path) -> None:
     (result,) = json.loads(render("sarif", Report("tiny", [shape()])))["runs"][0]["results"]
     (change,) = result["fixes"][0]["artifactChanges"]
     (edit,) = change["replacements"]
@@ -144,25 +144,25 @@ def test_junit_is_valid(workspace: Path, junit_schema: etree.XMLSchema) -> None:
 
 @pytest.mark.parametrize("report", NAMES)
 def test_junit(workspace: Path, report: str) -> None:
-    made = REPORTS[report]()
-    (suite,) = etree.fromstring(render("junit", made).encode())
+    report_in = REPORTS[report]()
+    (suite,) = etree.fromstring(render("junit", report_in).encode())
     cases = suite.findall("testcase")
     failed = [case for case in cases if case.find("failure") is not None]
     assert (int(suite.get("tests")), int(suite.get("failures"))) == (len(cases), len(failed))
-    assert bool(failed) == bool(made.errors)
+    assert bool(failed) == bool(report_in.errors)
     text = "".join(suite.itertext())
-    assert all(f"[{finding.code}]" in text for finding in made.findings)
+    assert all(f"[{finding.code}]" in text for finding in report_in.findings)
     names = {case.get("name") for case in cases}
     assert len(names) == len(cases)
-    if made.parameters:
+    if report_in.parameters:
         assert {"wte.weight", "h.{0..11}.mlp.c_fc.weight", "h.{0..11}.attn.weight", "lm_head.weight"} < names
 
 
 def test_junit_fails_what_is_concerned(workspace: Path) -> None:
     document = etree.fromstring(render("junit", many()).encode())
-    told = {case.get("name"): [f.get("type") for f in case] for case in document.iter("testcase")}
+    failures = {case.get("name"): [f.get("type") for f in case] for case in document.iter("testcase")}
     rest = "every other tensor, config key and rank"
-    assert told == {
+    assert failures == {
         "wte.weight": [],
         "h.{0..11}.mlp.c_fc.weight": ["BU102"],
         "h.{0..11}.attn.weight": ["BU101"],

@@ -42,14 +42,14 @@ def plain(words: str) -> str:
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_the_table_has_a_row_for_each_finding(workspace: Path, report: str) -> None:
-    made = REPORTS[report]()
-    text = render("markdown", made)
+    original = REPORTS[report]()
+    text = render("markdown", original)
     html = PARSER.render(text)
     assert set(re.findall("<([a-z0-9]+)", html)) <= ALLOWED
     assert "<a " not in html
-    assert html.count("<details>") == html.count("</details>") == len(made.findings)
-    assert text.startswith("### ✅ " if made.ok else "### ❌ ")
-    for row, finding in zip(rows(text), ordered(made.findings), strict=True):
+    assert html.count("<details>") == html.count("</details>") == len(original.findings)
+    assert text.startswith("### ✅ " if original.ok else "### ❌ ")
+    for row, finding in zip(rows(text), ordered(original.findings), strict=True):
         assert len(row) == 4
         assert row[0] == f"{finding.severity} {finding.code}"
         assert plain(row[1]) == plain(visible(finding.message))

@@ -13,13 +13,13 @@ TOLERANCE = 2e-4
 
 
 def parity(worst: float) -> Parity:
-    made = Parity(
+    result = Parity(
         model="gpt2", target="iree-cpu", dtype="float32", reference="transformers 5", tolerance=TOLERANCE, tokens=77
     )
-    made.differences.append(
+    result.differences.append(
         Difference(phase="prefill_64", rows=61, relative=worst, excess=worst / TOLERANCE, wrong=0, exempt=2)
     )
-    return made
+    return result
 
 
 def layer(name: str, output: float = 0.0, alone: float | None = 0.0) -> Layer:
@@ -27,9 +27,9 @@ def layer(name: str, output: float = 0.0, alone: float | None = 0.0) -> Layer:
 
 
 def test_agreement_is_two_lines() -> None:
-    made = parity(9e-7)
-    made.modules = [layer("wte"), layer("h.0", 3e-7)]
-    assert parity_text(made, "gpt2.bundle", Paint()).splitlines() == [
+    result = parity(9e-7)
+    result.modules = [layer("wte"), layer("h.0", 3e-7)]
+    assert parity_text(result, "gpt2.bundle", Paint()).splitlines() == [
         "prefill_64  9.0e-07 of max |reference| over 61 rows, 0.0045 of what rounding allows; "
         "top token wrong in 0, too close to call in 2",
         "",
@@ -40,10 +40,10 @@ def test_agreement_is_two_lines() -> None:
 
 
 def test_modules_of_the_layer_that_departs_are_shown() -> None:
-    made = parity(0.5)
+    result = parity(0.5)
     inner = [layer("h.5.ln_1"), layer("h.5.attn.c_proj", 0.4), layer("h.5.attn", 0.4, 0.4), layer("h.5", 0.5, 0.5)]
     before = [part for i in range(5) for part in (layer(f"h.{i}.ln_1"), layer(f"h.{i}"))]
-    made.modules = [
+    result.modules = [
         layer("wte"),
         *before,
         *inner,
@@ -51,10 +51,10 @@ def test_modules_of_the_layer_that_departs_are_shown() -> None:
         layer("h.6", 0.5, 1e-7),
         layer("ln_f", 0.5, None),
     ]
-    made.findings.append(Diagnostic(code="BU701", message="the first module that departs is `h.5.attn`"))
-    told = parity_text(made, "gpt2", Paint()).splitlines()
-    start = next(index for index, line in enumerate(told) if line.startswith("module"))
-    assert [line.split() for line in told[start : start + 10]] == [
+    result.findings.append(Diagnostic(code="BU701", message="the first module that departs is `h.5.attn`"))
+    lines = parity_text(result, "gpt2", Paint()).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("module"))
+    assert [line.split() for line in lines[start : start + 10]] == [
         ["module", "input", "output", "alone"],
         ["wte", "0", "0", "0"],
         ["…", "5", "more", "that", "agree"],
@@ -66,26 +66,26 @@ def test_modules_of_the_layer_that_departs_are_shown() -> None:
         ["ln_f", "0", "5.0e-01", "-", "<-", "departs", "too"],
         [],
     ]
-    assert "error[BU701]" in told[-3]
+    assert "error[BU701]" in lines[-3]
 
 
 def test_the_operation_and_its_line(tmp_path: Path) -> None:
     source = tmp_path / "llama.py"
     source.write_text("def forward(x):\n    return x * 2\n")
-    made = parity(0.5)
-    made.calls = {"prologue": 0.0, "h.0": 0.01, "epilogue": 0.0}
-    made.op = Op(
+    result = parity(0.5)
+    result.calls = {"prologue": 0.0, "h.0": 0.01, "epilogue": 0.0}
+    result.op = Op(
         entry="decode", call="h.0", name="mul_3", target="aten.mul.Tensor", file=str(source), line=2, shape=(1, 4),
         dtype="float32", inputs=("x float32[1, 4]",), relative=0.01, tolerance=2e-5, alone=True,
     )  # fmt: skip
-    told = parity_text(made, "gpt2", Paint()).splitlines()
-    assert [line.split() for line in told[2:6]] == [
+    lines = parity_text(result, "gpt2", Paint()).splitlines()
+    assert [line.split() for line in lines[2:6]] == [
         ["compiled", "for", "iree-cpu", "from", "torch"],
         ["prologue", "0"],
         ["h.0", "1.0e-02", "<-", "departs"],
         ["epilogue", "0"],
     ]
-    assert told[7:13] == [
+    assert lines[7:13] == [
         "aten.mul.Tensor in h.0 of decode",
         f" --> {source}:2",
         "  |",
@@ -98,7 +98,7 @@ def test_the_operation_and_its_line(tmp_path: Path) -> None:
 def test_json_has_no_infinity() -> None:
     import json
 
-    made = parity(float("inf"))
-    made.modules = [layer("h.0", float("inf"), None)]
-    text = json.dumps(made.as_json(), allow_nan=False)
+    result = parity(float("inf"))
+    result.modules = [layer("h.0", float("inf"), None)]
+    text = json.dumps(result.as_json(), allow_nan=False)
     assert json.loads(text)["layers"] == {"h.0": None}

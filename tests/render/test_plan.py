@@ -14,7 +14,7 @@ from tests.adapters.layouts import LAYOUTS, Case
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-def test_every_entry_can_be_told(layout: Callable[..., Case]) -> None:
+def test_every_entry_can_be_described(layout: Callable[..., Case]) -> None:
     case = layout(np.random.default_rng(0), h=4, d=8)
     plan = make_plan(case.signature, case.adapter, case.checkpoint.headers)
     assert plan.entries

@@ -36,7 +36,7 @@ def spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "meant"),
+    ("source", "line", "expected"),
     [
         ("a['x'] = S('y')  # why\n", 1, "S('y')"),
         ("def f():\n\tself.q = Linear('out in', n=1); self.k = 2\n", 2, "2"),
@@ -53,8 +53,8 @@ def spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("x = 1\n", 7, None),
     ],
 )
-def test_the_expression_of_a_line(spelled, source: str, line: int, meant: str | None) -> None:
-    assert spelled(source, line) == meant
+def test_the_expression_of_a_line(spelled, source: str, line: int, expected: str | None) -> None:
+    assert spelled(source, line) == expected
 
 
 def test_a_file_that_changes_is_read_again(spelled) -> None:
@@ -107,7 +107,7 @@ def test_a_long_line_is_cut_around_the_expression(
     assert text == line or len(line) > WIDTH
 
 
-def test_a_long_expression_is_told_by_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_expression_is_quoted_by_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["a = cat(", *(f"    S('{k}')," for k in range(20)), ")"]
     _, *source = shown(tmp_path, monkeypatch, "\n".join(lines))
     assert source == [

@@ -49,7 +49,7 @@ class Listener:
         self.heard.append(fraction)
 
 
-def told(job: Job, recorder: Recorder | None = None, **more: object) -> Record:
+def planned_record(job: Job, recorder: Recorder | None = None, **more: object) -> Record:
     """The record of a job of which nothing was compiled, unless `more` says otherwise."""
     facts = {"command": "bringup compile", "date": DATE, "target": "torch", "max_seq_len": None, "result": "planned"}
     return record_of(job, recorder or Recorder(Listener()), **(facts | more))
@@ -85,7 +85,7 @@ def compiled(small: Job, tmp_path_factory: pytest.TempPathFactory) -> Record:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(out.parent))
         build(small, out=out, target="torch", buckets=(8,), progress=recorder)
-    return told(small, recorder, result="compiled", bundle=out, parity=parity(small))
+    return planned_record(small, recorder, result="compiled", bundle=out, parity=parity(small))
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +118,7 @@ def hostile(small: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint = replace(before, headers=headers, source=HOSTILE[0], provenance=provenance)
     job = open_job(checkpoint=checkpoint)
     wrong = replace(parity(job), modules=[Layer(name=n, given=None, output=float("inf"), alone=0.1) for n in HOSTILE])
-    path.write_text(page(told(job, command=HOSTILE[0], result=HOSTILE[1], parity=wrong)), "utf-8")
+    path.write_text(page(planned_record(job, command=HOSTILE[0], result=HOSTILE[1], parity=wrong)), "utf-8")
     return path
 
 
@@ -129,7 +129,7 @@ def hostile_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = GPT2(GPT2Config.from_hf(gpt2_config(**SMALL)))
     vars(graph.transformer).update({name: LayerNorm(8, 1e-5) for name in HOSTILE[:4]})
     weights = {name: np.ones(declared.storage[0], np.float32) for name, declared in graph.signature().items()}
-    path.write_text(page(told(job_of(graph, weights))), "utf-8")
+    path.write_text(page(planned_record(job_of(graph, weights))), "utf-8")
     return path
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from bringup.compile.job import Job, open_job
-from bringup.compile.report.record import Record, Told
+from bringup.compile.report.record import Record, StageResult
 from bringup.render.html.page import page
 from bringup.render.visible import visible
 from bringup.render.words import size
-from tests.report.conftest import HOSTILE, SMALL, Listener, parity, told
+from tests.report.conftest import HOSTILE, SMALL, Listener, parity, planned_record
 from tests.report.test_tags import Seen
 
 LLAMA_405B = {
@@ -74,7 +74,7 @@ def test_nothing_comes_from_elsewhere(text: str):
 
 
 def test_equal_records_give_equal_pages_but_for_times(compiled: Record):
-    slower = [Told(s.name, s.start * 2, Listener(), s.seconds * 3, s.result) for s in compiled.stages]
+    slower = [StageResult(s.name, s.start * 2, Listener(), s.seconds * 3, s.result) for s in compiled.stages]
     later = replace(compiled, date=compiled.date.replace(year=2027), seconds=99.0, stages=slower)
     assert page(compiled) == page(compiled)
     times = re.compile(r"(?s)<time.*?</time>|<ol class=\"waterfall\">.*?</ol>|; the longest stage is \w+")
@@ -82,7 +82,7 @@ def test_equal_records_give_equal_pages_but_for_times(compiled: Record):
     assert times.sub("", page(later)) == times.sub("", page(compiled))
 
 
-def test_every_parameter_tensor_file_and_drop_is_told(compiled: Record, text: str):
+def test_every_parameter_tensor_file_and_drop_is_reported(compiled: Record, text: str):
     said, plan = words(text), compiled.job.plan
     for name, entry in plan.entries.items():
         assert name in said
@@ -111,14 +111,14 @@ def test_findings_stand_first_with_their_lines(compiled: Record, small: Job):
     assert "warning BU134" in said
     shapes = dict(small.checkpoint.headers)
     shapes["extra"] = next(iter(shapes.values()))._replace(name="extra")
-    broken = words(page(told(open_job(checkpoint=replace(small.checkpoint, headers=shapes)))))
+    broken = words(page(planned_record(open_job(checkpoint=replace(small.checkpoint, headers=shapes)))))
     assert "1 error" in broken
     assert "nothing reads the tensor extra" in broken
     assert broken.index("BU105") < broken.rindex("Where each parameter came from")
 
 
 def test_errors_by_module(small: Job):
-    near, far = (words(page(told(small, parity=parity(small, worst)))) for worst in (1e-6, 1e-2))
+    near, far = (words(page(planned_record(small, parity=parity(small, worst)))) for worst in (1e-6, 1e-2))
     assert "All lie within the tolerance" in near
     first = "transformer.h.1.ln_1"  # five modules from the last: 1e-2 / 2^5 > 2e-4 > 1e-2 / 2^6
     assert f"The first beyond the tolerance is {first}." in far
@@ -139,8 +139,8 @@ def test_llama_405b_is_small_enough():
     files = [Path(f"model-{k:05}-of-00191.safetensors") for k in range(1, 192)]
     headers = {n: i._replace(file=files[k % 191]) for k, (n, i) in enumerate(job.checkpoint.headers.items())}
     job = open_job("llama", replace(job.checkpoint, headers=headers), dtype="bfloat16")
-    made = page(told(job))
-    assert len(made.encode()) < 2_000_000
-    assert "811.7 GB" in made
-    assert "model.layers.{0..125}.mlp.down_proj.weight" in made
-    assert all(file.name in made for file in files)
+    html = page(planned_record(job))
+    assert len(html.encode()) < 2_000_000
+    assert "811.7 GB" in html
+    assert "model.layers.{0..125}.mlp.down_proj.weight" in html
+    assert all(file.name in html for file in files)

@@ -11,7 +11,7 @@ from bringup.compile.pipeline import build
 from bringup.compile.report.record import Record, Recorder
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.render.html.page import page
-from tests.report.conftest import Listener, parity, told
+from tests.report.conftest import Listener, parity, planned_record
 
 WARNING = Diagnostic(code="BU114", severity=Severity.WARNING, message="one thing", parameter="w")
 
@@ -27,7 +27,7 @@ def test_a_recorder_passes_everything_on():
     assert recorder.warnings == [WARNING]
 
 
-def test_stages_are_kept_in_order_and_a_failure_is_marked():
+def test_stages_are_recorded_in_order_and_a_failure_is_marked():
     recorder = Recorder(Listener())
     with recorder.stage("Checking") as stage:
         stage.done("fits")
@@ -52,20 +52,20 @@ def test_the_record_of_a_compile(compiled: Record):
     assert compiled.versions.keys() >= {"bringup", "torch", "numpy"}
 
 
-def test_each_finding_is_told_once(small: Job):
+def test_each_finding_is_reported_once(small: Job):
     error = Diagnostic(code="BU701", message="another")
     recorder = Recorder(Listener())
     recorder.warn(WARNING)
     found = parity(small)
     found.findings.append(error)
-    record = told(small, recorder, error=BringupError(error, WARNING), parity=found)
+    record = planned_record(small, recorder, error=BringupError(error, WARNING), parity=found)
     assert sorted(finding.code for finding in record.findings) == ["BU114", "BU701"]
     assert not record.ok
 
 
 def test_without_sizes_where_the_context_is_impossible(small: Job):
-    assert told(small, max_seq_len=10**9).sizes is None
-    assert told(small).sizes is not None
+    assert planned_record(small, max_seq_len=10**9).sizes is None
+    assert planned_record(small).sizes is not None
 
 
 def test_work_that_was_found_done_is_marked(
@@ -76,4 +76,4 @@ def test_work_that_was_found_done_is_marked(
     recorder = Recorder(Listener())
     build(small, out=tmp_path / "again", target="torch", buckets=(8,), progress=recorder)
     assert 'class="cached"' not in page(compiled)
-    assert 'class="cached"' in page(told(small, recorder))
+    assert 'class="cached"' in page(planned_record(small, recorder))

@@ -16,9 +16,9 @@ from tests.resources.compiles import TINY, Nursery
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    made = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield made
-    made.close()
+    started = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

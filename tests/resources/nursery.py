@@ -65,11 +65,11 @@ if __name__ == "__main__":
     warm()
     began: dict[int, float] = {}
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            answer = wait(asked["wait"])
-            answer["seconds"] = time.monotonic() - began.pop(asked["wait"])
+        command = json.loads(line)
+        if "wait" in command:
+            answer = wait(command["wait"])
+            answer["seconds"] = time.monotonic() - began.pop(command["wait"])
         else:
-            answer = start(asked)
+            answer = start(command)
             began[answer] = time.monotonic()
         print(json.dumps(answer), flush=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bringup.adapters.checkpoints.arrays import give_back, mapped
+from bringup.adapters.checkpoints.arrays import mapped, release_pages
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.job import open_job
@@ -29,8 +29,8 @@ try:
 except SystemExit as end:
     status = dict(line.split(":") for line in open("/proc/self/status") if line.startswith("VmHWM"))
     own = int(status["VmHWM"].split()[0])  # ru_maxrss would begin with what the process had before exec
-    beside = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(json.dumps([end.code, own * 1024, beside * 1024]))
+    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(json.dumps([end.code, own * 1024, of_children * 1024]))
 """
 
 
@@ -60,11 +60,11 @@ def test_dry_run_states_the_peak_memory(tmp_path, source, target):
         job = open_job(checkpoint=str(tmp_path))
         words = ["compile", "--checkpoint", tmp_path]
     stated = dry_run(job, target, None).compiling
-    code, process, beside = measured([*words, "--target", target, "-o", tmp_path / "b"], tmp_path / "cache")
-    print(f"{source} {target}: {process:,} of {stated.process:,}, {beside:,} of {stated.beside:,}")
+    code, process, subprocess_peak = measured([*words, "--target", target, "-o", tmp_path / "b"], tmp_path / "cache")
+    print(f"{source} {target}: {process:,} of {stated.process:,}, {subprocess_peak:,} of {stated.subprocess_peak:,}")
     assert code == 0
     assert SILLY * stated.process <= process <= stated.process
-    assert SILLY * stated.beside <= beside <= stated.beside
+    assert SILLY * stated.subprocess_peak <= subprocess_peak <= stated.subprocess_peak
 
 
 def test_pages_of_a_checkpoint_are_given_back(tmp_path):
@@ -76,7 +76,7 @@ def test_pages_of_a_checkpoint_are_given_back(tmp_path):
     before = resident()
     assert arrays["b"].sum() == 1000 * 1001 * ord("b")
     assert resident() - before > 3_500_000
-    give_back(arrays["b"])
+    release_pages(arrays["b"])
     assert resident() - before < 500_000
     assert (arrays["a"] == 7).all()
     assert (arrays["c"] == 8).all()

@@ -13,11 +13,11 @@ import bringup
 from bringup.compile.bundle.folder import writing
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.progress import Silent
-from bringup.system.lock import beside, locked
+from bringup.system.lock import locked, sibling_path
 from tests.resources.compiles import names, tokens_of
 
 
-class Told(Silent):
+class WarningCodes(Silent):
     """A progress that keeps the codes of what it is told."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def test_who_waits_says_for_whom(nursery, checkpoints, tmp_path):
         waiting = nursery.start(*words(checkpoints[0], out))
         while "BU013" not in waiting.errors.read_text() if waiting.errors.exists() else True:
             threading.Event().wait(0.05)
-        holder = beside(out, "lock").read_text()
+        holder = sibling_path(out, "lock").read_text()
         assert f"waiting for the lock of `{out}`: {holder} compiles" in " ".join(waiting.errors.read_text().split())
         assert not out.exists()
     assert waiting.wait().code == 0
@@ -83,14 +83,14 @@ def test_who_waits_says_for_whom(nursery, checkpoints, tmp_path):
 
 
 def test_what_a_dead_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_path):
-    part, lock = beside(tmp_path / "b", "part"), beside(tmp_path / "b", "lock")
+    part, lock = sibling_path(tmp_path / "b", "part"), sibling_path(tmp_path / "b", "lock")
     part.mkdir()
     (part / "weights.safetensors").write_text("half")
     lock.write_text("process 1 on nowhere")  # nobody holds it, whatever it says
-    done, told = threading.Event(), Told()
+    done, progress = threading.Event(), WarningCodes()
 
     def second() -> None:
-        with writing(tmp_path / "b", progress=told) as folder:
+        with writing(tmp_path / "b", progress=progress) as folder:
             (folder / "manifest.json").write_text("second")
         done.set()
 
@@ -100,7 +100,7 @@ def test_what_a_dead_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_
         (folder / "manifest.json").write_text("first")
         thread.start()
         assert not done.wait(0.3)
-        assert told.codes == ["BU013"]
+        assert progress.codes == ["BU013"]
         assert (folder / "manifest.json").read_text() == "first"
     thread.join()
     assert (tmp_path / "b" / "manifest.json").read_text() == "second"
@@ -113,7 +113,7 @@ def test_a_file_system_without_exchange(tmp_path, monkeypatch):
         with writing(tmp_path / "b") as folder:
             (folder / "manifest.json").write_text(text)
     assert names(tmp_path) == ["b"]
-    (tmp_path / "b").rename(beside(tmp_path / "b", "old"))  # killed between the two renames
+    (tmp_path / "b").rename(sibling_path(tmp_path / "b", "old"))  # killed between the two renames
     with pytest.raises(ZeroDivisionError), writing(tmp_path / "b"):
         raise ZeroDivisionError
     assert names(tmp_path) == ["b"]

@@ -18,7 +18,7 @@ from bringup import __version__
 from bringup.cli.environment.packages import PACKAGES, Package, installed
 from bringup.render.words import size
 
-MAIN_JOB, BESIDE = "error", "warning"  # what is wrong stops compile and run; or something beside them
+MAIN_JOB, SIDE_FEATURE = "error", "warning"  # what is wrong stops compile and run; or something beside them
 ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
 _MOST_FILES = 20_000  # of a cache whose size is told
 
@@ -31,7 +31,7 @@ class Fact:
     value: str
     problem: str = ""
     fix: str = ""
-    weight: str = BESIDE
+    weight: str = SIDE_FEATURE
 
     def as_json(self) -> dict[str, str]:
         return {"severity": self.weight, "message": self.problem, "fix": self.fix}
@@ -61,10 +61,10 @@ def packages() -> Iterator[Fact]:
     tested = _tested()
     for package in PACKAGES:
         found, wanted = installed(package.name), tested.get(_canonical(package.name), "")
-        weight = MAIN_JOB if package.extra in ("", "compile") and not package.optional else BESIDE
+        weight = MAIN_JOB if package.extra in ("", "compile") and not package.optional else SIDE_FEATURE
         if not found:
-            told = "" if package.optional else f"`{package.name}` is not installed"
-            yield Fact(package.name, f"missing; {package.install}", told, package.install, weight)
+            message = "" if package.optional else f"`{package.name}` is not installed"
+            yield Fact(package.name, f"missing; {package.install}", message, package.install, weight)
         elif not _is_there(package):
             fix = f"pip install --force-reinstall '{package.name}=={found}'"
             yield Fact(package.name, found, f"`{package.name}` is installed, but its files are gone", fix, weight)
@@ -126,17 +126,19 @@ def places() -> Iterator[Fact]:
     yield _place("working directory", Path.cwd(), "change to a folder of yours, or write elsewhere with -o")
 
 
-def _place(name: str, folder: Path, fix: str, weight: str = BESIDE) -> Fact:
+def _place(name: str, folder: Path, fix: str, weight: str = SIDE_FEATURE) -> Fact:
     from bringup.system.os_errors import free_bytes
 
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = free_bytes(existing)
-    told = f"{folder} ({_held(folder)}{'' if free is None else f', {size(free)} free'})"
+    message = f"{folder} ({_held(folder)}{'' if free is None else f', {size(free)} free'})"
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return Fact(name, told, f"`{existing}` cannot be written to", fix, weight)
+        return Fact(name, message, f"`{existing}` cannot be written to", fix, weight)
     if free is not None and free < ROOM:
-        return Fact(name, told, f"`{existing}` has {size(free)} free", "free some space: `bringup cache rm`, `df -h`")
-    return Fact(name, told)
+        return Fact(
+            name, message, f"`{existing}` has {size(free)} free", "free some space: `bringup cache rm`, `df -h`"
+        )
+    return Fact(name, message)
 
 
 def _held(folder: Path) -> str:

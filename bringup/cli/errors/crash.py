@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bringup.cli.environment.packages import versions
-from bringup.progress import TOLD
+from bringup.progress import RECENT_LINES
 
 _OURS = ("BRINGUP_", "HF_", "TRANSFORMERS_", "IREE_", "TORCH_", "CUDA_", "OMP_")  # names only, never values
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key", re.IGNORECASE)
@@ -38,7 +38,7 @@ def report(error: BaseException, words: Sequence[str]) -> str:
         "system": platform.platform(),
         "command": " ".join(["bringup", *map(_quoted, words)]),
         "environment (names only)": "\n".join(variables) or "nothing of interest",
-        "told so far": "\n".join(TOLD) or "nothing",
+        "told so far": "\n".join(RECENT_LINES) or "nothing",
         "traceback": "".join(traceback.format_exception(error)),
     }
     return scrubbed("\n".join(f"## {title}\n\n{text.rstrip()}\n" for title, text in parts.items()))

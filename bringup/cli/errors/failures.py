@@ -24,7 +24,7 @@ from bringup.system import signals
 PIPE_CLOSED, BUG = 141, 101  # 141: as if SIGPIPE had ended it
 
 
-def told(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
+def report_error(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
     """1 when the model is wrong, 2 the command, 3 the machine, 101 bringup."""
     reserve.let_go()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -38,7 +38,7 @@ def told(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
         traceback.print_exception(error)
     known = diagnosed(error)
     if known is None:
-        return signals.told(error) if signals.under_way() else _bug(error, words)
+        return signals.report_stop(error) if signals.was_signalled() else _bug(error, words)
     paint = Paint.of(sys.stderr)
     count = sum(finding.severity is Severity.ERROR for finding in known.findings)
     sys.stderr.write(findings_text(known.findings, paint))

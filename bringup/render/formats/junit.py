@@ -50,8 +50,8 @@ def render(report: Report, paint: Paint) -> str:
         )
         if errors:
             _fail(case, errors)
-    told = [finding for finding in report.findings if finding.severity is not Severity.ERROR]
-    lines = [findings_text(told, _PLAIN) + summary(report, _PLAIN), shares(report)]
+    notes = [finding for finding in report.findings if finding.severity is not Severity.ERROR]
+    lines = [findings_text(notes, _PLAIN) + summary(report, _PLAIN), shares(report)]
     Xml.SubElement(suite, "system-out").text = "\n".join(filter(None, lines))
     Xml.SubElement(suite, "system-err")
     Xml.indent(suites)
@@ -82,7 +82,7 @@ def _cases(report: Report) -> dict[str, list[Diagnostic]]:
 
 def _concerned(cases: dict[str, list[Diagnostic]], parameter: str) -> list[list[Diagnostic]]:
     """The cases of the parameters, or of the whole sub-trees, that an error names: `h.12, lm_head.weight`."""
-    roots = {digits(_RANGES.sub("0", told))[0] for told in parameter.split(", ")}
+    roots = {digits(_RANGES.sub("0", group))[0] for group in parameter.split(", ")}
     return [errors for pattern, errors in cases.items() if any(_is_below(pattern, root) for root in roots)]
 
 

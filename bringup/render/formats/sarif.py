@@ -131,10 +131,10 @@ def _artifact(file: str) -> Json:
 def _fingerprints(model: str, findings: Iterable[Diagnostic]) -> list[str]:
     """What stays when lines move: the code and the names. Of two findings that agree in these, the later is counted."""
     seen: dict[str, int] = {}
-    made: list[str] = []
+    fingerprints: list[str] = []
     for finding in findings:
         facts = [model, finding.code, finding.parameter, *finding.sources]
         digest = hashlib.sha256("\0".join(facts).encode(errors="replace")).hexdigest()[:32]
         seen[digest] = seen.get(digest, 0) + 1
-        made.append(digest if seen[digest] == 1 else f"{digest}:{seen[digest]}")
-    return made
+        fingerprints.append(digest if seen[digest] == 1 else f"{digest}:{seen[digest]}")
+    return fingerprints

@@ -22,10 +22,10 @@ def memory(record: Record) -> Section:
     stored = sum(sum(place.nbytes.values()) for place in found)
     lead = size(stored), " of weights as they are stored, tied ones once."
     charts = tag("div", _by_layer(found), context_chart(record, stored), class_="charts")
-    return Section("memory", "Memory", lead, (_kept(record.sizes) if record.sizes else None, charts))
+    return Section("memory", "Memory", lead, (_memory_bars(record.sizes) if record.sizes else None, charts))
 
 
-def _kept(sizes: Sizes) -> Html:
+def _memory_bars(sizes: Sizes) -> Html:
     """What a run and a compile keep in memory, a bar each."""
     context = f"cache for {sizes.context:,} tokens"
     run = [("weights", "weights", sizes.weights), ("packed", "packed copy of the matrices", sizes.packed)]
@@ -35,20 +35,20 @@ def _kept(sizes: Sizes) -> Html:
     return tag("div", *bars, class_="charts")
 
 
-def _bar(says: str, kept: list[tuple[str, str, int]]) -> Html:
+def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
     """Of each (class, name, bytes) a piece, side by side."""
-    kept = [piece for piece in kept if piece[2]]
-    total = sum(nbytes for _, _, nbytes in kept)
+    parts = [piece for piece in parts if piece[2]]
+    total = sum(nbytes for _, _, nbytes in parts)
     pieces, at = list[Html](), 0.0
-    for kind, name, nbytes in kept:
+    for kind, name, nbytes in parts:
         share = 100 * nbytes / total
         tip = tag("title", f"{name}: {size(nbytes)}")
         pieces.append(tag("rect", tip, x=f"{at:.3f}%", width=f"{share:.3f}%", height="100%", class_=kind))
         at += share
-    title = f"{says} {size(total)} in memory"
-    said = f"{title}: " + ", ".join(f"{name} {size(nbytes)}" for _, name, nbytes in kept)
+    title = f"{label} {size(total)} in memory"
+    said = f"{title}: " + ", ".join(f"{name} {size(nbytes)}" for _, name, nbytes in parts)
     bar = tag("svg", tag("title", said), *pieces, class_="bar", height=22, role="img")
-    return tag("figure", tag("figcaption", title), bar, legend((kind, name, size(n)) for kind, name, n in kept))
+    return tag("figure", tag("figcaption", title), bar, legend((kind, name, size(n)) for kind, name, n in parts))
 
 
 def _by_layer(found: list[Place]) -> Html:

@@ -69,7 +69,7 @@ class _Tree:
             facts = count(math.prod(shape_of(leaf.axes))), weight
         else:
             shape, dtype = shape_of(leaf.axes), leaf.declared_dtype or self.graph.dtype
-            facts = "", _kept(leaf, dtype)
+            facts = "", _storage(leaf, dtype)
         stored = tag("span", f"{_shape(shape)} {dtype}", class_="stored")
         return tag(
             "div",
@@ -99,12 +99,14 @@ def _alike(module: Module) -> list[tuple[list[str], Leaf | Module]]:
     """Children by name, those of a list that compute the same function together."""
     groups: list[tuple[list[str], Leaf | Module, object]] = []
     for name, child in module.children():
-        likeness = (name.rpartition(".")[0], child.likeness()) if isinstance(child, Module) and "." in name else None
-        known = next((names for names, _, like in groups if likeness and like == likeness), None)
+        structure = (
+            (name.rpartition(".")[0], child.structural_key()) if isinstance(child, Module) and "." in name else None
+        )
+        known = next((names for names, _, like in groups if structure and like == structure), None)
         if known:
             known.append(name)
         else:
-            groups.append(([name], child, likeness))
+            groups.append(([name], child, structure))
     return [(names, child) for names, child, _ in groups]
 
 
@@ -130,7 +132,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(str(extent) if extent else '·' for extent in shape)}]"
 
 
-def _kept(leaf: Leaf, dtype: str) -> str:
+def _storage(leaf: Leaf, dtype: str) -> str:
     if isinstance(leaf, State):
         return f"state, {size(DTYPES[dtype].nbytes(shape_of(leaf.axes[1:])))} a token"
     assert isinstance(leaf, Const)

@@ -21,8 +21,8 @@ from bringup.render.html.tags import Html, tag
 
 def page(record: Record) -> str:
     """The whole document. Equal records give equal pages; what differs from run to run stands in `time` elements."""
-    made = (findings, stages, memory, errors, modules, parameters)
-    sections = [section for make in made if (section := make(record))]
+    rendered = (findings, stages, memory, errors, modules, parameters)
+    sections = [section for make in rendered if (section := make(record))]
     head = tag("head", _meta(record), _inline("style", "style.css"))
     body = tag(
         "body", _skip(), header(record), _contents(sections), _main(sections), _footer(), _inline("script", "script.js")

@@ -41,10 +41,10 @@ def parameters(record: Record) -> Section:
 
 def _group(group: list[Entry], plan: Plan, aliases: dict[str, str]) -> Html:
     first = group[0]
-    made = [entry.declared.name for entry in group]
+    parameters = [entry.declared.name for entry in group]
     sources = grouped(dict.fromkeys(info.name for entry in group for info in entry.tensors))
     row = (
-        tag("span", names(grouped(made))),
+        tag("span", names(grouped(parameters))),
         tag("span", tag("span", "from ", class_="from"), _few(sources), class_="sources"),
         tag("span", *_marks(first, aliases), class_="marks"),
     )

@@ -141,7 +141,7 @@ def names(finding: Diagnostic, wanted: str) -> bool:
     return finding.parameter == wanted or (not finding.parameter and f"{wanted}`" in finding.message)
 
 
-def told(mutation: Mutation) -> str:
+def answer_text(mutation: Mutation) -> str:
     """The answer to a mutation, as the page has it."""
     answer = answer_to(mutation)
     said = [

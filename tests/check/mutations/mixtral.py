@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.check.mutations.mutation import Mutation, Trial
-from tests.check.mutations.names import lora_beside
+from tests.check.mutations.names import lora_in_the_file
 
 MOE = "block_sparse_moe"
 
@@ -155,7 +155,7 @@ MIXTRAL = (
         "A LoRA's tensors lie beside Mixtral's",
         4,
         "vllm#55193",
-        lora_beside,
+        lora_in_the_file,
         "BU132",
         "model.layers.{0..1}.self_attn.q_proj.weight, model.layers.{0..1}.self_attn.v_proj.weight",
     ),

@@ -85,7 +85,7 @@ def mtp_layer(trial: Trial) -> None:
     trial.tensors[f"model.layers.{last + 1}.enorm.weight"] = np.ones(32, np.float32)
 
 
-def lora_beside(trial: Trial) -> None:
+def lora_in_the_file(trial: Trial) -> None:
     """The adapter's tensors in the model's file, under the names that PEFT gives them."""
     for layer in range(trial.draft.depth):
         for x in "qv":
@@ -97,7 +97,7 @@ def lora_beside(trial: Trial) -> None:
 
 def lora_unmerged(trial: Trial) -> None:
     """`state_dict()` of a PEFT model whose adapter was never merged."""
-    lora_beside(trial)
+    lora_in_the_file(trial)
 
     def new(name: str) -> str:
         if "lora_" in name:
@@ -216,7 +216,7 @@ NAMES = (
         pain=4,
         seen="vllm#34186, sglang#40835",
         base="llama",
-        spoil=lora_beside,
+        spoil=lora_in_the_file,
         code="BU132",
         names=ADAPTED,
     ),

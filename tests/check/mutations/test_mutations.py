@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from bringup.cli.main import cli
 from bringup.diagnostics import Severity
 from tests.check.drafts import ROOT
-from tests.check.mutations.answer import answer_to, ask, names, told
+from tests.check.mutations.answer import answer_text, answer_to, ask, names
 from tests.check.mutations.bases import BASES, base
 from tests.check.mutations.mutation import PAINS, Mutation, Trial
 from tests.check.mutations.table import MUTATIONS
@@ -57,7 +57,7 @@ def test_it_is_found_once(mutation: Mutation) -> None:
     assert names(finding, mutation.names), (finding.parameter, finding.message)
     assert (finding.severity is Severity.WARNING) == mutation.warns
     assert answer.exit_code == (0 if mutation.warns else 1)
-    assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), told(mutation))
+    assert ROWS[mutation.title] == (mutation.base, str(mutation.pain), answer_text(mutation))
 
 
 def test_every_mutation_has_a_row() -> None:

@@ -50,15 +50,15 @@ def test_hidden_states_of_the_main_model_feed_the_draft(checkpoint: Path, bundle
     main = load(build(open_job(checkpoint=str(checkpoint)), out=tmp_path / "main", aux_hidden=[LAYERS], **SETTINGS))
     draft = load(bundle)
     main.prefill(TOKENS[:PROMPT])
-    made = [draft.prefill(TOKENS[1 : PROMPT + 1], hidden=main.hidden[f"hidden.{LAYERS}"])]
+    logits = [draft.prefill(TOKENS[1 : PROMPT + 1], hidden=main.hidden[f"hidden.{LAYERS}"])]
     for token, following in zip(TOKENS[PROMPT:], TOKENS[PROMPT + 1 :], strict=False):
         main.decode(token)
-        made.append(draft.decode(following, hidden=main.hidden[f"hidden.{LAYERS}"])[None])
+        logits.append(draft.decode(following, hidden=main.hidden[f"hidden.{LAYERS}"])[None])
 
     with torch.no_grad():
         theirs = parity.load_reference(checkpoint)(torch.tensor([TOKENS[:-1]]), output_hidden_states=True)
     wanted = drafts.logits(checkpoint, TOKENS[1:], theirs.hidden_states[LAYERS][0].numpy())
-    ours = np.concatenate(made)
+    ours = np.concatenate(logits)
     assert parity.distance(ours, wanted).worst <= family.WORST["torch"]
     before = drafts.logits(checkpoint, TOKENS[1:], theirs.hidden_states[LAYERS - 1][0].numpy())
     assert parity.distance(ours, before).worst > 100 * family.WORST["torch"]
