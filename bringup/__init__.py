@@ -1,4 +1,4 @@
-"""bringup takes a model from a published checkpoint to a compiled graph that runs, and proves each step."""
+"""bringup compiles models from published checkpoints, and checks each step."""
 
 from __future__ import annotations
 

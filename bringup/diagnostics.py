@@ -1,4 +1,4 @@
-"""What bringup says when something is wrong: a coded finding, a report of findings, the error that carries them."""
+"""Diagnostics: a finding with a code, a report of findings, the error that carries them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One mistake, told once. `message` stands alone; `help` says what to do; `where` is the rule's line.
+    """One mistake. `message` needs no context; `help` has the fix; `where` is the rule's line.
 
     `parameter` and `sources` name what is concerned, layers grouped (`h.{0..11}.attn.c_attn.weight`). `declared` is
     the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned. `stops`:
@@ -61,7 +61,7 @@ class Diagnostic:
 
     @property
     def text(self) -> str:
-        """In a few lines, for who calls from Python."""
+        """Code, message, place and help, for callers from Python."""
         lines = [f"{self.code}: {self.message}"]
         lines += [f"  --> {self.where}"] if self.where else []
         lines += [f"  = help: {self.help}"] if self.help else []
@@ -139,7 +139,7 @@ class BringupError(Exception):
         super().__init__(*findings)
 
     def __str__(self) -> str:
-        """What a traceback ends with: each finding, where its rule stands, and what to do."""
+        """The end of a traceback: each finding with the line of its rule and the fix."""
         return "\n".join(finding.text for finding in self.findings)
 
     @property

@@ -1,4 +1,4 @@
-"""How long work tells of its stages. Compile code is handed a Progress and knows no more than this."""
+"""Progress of long work. Compile code takes a Progress and knows nothing of terminals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 
 from bringup.diagnostics import Diagnostic
 
-RECENT_LINES: deque[str] = deque(maxlen=30)  # the last lines that people were told: a crash report repeats them
+RECENT_LINES: deque[str] = deque(maxlen=30)  # the last lines that were printed, for a crash report
 
 
 class Stage(Protocol):
     """One stage under way."""
 
     def done(self, text: str) -> None:
-        """What came of it, told when the stage ends: `149 parameters`."""
+        """The result, printed when the stage ends: `149 parameters`."""
         ...
 
     def advance(self, fraction: float) -> None:
@@ -26,7 +26,7 @@ class Stage(Protocol):
 
 
 class Progress(Protocol):
-    """Where stages are told. A name starts with its verb, which comes out as past: `Checking gpt2`."""
+    """Receives stages. A name starts with its verb (`Checking gpt2`), printed in the past tense at the end."""
 
     def stage(self, name: str) -> AbstractContextManager[Stage]: ...
 
@@ -36,7 +36,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """A progress, and a stage, that say nothing; what should be known is a Python warning."""
+    """A progress and a stage that print nothing; warnings become Python warnings."""
 
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:

@@ -158,11 +158,11 @@ def _with_stand_ins(
 def _open(
     checkpoint: Word | Checkpoint | None, repository: str | None, model: str | None
 ) -> tuple[Checkpoint | None, str]:
-    """The checkpoint, or None for dummy weights; and what to tell the user."""
+    """The checkpoint, or None for dummy weights; and a note for the user."""
     if isinstance(checkpoint, Checkpoint):
         return checkpoint, ""
     if checkpoint == "dummy":
-        return None, "seeded dummy weights, as asked"
+        return None, "random dummy weights, as requested"
     if checkpoint == "":
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
@@ -220,7 +220,7 @@ def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _dtype(requested: str, checkpoint: Checkpoint | None, adapter: Adapter) -> str:
-    """The asked dtype, or the float type that most bytes of the weights have; quantised ones become float32."""
+    """The requested dtype, or the float type of most bytes of the weights; quantised ones become float32."""
     if requested != "auto":
         return requested
     most = _most(checkpoint.headers if checkpoint else {}, adapter)

@@ -53,11 +53,10 @@ def build(
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
     anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors. `buckets`
     are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
-    only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
-    (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
-    `hidden_states[i]`. `dump_dir` receives each phase as text. What `cache`, by default the user's, has of it is not
-    made again; a bundle at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written
-    stays behind.
+    only of the last. `aux_hidden` names hidden states to output as well, which drafts such as EAGLE-3 need
+    (`Session.hidden`): i is the input of layer i, the number of layers the input of the head; transformers'
+    `hidden_states[i]`. `dump_dir` receives each phase as text. Results in `cache` (default: the user's) are reused; a
+    bundle at `out` that would be the same is not changed. Raises BringupError, after partial files were removed.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)
@@ -80,7 +79,7 @@ def build(
     keys = CacheKeys.of(job, layout, lowering)
     if not force and bundles.has_inputs_key(out, keys.key):
         with progress.stage("Finding") as stage:
-            stage.done(f"{out} as it would be made: nothing has changed")
+            stage.done(f"{out}, up to date")
         return out
     bundles.refuse(out, force=force)
     tokenizer = tokenizer_of(job)

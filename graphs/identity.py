@@ -41,7 +41,7 @@ def _another(
     family: Family, key: str, value: str, known: Iterable[str], server: Family | None, names: Iterable[str] = ()
 ) -> BringupError:
     listed = ", ".join(f"`{name}`" for name in known)
-    next_to = f" beside `architectures` `{short(next(iter(names)))}`" if names else ""
+    next_to = f" with `architectures` `{short(next(iter(names)))}`" if names else ""
     message = f"config says `{key}` = `{short(value)}`{next_to}; the {family.name} graph serves {listed}"
     other = f"name `{server.name}` or leave MODEL out" if server else "`bringup models` lists what there is"
     help = f"{other}; if the checkpoint truly is {family.name} under another name: --allow-config {key}=REASON"

@@ -54,7 +54,7 @@ class QWenConfig(DecoderConfig):
                 "BU121", f"the heads' channels are {width}, and `hidden_size` is {config.hidden}", "kv_channels"
             )
         if config.rope.channels(config.head_dim) % 2:  # not proven: transformers has no code for the family
-            said = f"rope turns channels in pairs, and of `kv_channels` {config.head_dim}, an odd number would turn"
+            said = f"RoPE rotates pairs of channels: an odd number of `kv_channels` {config.head_dim} would be rotated"
             fields.error("BU121", said, "rotary_pct")
         longest = _longest(fields, config.max_positions)
         return replace(

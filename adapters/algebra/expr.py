@@ -1,4 +1,4 @@
-"""What a rule is written in: expressions over checkpoint tensors.
+"""Expressions over checkpoint tensors, the language of rules.
 
 Movement nodes (S, mv, cat, stack, split, at, pad, bits) only say where each element goes. Value nodes (values.py)
 compute. Expressions are plain data: building one reads nothing.
@@ -29,7 +29,7 @@ class Expr:
         raise NotImplementedError
 
     def inputs(self) -> tuple[Expr, ...]:
-        """The expressions this one is made of."""
+        """The operands."""
         return ()
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
@@ -45,7 +45,7 @@ class Expr:
         """Rearranges as einops does: `x.mv("(h t d) m -> (t h d) m", h=12, t=3)`."""
         before, arrow, after = pattern.partition("->")
         if not arrow:
-            raise AxesError(f"mv wants `before -> after`, not `{pattern}`")
+            raise AxesError(f"mv expects `before -> after`, not `{pattern}`")
         return Mv(self, parse(before.strip()), parse(after.strip()), sizes)
 
     def split(self, axis: str | int, *sizes: int) -> tuple[Expr, ...]:

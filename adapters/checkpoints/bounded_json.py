@@ -71,7 +71,7 @@ def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dic
         if collects:
             gc.enable()
     if not isinstance(parsed, dict):
-        raise ValueError(f"a JSON object is wanted, not a {type(parsed).__name__}")
+        raise ValueError(f"expected a JSON object, got {type(parsed).__name__}")
     return cast(dict[str, Any], parsed)
 
 
@@ -121,7 +121,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"key `{twice}` stands twice in one object")
+        raise ValueError(f"key `{twice}` occurs twice in one object")
     return unique
 
 

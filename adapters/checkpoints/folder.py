@@ -80,7 +80,7 @@ def _unindexed(folder: Path) -> Tensors:
                     code="BU217",
                     message=f"{some(twice)} of `{file}` also in `{found[twice[0]].file}`, and no {INDEX} says which "
                     "counts",
-                    help=f"name one file as the checkpoint, or put the model's {INDEX} beside them",
+                    help=f"name one file as the checkpoint, or put the model's {INDEX} next to them",
                     file=str(file),
                     sources=tuple(twice),
                 )
@@ -233,7 +233,7 @@ def _two_sets(folder: Path, found: Tensors) -> list[Diagnostic]:
         Diagnostic(
             code="BU228",
             message=f"`{folder}` has two sets of weights: `{SINGLE}`, and the files that `{INDEX}` names",
-            help="transformers reads the first, other tools the second: remove one, or name the one that is meant, "
+            help="transformers reads the first, other tools the second: remove one, or name the right one, "
             f"`{single}` or `{index}`",
             file=str(folder),
         )

@@ -144,7 +144,7 @@ class Metadata(Mapping[str, Any]):
         """The value of a key, `default` where it is not there. Raises BU221 for an array."""
         value = self._values.get(key, default)
         if isinstance(value, Array):
-            raise bad_header(self.path, f"`{key}` is an array; one value is wanted")
+            raise bad_header(self.path, f"`{key}` is an array; expected a single value")
         return value
 
     def count(self, key: str) -> int | None:
@@ -177,7 +177,7 @@ def begin(path: Path) -> tuple[Metadata, Cursor, int]:
     for _ in range(num_keys):
         key = cursor.text(MOST_NAME)
         if key in values:
-            raise bad_header(path, f"key `{key}` stands twice in the metadata")
+            raise bad_header(path, f"key `{key}` occurs twice in the metadata")
         values[key] = cursor.value(cursor.number("I"))
     return Metadata(path, data, values), cursor, num_tensors
 
@@ -188,7 +188,7 @@ def bad_header(path: Path, why: str) -> BringupError:
 
 
 def oversized(path: Path, what: str) -> BringupError:
-    help = "no published model has this many: the file is damaged, or made to be slow; fetch it again"
+    help = "no published model has this many: the file is damaged or malicious; download it again"
     return fail("BU225", f"the header of `{path}` has {what}", help=help, file=str(path))
 
 

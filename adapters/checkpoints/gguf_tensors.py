@@ -32,12 +32,12 @@ def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
         raise unsupported(path, f"is one of the {splits} files of a split model", help)
     alignment = meta.scalar("general.alignment", 32)
     if type(alignment) is not int or alignment < 1 or alignment & alignment - 1:
-        raise bad_header(path, f"`general.alignment` is {alignment!r}; a power of two is wanted")
+        raise bad_header(path, f"`general.alignment` is {alignment!r}; expected a power of two")
     infos: dict[str, TensorInfo] = {}
     for _ in range(count):
         info = _tensor(cursor)
         if info.name in infos:
-            raise _bad(path, info.name, "stands twice in the header")
+            raise _bad(path, info.name, "occurs twice in the header")
         infos[info.name] = info
     base = -(-cursor.position // alignment) * alignment
     return meta, _placed(path, infos, base, alignment)

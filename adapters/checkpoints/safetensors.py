@@ -98,7 +98,7 @@ def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: An
         raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
     if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
         said = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
-        raise _bad(path, name, f"has {said}; whole numbers are wanted, from 0 and below 2^63")
+        raise _bad(path, name, f"has {said}; expected integers from 0 up to 2^63 - 1")
     dtype = TYPES.get(written) if isinstance(written, str) else None
     if dtype is None:
         known = f"known: {', '.join(TYPES)}"

@@ -16,7 +16,7 @@ from bringup.spec import Site, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A parameter that another tensor may stand for; see `tied` and `either`. `alike`: both have the same values."""
+    """A parameter that may be read from another tensor; see `tied` and `either`. `alike`: both have the same values."""
 
     own: Expr
     other: Expr
@@ -26,7 +26,7 @@ class Tied:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Parameters whose name matches `pattern` are made by `expr`."""
+    """Parameters whose name matches `pattern` are computed by `expr`."""
 
     pattern: str
     expr: Expr | Tied
@@ -34,19 +34,19 @@ class Rule:
 
     @property
     def own_expr(self) -> Expr:
-        """The expression, of a tie its own."""
+        """The expression; of a tie, that of its own tensor."""
         return self.expr.own if isinstance(self.expr, Tied) else self.expr
 
     @property
     def own(self) -> tuple[Expr, ...]:
-        """What the parameter is made of where it is not tied to another: of two that may serve, both."""
+        """The expressions where the parameter is not tied: of alternatives, both."""
         both = isinstance(self.expr, Tied) and not self.expr.alike
         return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Checkpoint tensors that no parameter wants.
+    """Checkpoint tensors that no parameter reads.
 
     `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
     """
@@ -59,7 +59,7 @@ class Drop:
     site: Site
 
     def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
-        """The pattern's variables where a tensor is meant; None where it is not. `names` are those that there are."""
+        """The pattern's variables if the drop applies to a tensor, else None. `names`: the checkpoint's tensors."""
         found = match(self.pattern, name)
         if found is None or (self.when and not self.when(found)):
             return None

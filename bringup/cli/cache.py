@@ -1,4 +1,4 @@
-"""`bringup cache`: what compiles keep for the next one, and why something was made again."""
+"""`bringup cache`: the entries of the cache, and why one was not reused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @click.group("cache")
 def command() -> None:
-    """Show, explain or remove what compiles keep: traced stages, compiled modules, where weights lie."""
+    """Show, explain or remove cached results of compiles: traced stages, compiled modules, paths of weights."""
 
 
 @command.command("ls")
 def ls() -> None:
-    """List the entries, the latest used first."""
+    """List the entries, the most recently used first."""
     store = _store()
     entries = list(store.entries())
     rows = [
@@ -38,7 +38,7 @@ def ls() -> None:
 @command.command("why")
 @click.argument("entry", metavar="KEY|NAME")
 def why(entry: str) -> None:
-    """Tell what an ENTRY was made from, and what is not as it was for the one of that name before it."""
+    """Print the inputs of an ENTRY, and what changed since the previous entry of that name."""
     named = [found for found in _store().entries() if found.key.startswith(entry) or entry in found.what]
     if not named:
         raise fail("BU041", f"the cache has no entry `{entry}`", help="`bringup cache ls` lists keys and names")
@@ -46,13 +46,13 @@ def why(entry: str) -> None:
     before = [
         found for found in _store().entries() if found.what == latest.what and found.created_at < latest.created_at
     ]
-    print(f"{latest.what}  {latest.key[:12]}  made {age(time.time() - latest.created_at)} ago")
+    print(f"{latest.what}  {latest.key[:12]}  created {age(time.time() - latest.created_at)} ago")
     if not before:
-        print("the first of that name; made from")
+        print("the first of that name; its inputs:")
         print(table([("", *pair) for pair in sorted(latest.inputs.items())]))
         return
     previous = max(before, key=lambda found: found.created_at)
-    print(f"made again because, unlike for {previous.key[:12]} made {age(time.time() - previous.created_at)} ago,")
+    print(f"not reused: unlike {previous.key[:12]}, created {age(time.time() - previous.created_at)} ago,")
     names = sorted({*previous.inputs, *latest.inputs})
     values = [(name, previous.inputs.get(name, "absent"), latest.inputs.get(name, "absent")) for name in names]
     print(table([("", name, was, "→", now) for name, was, now in values if was != now]))
@@ -62,7 +62,7 @@ def why(entry: str) -> None:
 @click.argument("keys", nargs=-1, metavar="KEY…")
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 def rm(keys: tuple[str, ...], everything: bool) -> None:
-    """Remove entries; what they hold is made again when it is needed. Bundles stay as they are."""
+    """Remove entries; later compiles recreate them. Bundles are not changed."""
     if bool(keys) == everything:
         raise click.UsageError("give KEYs (see `bringup cache ls`), or --all")
     store = _store()

@@ -20,7 +20,7 @@ from bringup.system import gc_pause
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks.")
 @click.option("--values", is_flag=True, help="Also read the weights: broken ties, NaN, infinity, matrices of zeros.")
 @click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file, where that is certain.")
-@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, without changing it.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
 @output_options
 @gc_pause.gc_paused()
@@ -28,7 +28,7 @@ def command(
     tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
     output_file: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
-    """Prove that a checkpoint fits MODEL's graph, without torch and, but for --values, without reading weights.
+    """Check that a checkpoint fits MODEL's graph, without torch and, except for --values, without reading weights.
 
     MODEL is a name (`bringup models`), a Python file, or left out when the checkpoint names its architecture.
     """

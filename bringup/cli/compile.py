@@ -32,17 +32,17 @@ FOLDER = click.Path(path_type=Path)
     metavar="I",
     help="Also output the hidden state that enters layer I (repeatable).",
 )
-@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Where to; MODEL.bundle if left out.")
+@click.option("-o", "--out", type=FOLDER, metavar="DIR", help="Output folder; default: MODEL.bundle.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--emit", type=OneOf(PHASES), default="bundle", help="Stop at a phase.")
-@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Keep the text of every phase.")
+@click.option("--dump-dir", type=FOLDER, metavar="DIR", help="Write the text of every phase to DIR.")
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
     target: str, max_seq_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
     dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
-    """Compile MODEL to a bundle, weights included, that `bringup run` starts."""
+    """Compile MODEL and its weights to a bundle that `bringup run` executes."""
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)

@@ -16,7 +16,7 @@ BROKEN = 3  # the machine is wrong
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def command(as_json: bool) -> int:
-    """Show versions, devices, caches and settings, and what to do about what is wrong.
+    """Show versions, devices, caches and settings, with a fix for each problem.
 
     Imports none of the packages that it names. Ends with 3 when `bringup compile` and `bringup run` cannot work.
     """

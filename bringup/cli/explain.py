@@ -21,7 +21,7 @@ LOOK_ALIKE = str.maketrans("OIL", "011")
 @click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
 @job_options
 def command(subject: str, **named: Unpack[Named]) -> None:
-    """Explain a code (BU102), how a PARAMETER of MODEL is made, or what becomes of a checkpoint's TENSOR."""
+    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used."""
     text, code = page(subject), subject.upper().translate(LOOK_ALIKE)
     if text:
         print(text, end="")

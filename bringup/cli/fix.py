@@ -16,7 +16,7 @@ from bringup.system.atomic import write_file
 
 
 def repair(report: Report, stream: TextIO, *, write: bool) -> bool:
-    """Prints the edits of a report as a diff, and makes them; whether a file was changed. Raises BU901, BU902."""
+    """Prints the edits of a report as a diff and applies them; whether a file was changed. Raises BU901, BU902."""
     findings = [finding for finding in report.findings if finding.fixes]
     edits: dict[Path, list[Fix]] = {}
     for fix in dict.fromkeys(fix for finding in findings for fix in finding.fixes):
@@ -48,7 +48,7 @@ def _diff(before: PyFile, after: PyFile) -> str:
 
 
 def _replace(path: Path, file: PyFile) -> None:
-    """Writes the file whole or not at all, and has Python read it anew."""
+    """Writes the file atomically, and makes Python read it again."""
     mode = path.stat().st_mode
     write_file(path, file.text.encode(file.encoding))
     path.chmod(mode)

@@ -1,4 +1,4 @@
-"""The `bringup` command: finds the subcommand, and turns what goes wrong into words and an exit code."""
+"""The `bringup` command: finds the subcommand; turns errors into messages and an exit code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bringup.cli.errors import reserve
 from bringup.system import gc_pause, signals
 
 COMMANDS = {
-    "compile": "Make a bundle of a model and its weights.",
-    "check": "Prove that a checkpoint fits a graph.",
+    "compile": "Compile a model and its weights to a bundle.",
+    "check": "Check that a checkpoint fits a graph.",
     "run": "Generate text, or token ids, from a bundle.",
     "verify": "Compare with the reference implementation.",
-    "explain": "Tell more of a code, a parameter or a tensor.",
-    "models": "List what can be named.",
-    "doctor": "Say what is missing here, and how to get it.",
-    "cache": "Show, explain or remove what compiles keep.",
+    "explain": "Explain a code, a parameter or a tensor.",
+    "models": "List models and model families.",
+    "doctor": "Report what is missing on this machine and how to install it.",
+    "cache": "Show, explain or remove cached results of compiles.",
     "completion": "Print a shell's completion script.",
 }
 
@@ -124,7 +124,7 @@ VERSION = click.Option(
 
 @click.group(cls=Bringup, params=[VERSION, VERBOSE], context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
-    """Takes a model from a published checkpoint to a compiled graph that runs, and proves each step."""
+    """Compiles models from published checkpoints, and checks each step."""
 
 
 def main() -> NoReturn:

@@ -19,7 +19,7 @@ from bringup.render.words import table
 @click.command("models")
 @click.option("--markdown", is_flag=True, help="As a table for a README.")
 def command(markdown: bool) -> None:
-    """List the models that have a name, and the families: what they are, how near to transformers, on which targets.
+    """List the named models and the families, with their difference from transformers and their targets.
 
     float32: the largest distance of a logit, over the largest logit. bfloat16: how far from the exact logits, as a
     multiple of how far transformers' bfloat16 is. Tiny configurations, prefill and decode: docs/fidelity.md.

@@ -33,7 +33,7 @@ def report_option(command: Command) -> Command:
 
 @dataclass(slots=True)
 class Reporting:
-    """What the command says of its work; `progress` is for those who do it."""
+    """The outcome of a command for its report; `progress` is passed to the work."""
 
     progress: Progress
     result: str = "planned"

@@ -24,7 +24,7 @@ SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")
 
 
 class Sampling(TypedDict):
-    """What `Session.generate` is told, as click hands it over."""
+    """The options of `Session.generate`, as click passes them."""
 
     max_new_tokens: int
     temperature: float
@@ -37,12 +37,12 @@ class Sampling(TypedDict):
 @click.option("--prompt", metavar="TEXT")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids instead of a prompt: 1,2,3.")
 @click.option("--chat", is_flag=True, help="The prompt, or each line of stdin, is a message; the model answers.")
-@click.option("--system", metavar="TEXT", help="With --chat: what the model is told before the first message.")
+@click.option("--system", metavar="TEXT", help="With --chat: the system message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
-@click.option("--executor", metavar="NAME", help="What runs it, where the target leaves a choice.")
+@click.option("--executor", metavar="NAME", help="Device or executor, where the target has several.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,

@@ -32,15 +32,17 @@ TRANSFORMERS = "transformers"
     metavar="REF",
     help="transformers, or a file of saved activations (.safetensors, .npz).",
 )
-@click.option("--target", type=TARGET, metavar="T", help="What a MODEL is compiled for: torch, or cpu with --bisect.")
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="What a MODEL computes in.")
-@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="The context that a MODEL is compiled for.")
+@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for: torch, or cpu with --bisect.")
+@click.option(
+    "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
+)
+@click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
-@click.option("--bisect", is_flag=True, help="Follow a departure from torch to the operation that departs.")
+@click.option("--bisect", is_flag=True, help="Find the operation that differs from torch.")
 @click.option(
     "-o", "--save", type=click.Path(path_type=Path), metavar="PATH",
-    help="Keep activations: a folder, or FILE.safetensors for the reference's alone.",
+    help="Save activations: to a folder, or to FILE.safetensors the reference's only.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @report_option
@@ -48,7 +50,7 @@ def command(
     against: str, target: str | None, max_seq_len: int | None, tokens: list[int] | None, prompt_length: int | None,
     bisect: bool, save: Path | None, as_json: bool, report: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
-    """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; name the place where they part.
+    """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
     MODEL is a name, a Python file, or left out when the checkpoint names its architecture. The reference is
     transformers on the same checkpoint and config, or activations that were saved.

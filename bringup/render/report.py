@@ -74,4 +74,4 @@ def mark(finding: Diagnostic) -> str:
 
 def pointer(findings: Iterable[Diagnostic]) -> str:
     """Where to read more of the first mistake."""
-    return f"`bringup explain {ordered(findings)[0].code}` says more"
+    return f"`bringup explain {ordered(findings)[0].code}` has more"

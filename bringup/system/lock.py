@@ -22,7 +22,7 @@ _LONGEST = 200  # bytes of a name, so that the names made from it stay below the
 
 
 def sibling_path(place: Path, what: str) -> Path:
-    """The hidden name beside `place` that its writer uses for `what`: `.gpt2.bundle.lock`."""
+    """The hidden name next to `place` that its writer uses for `what`: `.gpt2.bundle.lock`."""
     name = place.name.encode("utf-8", "surrogateescape")[:_LONGEST].decode("utf-8", "ignore")
     return place.with_name(f".{name}.{what}")
 
@@ -94,4 +94,4 @@ def _unlockable(error: OSError, place: Path) -> BringupError:
     if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):
         message = f"the file system of `{place}` has no locks: {error.strerror}"
         return fail("BU013", message, help="choose a place on another file system with -o")
-    return fail("BU901", f"cannot write beside `{place}`: {error.strerror}")
+    return fail("BU901", f"cannot write next to `{place}`: {error.strerror}")

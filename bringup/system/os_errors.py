@@ -23,7 +23,7 @@ _SHORT = (
 )  # fmt: skip
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
 _ROOM = "free some space, or choose a place on another disk with -o"
-_HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run tells the need"
+_HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
 
 
 def refused(error: BaseException, place: Path | None = None) -> BringupError | None:

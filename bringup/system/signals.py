@@ -51,16 +51,16 @@ def was_signalled() -> bool:
 
 
 def report_stop(error: BaseException) -> int:
-    """Says on stderr what stopped the program, and gives its exit code: 128 and the signal's number."""
+    """Prints what stopped the program to stderr. Returns the exit code: 128 + the signal's number."""
     stopped = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, Stopped)), None)
     stopped = stopped or (Stopped(_stops.signum) if was_signalled() else None)
-    sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; nothing half-written is left behind\n")
+    sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; partial files were removed\n")
     return stopped.exit_code if stopped else 128 + signal.SIGINT
 
 
 @contextmanager
 def signals_deferred() -> Generator[None]:
-    """Puts a signal off until the block has ended. For short work that must not be left half done."""
+    """Defers signals until the block has ended. For short work that must be atomic."""
     _stops.depth += 1
     try:
         yield

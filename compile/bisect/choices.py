@@ -29,7 +29,7 @@ class Choice:
 
 
 class Choosing(TorchDispatchMode):
-    """Keeps each choice in `made`. Those in `given` are taken over in turn: the values are the graph's own."""
+    """Records each choice in `choices`. Those in `given` are replayed in turn; the values are the graph's own."""
 
     def __init__(self, given: Sequence[Choice] = ()) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:
     fresh.set_states(step.before)
     if not step.departing(_results(fresh, step.feed), dtype):
         said = f"the program of the bundle departs in `{entry}`; compiled again for `{target}`, the graph does not"
-        return _bu702(said, "compile it again: another version of the graph or of a tool made this bundle")
+        return _bu702(said, "compile it again: this bundle was compiled by another version of the graph or of a tool")
     said = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
     return _bu702(said, f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files")
 

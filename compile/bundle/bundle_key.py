@@ -1,4 +1,4 @@
-"""What a bundle is made from, known before anything is traced or read."""
+"""The cache keys of a bundle, computed before anything is traced or read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The result of a compile: a folder with a manifest, programs, weights and tokenizer.
 
-It is written beside its place and put there in one step, so that a bundle of that name is always whole.
+It is written next to its place and moved there in one step, so that a bundle is always complete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refuse(out: Path, *, force: bool) -> None:
 
 
 def has_inputs_key(out: Path, key: str) -> bool:
-    """Whether a bundle stands at `out` that was made from the inputs of this key, as far as its manifest tells."""
+    """Whether the manifest of a bundle at `out` has this key of its inputs."""
     try:
         return bool(key) and read_manifest(out).get("made_from") == key
     except BringupError:
@@ -96,7 +96,7 @@ def writing(out: Path, *, force: bool = True, progress: Progress | None = None) 
 
 
 def _recover(place: Path) -> None:
-    """Removes what the last writer left beside `place`; puts a bundle back that it had moved out of the way."""
+    """Removes what the last writer left next to `place`; restores a bundle that it had moved away."""
     old = sibling_path(place, "old")
     if old.exists() and not place.exists():
         old.rename(place)
@@ -106,7 +106,7 @@ def _recover(place: Path) -> None:
 
 @contextmanager
 def _folders(parent: Path) -> Generator[None]:
-    """The folders above a bundle, made where they lack; those that stay empty vanish again."""
+    """Creates the folders above a bundle; those that stay empty are removed again."""
     lacking = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         if lacking:

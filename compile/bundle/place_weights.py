@@ -1,4 +1,4 @@
-"""Weights that another bundle already has: linked, not made again. The store keeps where they lie, not their bytes."""
+"""Weights that another bundle already has are linked instead of written. The store has their path, not their bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Placed:
 def place_weights(
     job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage, *, verified: bool = False
 ) -> Placed:
-    """Links the weights that were made from these inputs, or writes them. `stage` hears the share that is written.
+    """Links weights that were computed from these inputs, or writes them. `stage` hears the share that is written.
 
     Weights whose file was touched since, by a link to it too, are read and compared with their digest before they are
     linked; with `verified`, all are.

@@ -1,4 +1,4 @@
-"""What compiles left behind, found again by what it was made from.
+"""Results of compiles, cached by a hash of their inputs.
 
 An entry is one file, KIND/KEY under the root: a line of JSON (what it is, what it was made from, the SHA-256 of what
 follows), then the payload. KEY is the SHA-256 of the inputs, so that an entry is never changed, only written whole or
@@ -57,7 +57,7 @@ class Store:
         self.problem = ""
 
     def get(self, kind: str, inputs: Inputs) -> bytes | None:
-        """The payload made from these inputs. An entry that is damaged counts as absent and is removed."""
+        """The payload computed from these inputs. An entry that is damaged counts as absent and is removed."""
         path = self.root / kind / key_of(inputs)
         try:
             head, _, payload = path.read_bytes().partition(b"\n")
@@ -120,7 +120,7 @@ class Store:
 
 
 def key_of(inputs: Inputs) -> str:
-    """The name of what was made from these inputs."""
+    """The file name: the hash of the inputs."""
     return hashlib.sha256(json.dumps(dict(inputs), sort_keys=True).encode()).hexdigest()
 
 

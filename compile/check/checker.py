@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
-    """Checks a plan both ways: every parameter is made whole, every tensor is read whole or dropped with a reason.
+    """Checks that every parameter is complete and every tensor is read completely or dropped with a reason.
 
     No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
     config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
@@ -58,7 +58,7 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
 
 
 def check_job(job: Job) -> Report:
-    """Proves, from headers alone, that the job's checkpoint fits its graph: the report says what does not."""
+    """Checks, from headers only, that the job's checkpoint fits its graph; the report has the findings."""
     from bringup.compile.job import as_job
 
     start = time.perf_counter()
@@ -102,7 +102,7 @@ _WORDS: dict[str, tuple[str, str]] = {
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
-    "BU111": ("{message}", "correct the pattern or its `expect`: a drop that meets too much hides weights"),
+    "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
 # Of a value node's inputs: what to do about a float that is too wide, and about anything else.
@@ -133,7 +133,7 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
             takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := unread_scales(plan, sources):
-            help = f"it is quantised, and `{', '.join(grouped(scales))}` lies beside it: dequant(S(…), S(…), block=…)"
+            help = f"it is quantised, and `{', '.join(grouped(scales))}` has its scales: dequant(S(…), S(…), block=…)"
     words = {
         "parameter": parameter,
         "tensors": ", ".join(grouped(sources)),
@@ -203,7 +203,7 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU107",
             message=f"`{', '.join(grouped(names))}` is square and read as `{there}`; every rectangular matrix "
-            f"beside it is stored as `{back}`",
+            f"of the layer is stored as `{back}`",
             help=f'no shape shows a forgotten transpose: write S(…, "{back}"); if it really is stored as '
             f'`{there}`, say so: S(…, "{there}").mv("{there} -> {back}")',
             parameter=", ".join(grouped(names)),

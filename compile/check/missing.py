@@ -1,4 +1,4 @@
-"""Tensors that are wanted and absent, and tensors that nothing reads: two sides of the same few mistakes."""
+"""Absent tensors that rules read, and tensors that nothing reads: two sides of the same few mistakes."""
 
 from __future__ import annotations
 

@@ -39,16 +39,16 @@ class Sizes:
         copies = f" + packed copy {_mb(self.packed)}" if self.packed else ""
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
-            ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables beside them"),
+            ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables in addition"),
             ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self.context:,} tokens"),
             (
                 "compile memory",
                 f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
-                f"{_mb(self.compiling.weights)}; {_mb(self.compiling.subprocess_peak)} in each process beside it",
+                f"{_mb(self.compiling.weights)}; {_mb(self.compiling.subprocess_peak)} in each subprocess",
             ),
             (
                 "run memory",
-                f"{_mb(run)}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}, beside what Python takes",
+                f"{_mb(run)}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}, plus Python itself",
             ),
         ]
 

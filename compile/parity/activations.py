@@ -124,7 +124,7 @@ def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
         given = given[0]
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
         said = f"{given.dtype} {list(given.shape)}"
-        raise fail("BU706", f"`tokens` of `{path}` is {said}; one row of token ids is wanted", help=_AGAIN)
+        raise fail("BU706", f"`tokens` of `{path}` is {said}; expected one row of token ids", help=_AGAIN)
     return given.tolist()
 
 
@@ -178,7 +178,7 @@ def mismatched(source: str, name: str, theirs: tuple[int, ...], ours: tuple[int,
     """BU707 for a tensor of another shape than the model's."""
     said = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
     return _mismatch(
-        said, name, "is the file of another size of the model? leave the tensor out if it means another thing"
+        said, name, "is the file of another size of the model? leave the tensor out if it is something else"
     )
 
 

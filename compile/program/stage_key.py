@@ -1,4 +1,4 @@
-"""What a traced stage is made from."""
+"""The cache key of a traced stage."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Part = tuple[Entry, list[Traced[bytes]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCodec:
-    """How a traced stage is kept: `encode` makes the bytes that a lowering takes."""
+    """How a traced stage is stored: `encode` returns the bytes that a lowering takes."""
 
     name: str
     encode: Callable[[Function, ExportedProgram], bytes]

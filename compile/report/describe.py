@@ -11,7 +11,7 @@ from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 
 def how(entry: Entry) -> str:
-    """In a word or two: `as it lies`, `transposed`, `rows 0 to 49`, `3 copies`."""
+    """In a word or two: `as stored`, `transposed`, `rows 0 to 49`, `3 copies`."""
     nests = entry.region.nests
     if any(isinstance(source, Computed) for source in entry.sources):
         return "computed"
@@ -24,7 +24,7 @@ def how(entry: Entry) -> str:
 
 def _order(nest: Nest) -> str:
     if all(src == dst for _, src, dst in nest.loops):
-        return "as it lies"
+        return "as stored"
     if len(nest.loops) == 2 and nest.loops[0][1] == 1 and nest.loops[1][2] == 1:
         return "transposed"
     return "rearranged"

@@ -73,7 +73,7 @@ def _tensor(job: Job, name: str) -> Explanation:
         rows += [("dropped", f"{drop.why}  (`{drop.pattern}`)"), *_line("rule", drop.site)]
     elif name in plan.wanted:
         requested_by = plan.wanted[name]
-        rows += [("read by", f"{requested_by}, which is not made"), *_problems(job, requested_by)]
+        rows += [("read by", f"{requested_by}, which cannot be computed"), *_problems(job, requested_by)]
     else:
         rows.append(("read by", "nothing: `bringup check` says BU105"))
     return Explanation(f"tensor {name}", rows)
@@ -102,12 +102,12 @@ def _limited(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:
-    """Why a parameter is not made."""
+    """Why a parameter cannot be computed."""
     for problem in (p for p in job.plan.problems if p.parameter == parameter):
         facts = [problem.message, *(f"`{name}`" for name in problem.sources[:MOST])]
         wanted = problem.expected or show(problem.axes)
         facts += [f"should be {wanted}" if wanted else "", f"is {problem.actual}" if problem.actual else ""]
-        yield "not made", f"{problem.code}: {', '.join(fact for fact in facts if fact)}"
+        yield "not computed", f"{problem.code}: {', '.join(fact for fact in facts if fact)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a compile or a verification told of itself, kept for a report."""
+"""The stages and findings of a compile or a verification, recorded for a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StageResult:
-    """A stage that passes on what it is told and keeps it. `start` and `seconds` count from the recorder's start."""
+    """A stage that forwards and records its calls. `start` and `seconds` count from the recorder's start."""
 
     name: str
     start: float
@@ -43,7 +43,7 @@ class StageResult:
 
 
 class Recorder:
-    """A Progress that passes everything on to another and keeps it."""
+    """A Progress that forwards everything to another and records it."""
 
     def __init__(self, onward: Progress) -> None:
         self.onward = onward

@@ -81,18 +81,18 @@ class Session:
         self.executor.reset()
 
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
-        """Keeps the tokens that the sequence and `tokens` begin with, but for the last of `tokens`: it gives logits.
+        """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
-        What the states hold of later ones is masked, and written over.
+        The states of later tokens are masked, and overwritten.
         """
         self._turn += 1
         pairs = zip(self._tokens, list(tokens)[:-1], strict=False)
         self._tokens = [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
-        """Takes in tokens after those already there. Logits of the last one, or of every one: float32 [R, V].
+        """Appends tokens to the sequence. Logits of the last one, or of every one: float32 [R, V].
 
-        `inputs` are what the model needs beside the tokens, a row for each; they are cast to its dtype.
+        `inputs` are the model's further inputs, a row for each token; they are cast to its dtype.
         Raises BU015 for what is no token, BU016 when the context has no room for them, BU029 for other inputs.
         """
         self._turn += 1
@@ -289,7 +289,7 @@ def _check_executor(name: str, target: str) -> None:
 
 
 def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Every weight, mapped where it lies; a tied one is the same memory under two names."""
+    """Every weight, mapped from its file; a tied one is the same memory under two names."""
     path = folder / WEIGHTS
     arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
     return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}

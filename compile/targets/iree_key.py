@@ -1,4 +1,4 @@
-"""What a compiled module is made from."""
+"""The cache key of a compiled module."""
 
 from __future__ import annotations
 

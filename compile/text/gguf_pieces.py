@@ -48,7 +48,7 @@ def unigram(vocab: Vocab) -> dict[str, Any]:
     if "tokenizer.ggml.precompiled_charsmap" in meta:
         charsmap = numbers(meta, "precompiled_charsmap")
         if not all(type(number) is int and -128 <= number < 256 for number in charsmap):
-            raise broken(meta, "has a `precompiled_charsmap` that is not made of bytes")
+            raise broken(meta, "has a `precompiled_charsmap` whose values are not bytes")
         packed = base64.b64encode(bytes(int(number) % 256 for number in charsmap)).decode()
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": packed})
     if meta.scalar("tokenizer.ggml.remove_extra_whitespaces", False):

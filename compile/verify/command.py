@@ -122,7 +122,7 @@ def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
         write_file(bundle / PARITY, (json.dumps(whole, indent=2) + "\n").encode())
     except BringupError as error:
         for finding in error.findings:
-            help = "the result stands above and is the same; --json prints it"
+            help = "the result above is not affected; --json prints it"
             progress.warn(replace(finding, severity=Severity.WARNING, help=help))
 
 
@@ -133,7 +133,7 @@ def _of_tokens(job: Job) -> Job:
     said = ", ".join(f"`{name}`" for name in job.graph.inputs)
     help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
     raise fail(
-        "BU029", f"`{job.graph.config.family}` takes {said} beside its tokens; verify has only tokens", help=help
+        "BU029", f"`{job.graph.config.family}` takes {said} as well as tokens; verify gives only tokens", help=help
     )
 
 

@@ -123,13 +123,17 @@ class RopeConfig:
     def _check_channels(self, inner: Fields, head_dim: int) -> None:
         d, pairs = self.channels(head_dim), self.pairs(head_dim)
         if not d or 2 * pairs > head_dim:
-            said = f"rope turns channels in pairs, and {2 * pairs or 'none'} of `head_dim` {head_dim} would turn"
+            said = f"RoPE rotates pairs of channels: {2 * pairs or 'none'} of `head_dim` {head_dim} would be rotated"
             inner.error("BU121", said, "head_dim")
         elif d % 2 and self.kind == "yarn":
-            said = f"yarn needs an even number of channels that turn, and of `head_dim` {head_dim}, {d} do"
+            said = f"yarn needs an even number of rotated channels: of `head_dim` {head_dim}, {d} are"
             inner.error("BU121", said, "partial_rotary_factor")
         elif self.kind == "dynamic" and d == 2:
-            inner.error("BU121", f"of `head_dim` {head_dim}, one pair turns; dynamic rope needs two", "head_dim")
+            inner.error(
+                "BU121",
+                f"of `head_dim` {head_dim}, one pair of channels is rotated; dynamic RoPE needs two",
+                "head_dim",
+            )
         for key, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             if factors and len(factors) != pairs:
                 inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
@@ -267,7 +271,7 @@ def _original(inner: Fields, fields: Fields, stated: int) -> int:
     inside = inner.size(key, stated, null=stated if key in fields.raw else None)
     original = fields.size(key, inside)
     if inner.raw.get(key) is not None and original != inside:
-        inner.overruled(key, inside, f"{key} beside rope's settings", original)
+        inner.overruled(key, inside, f"{key} outside of the RoPE settings", original)
     return original
 
 

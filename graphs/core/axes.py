@@ -174,13 +174,13 @@ def permutation(actual: Axes, wanted: Axes) -> tuple[Axes, tuple[int, ...]]:
     names = [factor.name or f"size {factor.size}" for factor in have]
     goal = [factor.name or f"size {factor.size}" for factor in want]
     if sorted(names) != sorted(goal) or len(set(names)) != len(names):
-        raise AxesError(f"axes are `{show(actual)}`, the parameter wants `{show(wanted)}`")
+        raise AxesError(f"axes are `{show(actual)}`, the parameter has `{show(wanted)}`")
     order = tuple(names.index(name) for name in goal)
     for at, factor in zip(order, want, strict=True):
         if have[at].size != factor.size:
-            raise AxesError(f"axis `{factor.name}` has size {have[at].size}, the parameter wants {factor.size}")
+            raise AxesError(f"axis `{factor.name}` has size {have[at].size}, the parameter has {factor.size}")
         if factor.sum and have[at].sum and not _same_parts(have[at], factor):
-            raise AxesError(f"parts are `{have[at]}`, the parameter wants `{factor}`")
+            raise AxesError(f"parts are `{have[at]}`, the parameter has `{factor}`")
     return have, order
 
 

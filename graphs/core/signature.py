@@ -104,7 +104,7 @@ def _declared(name: str, row: dict[str, Any]) -> Declared:
         return Declared(name, axes, dtype)
     axis, count = pack
     if type(axis) is not str or type(count) is not int:
-        raise ValueError(f"`{name}` is packed as {shown(pack)}: an axis is wanted, and a number")
+        raise ValueError(f"`{name}` is packed as {shown(pack)}: expected an axis and a number")
     if fault := misfit(Pack(axis, count), axes, dtype):
         raise ValueError(f"`{name}`: {fault[0]}")
     return Declared(name, axes, dtype, Pack(axis, count))

@@ -99,7 +99,7 @@ def _bind(op_name: str, name: str, axes: list[str], value: Tensor | None, sizes:
     leading = axes[:1] == ["..."]
     named = axes[1:] if leading else axes
     if len(shape) < len(named) or (len(shape) > len(named) and not leading):
-        raise _mismatch(op_name, name, axes, shape, f"{len(named)} dimensions are wanted")
+        raise _mismatch(op_name, name, axes, shape, f"{len(named)} dimensions are expected")
     for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
         if type(size) is not int:  # torch.export checks dynamic sizes
             continue

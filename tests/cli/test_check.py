@@ -44,7 +44,7 @@ def test_every_mistake_is_reported_once(bringup: Bringup, broken: Path) -> None:
     ]
     assert "adapters/gpt2.py:" in result.stdout
     assert "graphs/gpt2.py:" in result.stdout
-    assert result.stdout.endswith("gpt2: 3 errors; `bringup explain BU101` says more\n")
+    assert result.stdout.endswith("gpt2: 3 errors; `bringup explain BU101` has more\n")
 
 
 def test_concise_and_json_say_the_same(bringup: Bringup, broken: Path) -> None:
@@ -129,4 +129,4 @@ def test_a_wrong_command_is_exit_2(bringup: Bringup, words: list[str], said: str
 
 def test_dummy_weights_are_announced(bringup: Bringup) -> None:
     result = bringup("check", "gpt2", "--checkpoint", "dummy")
-    assert (result.exit_code, result.stderr) == (0, "note: seeded dummy weights, as asked\n")
+    assert (result.exit_code, result.stderr) == (0, "note: random dummy weights, as requested\n")

@@ -124,7 +124,7 @@ finally:
 def test_a_library_that_trips_over_a_stop(tmp_path: Path) -> None:
     """As torch does, where a signal comes while it enters one of its modes."""
     done = crashed(tmp_path, raising=TRIPPED)
-    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM; nothing half-written is left behind\n")
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM; partial files were removed\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -168,7 +168,7 @@ def test_recent_lines_are_in_the_report() -> None:
     stream = StringIO()
     with pytest.raises(ZeroDivisionError), StageLines(stream).stage("Exporting gpt2"):
         raise ZeroDivisionError
-    assert "## told so far\n\nExporting gpt2\n" in crash.report(ZeroDivisionError(), ["compile", "gpt2"])
+    assert "## last messages\n\nExporting gpt2\n" in crash.report(ZeroDivisionError(), ["compile", "gpt2"])
 
 
 def test_a_compiler_that_dies_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

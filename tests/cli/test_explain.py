@@ -65,7 +65,7 @@ def test_a_tied_parameter_names_who_shares_its_tensor(bringup: Bringup, small: P
     head = bringup("explain", "lm_head.weight", "gpt2", "--checkpoint", small).output
     assert "reads         wte.weight  [96, 128]" in head
     assert "axes          wte.weight: vocab m → out:vocab in:m\n" in head
-    assert "also read by  transformer.wte.weight (as it lies)\n" in head
+    assert "also read by  transformer.wte.weight (as stored)\n" in head
 
 
 def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
@@ -73,13 +73,13 @@ def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
         return bringup("explain", name, "--checkpoint", folder).output
 
     both = explained("wte.weight", small)
-    assert "  read by   transformer.wte.weight (as it lies)\n            lm_head.weight (as it lies)\n" in both
+    assert "  read by   transformer.wte.weight (as stored)\n            lm_head.weight (as stored)\n" in both
     assert "  coverage  whole\n" in both
     assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in explained("h.0.attn.bias", small)
     assert "  read by  nothing: `bringup check` says BU105\n" in explained("extra", broken)
     turned = explained("h.0.attn.c_attn.weight", broken)
-    assert "which is not made" in turned
-    assert "not made  BU102: `h.0.attn.c_attn.weight`, should be in out, is [384, 128]" in turned
+    assert "which cannot be computed" in turned
+    assert "not computed  BU102: `h.0.attn.c_attn.weight`, should be in out, is [384, 128]" in turned
 
 
 def test_dtypes(small: Path) -> None:

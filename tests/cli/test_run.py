@@ -120,7 +120,7 @@ def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--max-seq-len", "64", "--target", "torch")
     assert (result.exit_code, result.stdout) == (0, "")
     first, second, last = result.stderr.splitlines()
-    assert first == "note: seeded dummy weights, as asked"
+    assert first == "note: random dummy weights, as requested"
     assert second.startswith("     Checked 41 parameters in ")
     assert last == "run it: bringup run gpt2.bundle --tokens 1,2,3"
     assert build_arguments.pop("job").checkpoint.is_dummy

@@ -88,7 +88,7 @@ def test_the_model_itself_is_in_order(bringup: Bringup, small: Path, tmp_path: P
         ("return gpt2", "raise SystemError('mine')", "SystemError: mine"),
         ("return gpt2", "open('/nowhere/at/all')", "FileNotFoundError: [Errno 2]"),
         ("return gpt2", "return adapter(config)", "RecursionError: maximum recursion depth exceeded"),
-        ('S("{n}.{p}")', 'S("{n}.{p}").mv("a b")', "AxesError: mv wants `before -> after`"),
+        ('S("{n}.{p}")', 'S("{n}.{p}").mv("a b")', "AxesError: mv expects `before -> after`"),
         ('S("{n}.{p}")', "S()", "TypeError: S() missing 1 required positional argument"),
     ],
 )

@@ -107,10 +107,10 @@ def test_dummy_weights_with_a_config_of_ones_own(saved, tmp_path):
 
 
 def test_allowed_config_keys_are_remembered(checkpoint, tmp_path):
-    (checkpoint / "config.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    (checkpoint / "config.json").write_text(json.dumps(config(checkpoint, of_users=1)))
     with pytest.raises(BringupError, match="BU120"):
         compiled(tmp_path / "b", None, str(checkpoint))
-    assert verify(compiled(tmp_path / "b", None, str(checkpoint), allow={"of_mine": "only a note"})).ok
+    assert verify(compiled(tmp_path / "b", None, str(checkpoint), allow={"of_users": "only a note"})).ok
 
 
 def test_the_adapter_and_relative_paths_are_remembered(checkpoint, tmp_path, monkeypatch):
@@ -182,10 +182,10 @@ def test_options_that_do_not_go_together(words, said):
 def test_what_check_takes_verify_takes(checkpoint, tmp_path):
     """MODEL left out; a config, an adapter and an allowance of one's own; a prompt, in a context of its length."""
     (tmp_path / "table.py").write_text(SWAPPED)
-    (tmp_path / "c.json").write_text(json.dumps(config(checkpoint, of_mine=1)))
+    (tmp_path / "c.json").write_text(json.dumps(config(checkpoint, of_users=1)))
     (checkpoint / "config.json").unlink()
     words = ["verify", "--checkpoint", checkpoint, "--config", tmp_path / "c.json", "--adapter", tmp_path / "table.py"]
-    words += ["--allow-config", "of_mine=only a note", "--max-seq-len", "50", "--prompt-length", "33", "--json"]
+    words += ["--allow-config", "of_users=only a note", "--max-seq-len", "50", "--prompt-length", "33", "--json"]
     result = CliRunner().invoke(cli, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -92,7 +92,7 @@ def test_summary_of_a_fit() -> None:
 def test_summary_of_mistakes() -> None:
     report = Report("gpt2", [SQUARE, SHAPE, UNREAD], COUNTS)
     said = "gpt2: 2 errors, 1 warning"
-    assert render("full", report).splitlines()[-1] == f"{said}; `bringup explain BU102` says more"
+    assert render("full", report).splitlines()[-1] == f"{said}; `bringup explain BU102` has more"
     assert render("concise", report).splitlines()[-1] == said
 
 

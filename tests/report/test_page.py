@@ -119,7 +119,7 @@ def test_findings_stand_first_with_their_lines(compiled: Record, small: Job):
 
 def test_errors_by_module(small: Job):
     near, far = (words(page(planned_record(small, parity=parity(small, worst)))) for worst in (1e-6, 1e-2))
-    assert "All lie within the tolerance" in near
+    assert "All are within the tolerance" in near
     first = "transformer.h.1.ln_1"  # five modules from the last: 1e-2 / 2^5 > 2e-4 > 1e-2 / 2^6
     assert f"The first beyond the tolerance is {first}." in far
     assert "transformer.h.2.mlp feed-forward 5.0e-03 1.0e-02" in far

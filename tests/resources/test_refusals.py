@@ -74,7 +74,7 @@ def test_a_signal_while_waiting(nursery, checkpoints, tmp_path, sent):
         os.kill(running.pid, sent)
     ended = running.wait()
     assert ended.code == 128 + sent
-    assert ended.said.splitlines()[-1] == f"stopped by {sent.name}; nothing half-written is left behind"
+    assert ended.said.splitlines()[-1] == f"stopped by {sent.name}; partial files were removed"
     assert "Traceback" not in ended.said
     assert names(tmp_path) in ([], ["cache"])
     assert names(temporary(nursery.folder)) == []

@@ -57,7 +57,7 @@ def _memory() -> Fact:
     capped = f", limited to {size(int(limit))} by its control group" if limit.isdecimal() else ""
     room = min(free, int(limit)) if limit.isdecimal() else free
     short = f"only {size(room)} of memory can be had" if total and room < LITTLE else ""
-    fix = "close other programs, or raise the limit; `bringup compile --dry-run` tells the need"
+    fix = "close other programs, or raise the limit; `bringup compile --dry-run` prints the need"
     return Fact("memory", f"{size(total)}, {size(free)} available{capped}", short, fix)
 
 

@@ -38,7 +38,7 @@ def report(error: BaseException, words: Sequence[str]) -> str:
         "system": platform.platform(),
         "command": " ".join(["bringup", *map(_quoted, words)]),
         "environment (names only)": "\n".join(variables) or "nothing of interest",
-        "told so far": "\n".join(RECENT_LINES) or "nothing",
+        "last messages": "\n".join(RECENT_LINES) or "nothing",
         "traceback": "".join(traceback.format_exception(error)),
     }
     return scrubbed("\n".join(f"## {title}\n\n{text.rstrip()}\n" for title, text in parts.items()))

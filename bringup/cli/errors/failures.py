@@ -1,4 +1,4 @@
-"""What stopped a command, told on stderr, and the exit code that goes with it."""
+"""Prints the error that stopped a command to stderr; the exit code for it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _by_module(record: Record, parity: Parity) -> Html:
     departed = next((name for name, value in found.items() if not value <= tolerance), None)
     worst = max(found, key=lambda name: height(found[name]))
     said = f"{len(found):,} modules in the order of computing; the largest error is {found[worst]:.1e}, of {worst}. "
-    said += f"The first beyond the tolerance is {departed}." if departed else "All lie within the tolerance."
+    said += f"The first beyond the tolerance is {departed}." if departed else "All are within the tolerance."
     step = max(1, (high - low) // 5)
     scale = (((power - low) / (high - low), f"1e{power}") for power in range(low, high + 1, step))
     y = up(height(tolerance))

@@ -16,7 +16,7 @@ def findings(record: Record) -> Section:
     listed = ordered(record.findings)
     numbers = [(severity, sum(f.severity is severity for f in listed)) for severity in Severity]
     said = ", ".join(plural(number, str(severity)) for severity, number in numbers if number)
-    nothing = "Every parameter is made whole, every tensor is read whole or dropped with a reason."
+    nothing = "Every parameter is complete; every tensor is read completely or dropped with a reason."
     return Section("findings", "Findings of the check", said or nothing, tuple(map(_finding, listed)))
 
 

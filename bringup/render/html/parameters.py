@@ -31,10 +31,12 @@ def parameters(record: Record) -> Section:
         alike.setdefault((*key, *dtypes(entry), aliases.get(name)), []).append(entry)
     counts = record.counts
     lead = (
-        f"{plural(len(plan.entries), 'parameter')} made of {plural(counts['tensors'], 'tensor')}: "
+        f"{plural(len(plan.entries), 'parameter')} computed from {plural(counts['tensors'], 'tensor')}: "
         f"{counts['consumed']:,} read, {counts['dropped']:,} dropped with a reason."
     )
-    heads = tag("div", *(tag("span", head) for head in ("parameter", "made from", "what is done")), class_="row heads")
+    heads = tag(
+        "div", *(tag("span", head) for head in ("parameter", "computed from", "operations")), class_="row heads"
+    )
     entries = tag("div", heads, *(_group(group, plan, aliases) for group in alike.values()), class_="origins")
     return Section("parameters", "Where each parameter came from", lead, (entries, _dropped(plan)))
 
@@ -55,7 +57,7 @@ def _marks(entry: Entry, aliases: dict[str, str]) -> Iterator[Html]:
     """What is done, in a few words each."""
     computed = [source.name for source in entry.sources if isinstance(source, Computed)]
     for word in computed or [how(entry)]:
-        yield tag("span", word, class_="mark" if word == "as it lies" else "mark moved")
+        yield tag("span", word, class_="mark" if word == "as stored" else "mark moved")
     for word in dtypes(entry):
         if "→" in word or "," not in word:
             yield tag("span", word, class_="mark rounded" if "rounded" in word else "mark")
@@ -63,7 +65,7 @@ def _marks(entry: Entry, aliases: dict[str, str]) -> Iterator[Html]:
         yield tag("span", "tied: stored once", class_="mark tied")
     shape = entry.region.shape
     if len(shape) == 2 and shape[0] == shape[1]:
-        said = "square: no shape shows which way round it lies; the names of its axes do"
+        said = "square: its shape does not show whether it is transposed; its axes do"
         yield tag("span", "square", class_="mark square", title=said)
 
 
@@ -86,7 +88,7 @@ def _each(group: list[Entry]) -> Html:
         (code(entry.declared.name), _few(grouped(info.name for info in entry.tensors)), *_stored(list(entry.tensors)))
         for entry in group[:MOST]
     ]
-    rest = tag("p", f"and {len(group) - MOST:,} more: `bringup explain NAME` tells of each", class_="note")
+    rest = tag("p", f"and {len(group) - MOST:,} more: `bringup explain NAME` describes each", class_="note")
     heads = ("parameter", "tensor", "stored as", "in the file")
     return tag("div", table(heads, rows, numbers=lambda _: False), rest if len(group) > MOST else None)
 
@@ -94,7 +96,7 @@ def _each(group: list[Entry]) -> Html:
 def _stored(tensors: list[TensorInfo]) -> tuple[Inside, Inside]:
     kinds = dict.fromkeys(f"{list(info.shape)} {info.dtype}" for info in tensors)
     files = dict.fromkeys(info.file.name for info in tensors if info.file)
-    return ", ".join(_first(list(kinds))), _few(files) if files else "made when it is read"
+    return ", ".join(_first(list(kinds))), _few(files) if files else "generated when read"
 
 
 def _few(listed: Iterable[str]) -> Html:

@@ -9,7 +9,7 @@ from bringup.render.html.section import Section
 from bringup.render.html.tags import Html, tag
 from bringup.render.words import seconds
 
-_HIT = re.compile("(all|,) from the cache|shared with|nothing has changed")  # its work was found done
+_HIT = re.compile("(all|,) from the cache|shared with|up to date")  # its work was found done
 
 
 def stages(record: Record) -> Section | None:
