@@ -1,4 +1,4 @@
-"""The house rules: folders, links and package list agree; imports point one way; files stay small; starts are light."""
+"""The house rules: folders, links, package list, direction of imports, sizes of files, light starts, plain words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import bringup.adapters
 import bringup.compile
 import bringup.graphs
 from bringup.graphs.registry import FAMILIES
-from tests import import_graph
+from tests import import_graph, plain_words
 
 ROOT = Path(__file__).parent.parent
 MAPPED = ("graphs", "adapters", "compile")
@@ -136,3 +136,29 @@ def test_a_folder_named_bringup_is_not_taken_for_the_package(tmp_path):
     code = "import bringup, bringup.graphs.gpt2; print(bringup.__version__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("folder", ["bringup", *MAPPED, "tests", "benchmarks", "examples"])
+def test_identifiers_use_the_fields_terms(folder):
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in plain_words.identifiers(ast.parse(file.read_text("utf-8")))
+    ]
+    assert found == []
+
+
+def test_texts_for_users_are_plain():
+    found = [
+        f"{file}:{line}: {text}"
+        for file in sorted({source.resolve() for source in SOURCES})
+        for line, text in plain_words.texts(ast.parse(file.read_text("utf-8")))
+    ]
+    assert found == []
+
+
+def test_private_words_are_found():
+    code = 'def as_told(x):\n    "kept"\n    raise fail("BU001", f"{x.madeOf} was made", help="what is meant")\n'
+    tree = ast.parse(code)
+    assert list(plain_words.identifiers(tree)) == [(1, "as_told"), (3, "madeOf")]
+    assert {text for _, text in plain_words.texts(tree)} == {"what is meant", " was made"}

@@ -1,0 +1,58 @@
+"""Private words in identifiers and in texts for users: CONTRIBUTING.md has the field's terms for them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+PRIVATE = frozenset({"told", "made", "asked", "kept", "beside", "mine", "meant"})
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = re.compile(r"\b[a-z]+\b")
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, name) of every identifier with a private word between underscores or capitals."""
+    for node in ast.walk(tree):
+        for name in _names(node):
+            if PRIVATE & {part.lower() for part in _PART.findall(name)}:
+                yield getattr(node, "lineno", 0), name
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, text) of every string of several words with a private one: messages, fixes, help texts of commands.
+
+    Docstrings are left out, except those of commands, which `--help` prints.
+    """
+    docstrings = {id(node) for node in _docstrings(tree)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings and " " in text.strip():
+                if PRIVATE & set(_WORD.findall(text.lower())):
+                    yield node.lineno, text
+            case _:
+                pass
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.alias(asname=str(name)):
+            yield name
+        case ast.keyword(arg=str(name)) | ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
+            yield name
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+
+
+def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(decorator_list=decorators, body=[ast.Expr(value=ast.Constant() as text), *_]):
+                if not any("command" in ast.unparse(decorator) for decorator in decorators):
+                    yield text
+            case ast.Module(body=[ast.Expr(value=ast.Constant() as text), *_]):
+                yield text
+            case ast.ClassDef(body=[ast.Expr(value=ast.Constant() as text), *_]):
+                yield text
+            case _:
+                pass
