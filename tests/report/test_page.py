@@ -90,7 +90,7 @@ def test_every_parameter_tensor_file_and_drop_is_reported(compiled: Record, text
         assert str(entry.rule.site) in said
     assert "h.{0..2}.attn.bias" in said
     assert "causal-mask buffers" in said
-    assert f"{len(plan.entries)} parameters made of {len(plan.headers)} tensors" in said
+    assert f"{len(plan.entries)} parameters computed from {len(plan.headers)} tensors" in said
     assert "tied: stored once" in said
     assert "square" in said
 
