@@ -72,7 +72,7 @@ class Adapter:
 
     `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
     `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
-    `wrappers` are others that may stand in its place. `infix` is a name that may stand inside of others.
+    `wrappers` are others that may take its place. `infix` is a name that may occur inside of others.
     """
 
     name: str

@@ -26,7 +26,7 @@ _PAGE = re.compile(r"# (?P<code>\S+) (?P<name>\S+)\n+(?P<what>.+?)\n\n\*\*Why it
 
 
 def render(report: Report, paint: Paint) -> str:
-    """One run. Its id begins with the model, so that the checks of several models stand beside one another."""
+    """One run. Its id begins with the model, so that the checks of several models can be shown together."""
     listed = ordered(report.findings)
     codes = list(dict.fromkeys(finding.code for finding in listed))
     run: Json = {
