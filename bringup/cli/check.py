@@ -72,7 +72,7 @@ def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
     elif values:
         print("note: values were not read; correct what the headers show first", file=sys.stderr)
     if tp is not None:
-        from bringup.cli.ranks import divide
+        from bringup.compile.check.ranks import divide
 
         shares = divide(job.plan, tp)
         report.findings += shares.refusals

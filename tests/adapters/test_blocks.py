@@ -15,7 +15,7 @@ from bringup.adapters.apply.shard_alignment import first_cut
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Plan, make_plan
-from bringup.cli.ranks import divide
+from bringup.compile.check.ranks import divide
 from bringup.graphs.core.axes import sized
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.spec import Site

@@ -12,7 +12,7 @@ import pytest
 from bringup.adapters.apply.shard import slice_plan
 from bringup.adapters.apply.stored_size import stored_nbytes
 from bringup.adapters.checkpoints.memory import dict_checkpoint
-from bringup.cli.ranks import divide
+from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.diagnostics import Report
 from bringup.render.report import shares

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.reverse import reverse
-from bringup.cli.ranks import divide
+from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
 from bringup.diagnostics import BringupError, Diagnostic, Report
