@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bringup.graphs.core.module import State as State
     from bringup.graphs.core.signature import Declared as Declared
     from bringup.graphs.core.signature import Signature as Signature
+    from bringup.graphs.core.step import BLOCK as BLOCK
+    from bringup.graphs.core.step import FIELDS as FIELDS
     from bringup.graphs.core.step import Step as Step
     from bringup.graphs.core.to_torch import to_torch as to_torch
     from bringup.graphs.decoder import CausalLM as CausalLM
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from bringup.graphs.ops.norm import layer_norm as layer_norm
     from bringup.graphs.ops.norm import rms_norm as rms_norm
     from bringup.graphs.ops.op import op as op
+    from bringup.graphs.ops.operator import operator_of as operator_of
     from bringup.graphs.ops.rotary import rope as rope
     from bringup.graphs.registry import Family as Family
     from bringup.graphs.registry import by_architecture as by_architecture
@@ -72,7 +75,7 @@ else:
         "core.graph": "Graph",
         "core.module": "Const Module Param State",
         "core.signature": "Declared Signature",
-        "core.step": "Step",
+        "core.step": "BLOCK FIELDS Step",
         "core.to_torch": "to_torch",
         "decoder": (
             "CausalLM Decoder DecoderConfig PreNormLayer alternating_windows context_length read_common sliding_window "
@@ -97,6 +100,7 @@ else:
         "ops.moe_routing": "keep_best_groups top_experts",
         "ops.norm": "layer_norm rms_norm",
         "ops.op": "op",
+        "ops.operator": "operator_of",
         "ops.rotary": "rope",
         "registry": "Family by_architecture by_name families",
     }
