@@ -18,6 +18,7 @@ from bringup.compile.cache.file_identity import Unsettled, identities
 from bringup.compile.cache.store import Store
 from bringup.compile.job import Job, open_job
 from bringup.compile.program.export_options import layout_of
+from bringup.compile.targets.selection import select
 
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 1}
 CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_ctx": 32}
@@ -112,7 +113,7 @@ def test_a_large_file_that_was_just_written_is_not_trusted(path, monkeypatch):
     monkeypatch.setattr(file_identity, "QUICK", 0)
     with pytest.raises(Unsettled):
         identities([path])
-    assert CacheKeys.of(opened(path), layout_of(opened(path).graph, 32), "torch").key == ""
+    assert CacheKeys.of(opened(path), layout_of(opened(path).graph, 32), select("torch")).key == ""
     monkeypatch.setattr(file_identity, "SETTLED", 0.0)
     assert identities([path])
 
@@ -141,7 +142,7 @@ def test_a_reader_whose_bytes_nothing_tells_has_no_key(path):
     """Of another package: its tensors are in no file, or its function holds values that its text does not show."""
     job = opened(path)
     layout = layout_of(job.graph, 32)
-    assert CacheKeys.of(job, layout, "torch").key
+    assert CacheKeys.of(job, layout, select("torch")).key
     plain = job.checkpoint
 
     def held(info):
@@ -151,4 +152,4 @@ def test_a_reader_whose_bytes_nothing_tells_has_no_key(path):
     changes: list[dict[str, object]] = [{"headers": nowhere}, {"read": held}, {"load": held}]
     for change in changes:
         checkpoint: Checkpoint = replace(plain, **change)
-        assert CacheKeys.of(replace(job, checkpoint=checkpoint), layout, "torch").key == "", change
+        assert CacheKeys.of(replace(job, checkpoint=checkpoint), layout, select("torch")).key == "", change

@@ -17,6 +17,7 @@ from bringup.compile.cache import source_digest, text_digests
 from bringup.compile.job import open_job
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.stage_key import spelled
+from bringup.compile.targets.selection import select
 from bringup.graphs.core.module import Module
 
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 1}
@@ -130,7 +131,7 @@ def test_an_adapter_file_counts_though_its_rules_are_written_in_another(tmp_path
 
     def weights() -> object:
         job = open_job("gpt2", "dummy", config=CONFIG, adapter=str(adapter))
-        return CacheKeys.of(job, layout_of(job.graph, 32), "torch").weights
+        return CacheKeys.of(job, layout_of(job.graph, 32), select("torch")).weights
 
     before = weights()
     adapter.write_text(adapter.read_text().replace("2)", "3)"))
