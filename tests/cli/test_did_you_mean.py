@@ -22,7 +22,7 @@ PUBLISHED = Path(__file__).parents[2] / "adapters/gpt2.py"
     [
         ("chek gpt2", "BU023", "did you mean `check`?"),
         ("comp gpt2", "BU023", "did you mean `compile` or `completion`?"),
-        ("zebra", "BU023", "there are compile, check, run"),
+        ("zebra", "BU023", "there are compile, check, inspect, run"),
         ("cache lss", "BU023", "did you mean `ls`?"),
         ("check --chekpoint x", "BU023", "did you mean `--checkpoint`?"),
         ("check --allow_config a=b", "BU023", "did you mean `--allow-config`?"),
@@ -60,7 +60,7 @@ def test_an_architecture() -> None:
         by_architecture(["GPT2LMHeadModle"])
     assert caught.value.findings[0].help == "did you mean `GPT2LMHeadModel`?"
     with pytest.raises(BringupError) as caught:
-        by_architecture(["GemmaForCausalLM"])
+        by_architecture(["MambaForCausalLM"])
     assert "did you mean" not in caught.value.findings[0].help
 
 

@@ -58,14 +58,14 @@ def test_a_broken_plugin_hides_no_other(tmp_path: Path, name: str) -> None:
     site = install(tmp_path / "site")
     package(site, "bad", "[bringup.targets]\nbad = bad:target\n", source)
     done = run(site, "targets")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "scale: torch with a factor" in done.stdout
     assert "warning[BU026]: plugin `bad` (`bad:target`)" in done.stderr
     assert said in done.stderr
     (broken,) = json.loads(run(site, "targets", "--format", "json").stdout)["broken"]
     assert said in broken["message"]
     done = run(site, "compile", "gpt2", "--checkpoint", "dummy", "--target", "bad", "--dry-run")
-    assert (done.returncode, done.stderr.count("error[BU006]"), done.stderr.count("warning[BU026]")) == (2, 1, 1)
+    assert (done.exit_code, done.stderr.count("error[BU006]"), done.stderr.count("warning[BU026]")) == (2, 1, 1)
 
 
 def test_two_packages_with_one_name(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ CLOSE = 1e-5  # largest |difference| over largest |reference| at float32
 TOKENS, DECODED = [3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5]
 CONFIGS = {
     "llama": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+        "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 20, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 128, "attention_bias": True,
     },
