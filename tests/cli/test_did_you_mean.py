@@ -60,7 +60,7 @@ def test_an_architecture() -> None:
         by_architecture(["GPT2LMHeadModle"])
     assert caught.value.findings[0].help == "did you mean `GPT2LMHeadModel`?"
     with pytest.raises(BringupError) as caught:
-        by_architecture(["MambaForCausalLM"])
+        by_architecture(["RwkvForCausalLM"])
     assert "did you mean" not in caught.value.findings[0].help
 
 
