@@ -18,8 +18,10 @@ MOST = 1 << 31  # of tokens, blocks and sizes
 KINDS = ("paged", "ring", "sequence")  # of states
 
 # A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
+VALUE = {"shape": [int], "dtype": str}
 TENSOR = {"name": str, "shape": [int], "dtype": str}
 STATE = TENSOR | {"kind": str}
+FUNCTION = {"name": str, "weights": [str], "states": [str], "values": [VALUE], "results": [VALUE], "updates": [str]}
 CALL = {"function": str, "prefix": str, "inputs": [int]}
 ENTRY = {
     "name": str,
@@ -33,8 +35,8 @@ ENTRY = {
 }
 FORM: dict[str, Any] = {
     "target": str,
-    "target_package": (str, None),
-    "target_options": ({"*": str}, None),
+    "target_package": str,
+    "target_options": {"*": str},
     "asked_model": (str, None),
     "model": str,
     "adapter": (str, None),
@@ -50,7 +52,7 @@ FORM: dict[str, Any] = {
     "aliases": {"*": str},
     "files": {"*": str},
     "interface": {
-        "functions": [{"name": str, "weights": [str], "states": [str]}],
+        "functions": [FUNCTION],
         "entries": [ENTRY],
         "weights": [TENSOR],
         "states": [STATE],
@@ -112,6 +114,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     counts |= {key: interface[key] for key in ("max_blocks", "block_size", "num_blocks", "num_rows")}
     for size in ("num_tokens", "num_sequences"):
         counts |= {f"{size} of {entry['name']}": entry[size] for entry in interface["entries"]}
+    counts |= {"states_vary_past": manifest["states_vary_past"] or 1, "rewindable": (interface["rewindable"] or 0) + 1}
     yield from (f"`{key}` is {count}" for key, count in counts.items() if not 1 <= count < MOST)
     for name in manifest["files"]:
         if not _inside(name):

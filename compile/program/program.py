@@ -50,6 +50,9 @@ class Function:
     results: tuple[Value, ...]
     updates: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"values": _listed(self.values), "results": _listed(self.results)}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Function:
         return cls(
@@ -145,7 +148,7 @@ class Interface:
         return next(f for f in self.functions if f.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"functions": [function.to_json() for function in self.functions]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
@@ -199,8 +202,12 @@ def bound(call: Call, names: Sequence[str]) -> list[str]:
     return [call.prefix + name for name in names]
 
 
-def _values(items: Sequence[tuple[Sequence[int], str]]) -> tuple[Value, ...]:
-    return tuple((tuple(shape), dtype) for shape, dtype in items)
+def _values(items: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
+    return tuple((tuple(item["shape"]), item["dtype"]) for item in items)
+
+
+def _listed(values: Sequence[Value]) -> list[dict[str, Any]]:
+    return [{"shape": shape, "dtype": dtype} for shape, dtype in values]
 
 
 def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:

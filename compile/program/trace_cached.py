@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,7 @@ class _Source:
 
 def _packed(traced: Traced[bytes]) -> bytes:
     """A line of JSON, then the code."""
-    return json.dumps(asdict(traced.function)).encode() + b"\n" + traced.code
+    return json.dumps(traced.function.to_json()).encode() + b"\n" + traced.code
 
 
 def _unpacked(data: bytes) -> Traced[bytes]:

@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 import bringup.graphs
+from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.decoder import PreNormLayer
 from bringup.graphs.layers.attention import GroupedAttention
@@ -47,12 +48,12 @@ def test_norms_round_as_those_of_transformers(ours: type[RMSNorm], theirs: type)
     """Each gives the very bits of its model, and other bits than the other two."""
     random = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(shape, generator=random).bfloat16() for shape in ((50, 64), (64,)))
-    normed = filled(to_torch(ours(64, 1e-5), "bfloat16", positions=1, slots=1), weight)(x)
+    normed = filled(to_torch(ours(64, 1e-5), "bfloat16", CacheSizes(context=1)), weight)(x)
     wanted = filled(theirs(64, 1e-5), weight)(x)
     assert torch.equal(normed, wanted)
     others = {RMSNorm, OnePlusRMSNorm, Float32RMSNorm} - {ours}
     for other in others:
-        assert not torch.equal(filled(to_torch(other(64, 1e-5), "bfloat16", positions=1, slots=1), weight)(x), wanted)
+        assert not torch.equal(filled(to_torch(other(64, 1e-5), "bfloat16", CacheSizes(context=1)), weight)(x), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -61,7 +62,7 @@ def test_the_scale_of_embeddings_is_rounded_to_their_dtype(dtype: torch.dtype) -
         assert rounded(m**0.5, dtype) == torch.tensor(m**0.5).to(dtype).item()
     rows = torch.randn((7, 3072), generator=torch.Generator().manual_seed(0)).to(dtype)
     table = Embedding("vocab m", scale=3072**0.5, vocab=7, m=3072)
-    ours = filled(to_torch(table, str(dtype)[6:], positions=1, slots=1), rows)(torch.arange(7))
+    ours = filled(to_torch(table, str(dtype)[6:], CacheSizes(context=1)), rows)(torch.arange(7))
     assert torch.equal(ours, filled(Gemma2TextScaledWordEmbedding(7, 3072, 0, 3072**0.5), rows)(torch.arange(7)))
 
 
