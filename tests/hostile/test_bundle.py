@@ -84,7 +84,6 @@ def test_the_wrong_type_in_every_field(bundle: Path) -> None:
             (bundle / "manifest.json").write_text(json.dumps(manifest))
             with pytest.raises(BringupError) as caught:
                 read_manifest(bundle)
-                pytest.fail(f"{value} passes for {place}")
             assert [finding.code for finding in caught.value.findings] == ["BU603"], (place, value)
             tried += 1
     assert tried > 300
