@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PREFIX = "bringup_sibling_"
+SIBLING = "bringup_sibling_"
 _folders: dict[str, Path] = {}  # package of a folder's modules → the folder
 _states: dict[str, tuple[int, int, int]] = {}  # module → what changes when its file does, as it was run
 
@@ -62,7 +62,7 @@ def _package_of(path: Path) -> str:
     import hashlib  # 3 ms, for those who give a file
 
     folder = path.resolve().parent
-    name = _PREFIX + hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+    name = SIBLING + hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
     if name not in _folders:
         package = ModuleType(name)
         package.__path__ = [str(folder)]
@@ -121,7 +121,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        if not fullname.startswith(_PREFIX):
+        if not fullname.startswith(SIBLING):
             return None
         spec: ModuleSpec | None = PathFinder.find_spec(fullname, path, target)
         if spec and isinstance(spec.loader, SourceFileLoader):

@@ -45,21 +45,25 @@ def shared_as_experts(width: int) -> Adapter:
 
 
 def lay_out(plan: Plan, layout: Adapter) -> Plan:
-    """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan."""
-    entries: dict[str, Entry] = {}
+    """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan.
+
+    A rule holds where the graph has all its parameters. Raises BU131 for parts that are packed or of several dtypes.
+    """
+    rules: dict[str, tuple[Rule, dict[str, str]]] = {}  # by the first parameter of each buffer
     taken: set[str] = set()
+    for name in plan.entries:
+        if found := _rule_for(layout, name):
+            leaves = {leaf for _, leaf in found[0].own_expr.leaves(found[1])}
+            if leaves <= plan.entries.keys():
+                rules[name] = found
+                taken |= leaves
+    entries: dict[str, Entry] = {}
     names = _Planned(plan)
     for name, entry in plan.entries.items():
-        if name in taken:
+        if name not in rules:
+            entries |= {} if name in taken else {name: entry}
             continue
-        found = _rule_for(layout, name)
-        if found is None:
-            entries[name] = entry
-            continue
-        rule, bindings = found
-        taken |= {leaf for _, leaf in rule.own_expr.leaves(bindings)}
-        scope = Scope({}, (), names, bindings)
-        region = rule.own_expr.region(scope)
+        rule, bindings = rules[name]
         parts = {plan.entries[leaf].declared for _, leaf in rule.own_expr.leaves(bindings)}
         if len({(part.dtype, part.pack) for part in parts}) > 1 or entry.declared.pack:
             raise fail(
@@ -68,6 +72,8 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
                 help="leave it out of the layout's rules",
                 where=rule.site,
             )
+        scope = Scope({}, (), names, bindings)
+        region = rule.own_expr.region(scope)
         declared = Declared(fill(_plain(rule.pattern), bindings), region.axes, entry.declared.dtype)
         entries[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
     signature = Signature({name: entry.declared for name, entry in entries.items()})

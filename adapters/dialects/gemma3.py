@@ -28,7 +28,8 @@ def table(config: Gemma3Config) -> Adapter:
 
 def more(hyper: Hyperparameters) -> dict[str, Any]:
     scalar = gemma2.query_scalar(hyper, 62)
-    return {"query_pre_attn_scalar": scalar, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors}
+    every = {} if hyper.values.get("attention.sliding_window") else {"sliding_window_pattern": 1}  # all layers see all
+    return {"query_pre_attn_scalar": scalar, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors} | every
 
 
 dialect = Dialect(

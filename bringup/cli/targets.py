@@ -59,7 +59,14 @@ def _facts(each: Registered) -> dict[str, Any]:
 def _devices(target: Target) -> list[str]:
     try:
         return list(target.devices())
-    except (ImportError, OSError, RuntimeError, ValueError):  # its packages are installed and do not work
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+    ):  # its packages are installed and do not work
         return []
 
 

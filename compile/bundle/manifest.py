@@ -135,6 +135,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
             yield f"`{entry['name']}` does not give logits"
     yield from _wrong_entries(interface)
+    yield from _wrong_states(interface, manifest["max_seq_len"])
 
 
 def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
@@ -152,9 +153,25 @@ def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
         yield "the states have no room for the sequences of the entry points"
     if interface["block_size"] != BLOCK:
         yield f"`block_size` is {interface['block_size']}, and cache blocks have {BLOCK} rows"
+
+
+def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[str]:
+    """Whether the states hold every row that a step may write to."""
+    if max_seq_len > interface["max_blocks"] * BLOCK:
+        yield f"`max_seq_len` is {max_seq_len}, and a sequence has {interface['max_blocks']} blocks"
     for state in interface["states"]:
         if state["kind"] not in KINDS:
             yield f"the state `{state['name']}` is neither of {', '.join(KINDS)}"
+        elif not _has_room(state, interface["num_blocks"], interface["num_rows"]):
+            yield f"the state `{state['name']}` does not hold the blocks and sequences of the interface"
+
+
+def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:
+    """Whether every row that a step may write to is in a state."""
+    rows = state["shape"][0] if state["shape"] else 0
+    if state["kind"] == "ring":
+        return rows > 0 and rows % (num_rows * BLOCK) == 0
+    return rows >= (num_blocks * BLOCK if state["kind"] == "paged" else num_rows)
 
 
 def _inside(name: str) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from bringup.compile.program.program import Function, Value
@@ -47,6 +48,8 @@ def updated_inputs(nodes: Iterable[Any]) -> Iterator[Node]:
     for node in nodes:
         if node.op == "placeholder":
             base[node] = node
+        if node.target is getitem and node.args[0] in base:  # one of several views
+            base[node] = base[node.args[0]]
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             continue

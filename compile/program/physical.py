@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.computed import Computed
@@ -54,10 +55,16 @@ class Buffers:
     declared: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     views: Mapping[str, View] = field(default_factory=dict[str, View])
 
-    def below(self, prefix: str) -> list[tuple[str, View, str]]:
-        """The parameters below a prefix that are in buffers: name, view and the buffer's dtype."""
-        found = ((name, view) for name, view in self.views.items() if name.startswith(prefix))
-        return [(name, view, self.declared[view.buffer].dtype) for name, view in sorted(found)]
+    def below(self, prefix: str) -> list[tuple[str, View, Shape, str]]:
+        """The parameters below a prefix that are in buffers, without it: name, view, the buffer's shape and dtype."""
+        found = ((name, view) for name, view in sorted(self.views.items()) if name.startswith(prefix))
+        return [
+            (name[len(prefix) :], replace(view, buffer=view.buffer.removeprefix(prefix)), *self._storage(view))
+            for name, view in found
+        ]
+
+    def _storage(self, view: View) -> tuple[Shape, str]:
+        return self.declared[view.buffer].storage
 
 
 AS_DECLARED = Buffers()
@@ -66,16 +73,28 @@ AS_DECLARED = Buffers()
 def buffers_of(graph: Graph, layout: Adapter | None) -> Buffers:
     """What a layout makes of a graph's parameters.
 
-    Raises BU131 where a parameter is not one region of its buffer, or a buffer has another prefix than its parts.
+    Raises BU131 where a parameter is not one region of its buffer, or where layers that are lowered once would differ.
     """
     if layout is None:
         return AS_DECLARED
     signature = graph.signature()
     headers = {name: TensorInfo(name, d.storage[1], d.storage[0]) for name, d in signature.items()}
     plan = lay_out(make_plan(signature, as_declared(signature), headers), layout)
-    added = {name: entry for name, entry in plan.entries.items() if name not in signature}
+    added = {name: e for name, e in plan.entries.items() if any(e.rule is rule for rule in layout.rules)}
     views = {parameter: view for entry in added.values() for parameter, view in _views(entry)}
-    return Buffers(declared={name: entry.declared for name, entry in added.items()}, views=views)
+    buffers = Buffers(declared={name: entry.declared for name, entry in added.items()}, views=views)
+    _check_layers(graph, buffers)
+    return buffers
+
+
+def _check_layers(graph: Graph, buffers: Buffers) -> None:
+    """Layers of one kind share their functions, and so their buffers have to be alike."""
+    for index, kind in enumerate(graph.kinds()):
+        first, other = (buffers.below(f"{graph.layer_path}.{each}.") for each in (kind, index))
+        if first != other:
+            name = next((name for pair in zip_longest(first, other, fillvalue=("",)) for name, *_ in pair if name), "")
+            said = f"the layout treats layers {kind} and {index} differently, which are lowered once: see `{name}`"
+            raise fail("BU131", said, help="write one rule for all layers: `{p:**}.…`")
 
 
 def _views(entry: Entry) -> Iterator[tuple[str, View]]:
@@ -122,4 +141,6 @@ def _box(shape: Shape, loops: list[Loop], offset: int, buffer: Shape) -> Shape |
         ]
         if size > 1 and steps != [wanted]:
             return None
-    return tuple(offset // stride % size for stride, size in zip(strides, buffer, strict=True))
+    starts = tuple(offset // stride % size for stride, size in zip(strides, buffer, strict=True))
+    inside = all(start + size <= whole for start, size, whole in zip(starts, shape, buffer, strict=True))
+    return starts if inside else None  # an axis of size 1 has any stride

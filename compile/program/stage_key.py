@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePath
 from types import FunctionType
@@ -110,6 +111,15 @@ def spelled(value: object) -> str | None:
         settings: list[object] = [getattr(spelling, field.name) for field in fields(spelling)]
         return _joined(kind, [spelling.__class__, *settings])
     return _of_array(spelling)
+
+
+def spelled_function(function: Any) -> str | None:
+    """A text that is equal for equal functions; None for one defined in a function, whose closure may differ."""
+    if isinstance(function, partial):
+        inner, given = spelled_function(function.func), spelled((function.args, sorted(function.keywords.items())))
+        return None if inner is None or given is None else f"{inner} with {given}"
+    name = getattr(function, "__qualname__", "<locals>")
+    return None if "<locals>" in name or "<lambda>" in name else f"{function.__module__}.{name}"
 
 
 def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> str | None:

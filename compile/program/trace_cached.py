@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from bringup.compile.program.assemble import Stage, Traced, interface_of, tensor
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.program import Entry, EntryPoint, Function, Interface
-from bringup.compile.program.stage_key import stage_inputs
+from bringup.compile.program.stage_key import spelled_function, stage_inputs
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.ops.lowering import INLINED, OpLowering
 from bringup.system import gc_pause
@@ -34,14 +34,16 @@ Part = tuple[Entry, list[Traced[bytes]]]
 class StageCodec:
     """How a traced stage is cached: `encode` gives the bytes that a target's `lower` takes.
 
-    `files` are the source files of the target, `tools` the versions of the distributions that it requires. `ops` says
-    what becomes of calls of ops, `layout` which physical buffers a graph's parameters are in.
+    `files` are the source files of the target, `tools` the versions of the distributions that it requires. `key`
+    is what else decides its results whatever its options, None where that is unknown. `ops` says what becomes of calls
+    of ops, `layout` which physical buffers a graph's parameters are in.
     """
 
     name: str
     encode: Callable[[Function, ExportedProgram], bytes]
     files: frozenset[Path] = frozenset()
     tools: str = ""
+    key: Mapping[str, str] | None = field(default_factory=dict[str, str])
     ops: OpLowering = INLINED
     layout: Callable[[Graph], Adapter | None] = lambda graph: None
 
@@ -108,9 +110,13 @@ class _Source:
     def _inputs(self, stage: Stage) -> dict[str, str] | None:
         codec = self.codec
         found = stage_inputs(self.graph, self.layout, stage, codec.name, codec.files)
-        ops = {"opaque": sorted(codec.ops.opaque), "implementations": sorted(codec.ops.implementations)}
+        functions = {name: spelled_function(function) for name, function in codec.ops.implementations.items()}
+        if found is None or codec.key is None or None in functions.values():
+            return None
+        ops = {"opaque": sorted(codec.ops.opaque), "implementations": sorted(functions.items())}
         buffers = self.buffers.below(f"{stage.path}." if stage.path else "")
-        return found and {**found, "target tools": codec.tools, "ops": str(ops), "buffers": digest(str(buffers))}
+        own = {f"target key {name}": value for name, value in codec.key.items()}
+        return {**found, "target tools": codec.tools, "ops": str(ops), "buffers": digest(str(buffers)), **own}
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
         inputs = self._inputs(stage)

@@ -22,11 +22,12 @@ class Cached:
     """What the caches hold of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
 
     `digests` are those of its full blocks. `outgrown`: how many of the manifest's `recompute_lengths` the sequence is
-    longer than; keys of one number do not fit queries of another.
+    longer than; keys of one number do not fit queries of another. `longest`: tokens that it ever had.
     """
 
     row: int
     outgrown: int = 0
+    longest: int = 0
     tokens: list[int] = field(default_factory=list[int])
     blocks: list[int] = field(default_factory=list[int])
     digests: list[bytes] = field(default_factory=list[bytes])
@@ -176,6 +177,7 @@ class Engine:
     def _taken(self, cached: Cached, tokens: Sequence[int], total: int) -> None:
         """Notes what a step has written; blocks that are full now can be found."""
         cached.tokens += tokens
+        cached.longest = max(cached.longest, len(cached.tokens))
         while self.share_blocks and (full := len(cached.digests)) < len(cached.tokens) // BLOCK:
             cached.digests.append(self._digest(cached, cached.tokens))
             if not self.varies(total):

@@ -138,6 +138,8 @@ class Scheduler:
 
         A prompt whose next block is being computed for an older one is left out: it can use that block.
         """
+        if prompts and self._fills_an_entry(prompts[0]):
+            return [prompts[0]]
         computed: set[bytes] = set()
         chosen: list[Planned] = []
         for each in prompts:
@@ -155,6 +157,15 @@ class Scheduler:
             each.count = min(each.count, left)
             left -= each.count
         return [each for each in chosen if each.count]
+
+    def _fills_an_entry(self, first: Planned) -> bool:
+        """Whether a prompt fills at least half of the longest entry: an entry for several sequences computes the scores
+        of all tokens with the keys of each. Its count is then what the entry takes."""
+        size = self.engine.prefill_size(first.count)
+        if size < max(self.engine.prefill_sizes) or 2 * first.count < size:
+            return False
+        first.count = min(first.count, size)
+        return True
 
     def _reserve(self, planned: Sequence[Planned]) -> list[Planned]:
         """Those that have blocks for what they take in: the youngest that run give up theirs for older ones."""

@@ -64,14 +64,16 @@ class Session:
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
-        None are kept where states hold too few of the latest tokens to go back so far.
+        None are kept where the states cannot go back so far from the longest that the sequence was, or where they
+        depend on how long it was.
         """
         self._turn += 1
         held = self._cached.tokens
         pairs = zip(held, list(tokens)[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        most = self.interface.rewindable
-        if most is not None and len(held) - common > most:
+        most, longest = self.interface.rewindable, self._cached.longest
+        varied = common < longest and self._engine.varies(longest)
+        if varied or (most is not None and longest - common > most):
             self.reset()
         else:
             self._engine.rewind(self._cached, common)

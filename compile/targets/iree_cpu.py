@@ -79,7 +79,8 @@ class IreeCpu(Target):
 
             def finish() -> str:
                 module = _compiled(compilation.result)
-                store.put(inputs, module, what=MODULE, seconds=time.perf_counter() - start)
+                if not dump_dir:  # its flags are others than those of the key
+                    store.put(inputs, module, what=MODULE, seconds=time.perf_counter() - start)
                 write_file(folder / MODULE, module)
                 return _size(module)
 

@@ -20,9 +20,14 @@ class ModuleStore:
 
     def get(self, inputs: Mapping[str, str]) -> bytes | None:
         """The module of these inputs; None when it is not in the cache."""
-        return None if self._first is None else self._store.get("module", {**self._first, **inputs})
+        found = self._inputs(inputs)
+        return None if found is None else self._store.get("module", found)
 
     def put(self, inputs: Mapping[str, str], module: bytes, *, what: str, seconds: float) -> None:
         """Caches a module; `seconds` is how long it took to compile. Nothing is cached if a source file has changed."""
-        if self._first is not None and self._first == self._common():
-            self._store.put("module", {**self._first, **inputs}, module, what=what, seconds=seconds)
+        found = self._inputs(inputs)
+        if found is not None and self._first == self._common():
+            self._store.put("module", found, module, what=what, seconds=seconds)
+
+    def _inputs(self, inputs: Mapping[str, str]) -> Inputs | None:
+        return self._first and {**self._first, **{f"module {name}": value for name, value in inputs.items()}}

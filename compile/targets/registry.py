@@ -108,6 +108,8 @@ def _loaded(point: EntryPoint) -> Registered:
 
 def _problem(target: Any) -> str:
     """What makes a plugin's object unusable as a target; "" for nothing."""
+    if isinstance(target, type):
+        return "is a class; name an object of it"
     name, options = getattr(target, "name", None), getattr(target, "options", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"has a name that is not lower case letters, digits, `-`, `_` and `.`: {name!r}"
@@ -120,8 +122,11 @@ def _problem(target: Any) -> str:
         for key, option in cast("Mapping[object, object]", options).items()
     ):
         return "has `options` that are not a mapping from names to `Option`s"
-    for key in ("requires", "phases"):
+    for key, kind in (("requires", tuple), ("phases", tuple), ("opaque", frozenset)):
         texts = getattr(target, key, None)
-        if not isinstance(texts, tuple) or not all(isinstance(each, str) for each in cast("tuple[object, ...]", texts)):
-            return f"has `{key}` that is not a tuple of texts"
+        if not isinstance(texts, kind) or not all(isinstance(e, str) and e for e in cast("tuple[object, ...]", texts)):
+            return f"has `{key}` that is not a {kind.__name__} of texts"
+    functions = getattr(target, "implementations", None)
+    if not isinstance(functions, Mapping) or not all(map(callable, cast("Mapping[str, object]", functions).values())):
+        return "has `implementations` that are not a mapping from names to functions"
     return ""

@@ -56,6 +56,7 @@ class Selection:
             encode=target.encode,
             files=self.registered.files,
             tools=self._tools,
+            key=target.cache_key({name: option.default for name, option in target.options.items()}),
             ops=OpLowering(opaque=target.opaque, implementations=target.implementations),
             layout=target.layout,
         )
@@ -78,7 +79,7 @@ class Selection:
             "target": self.name,
             "target tools": self._tools,
             **{f"target option {name}": value for name, value in self.options.items()},
-            **{f"target {name}": value for name, value in own.items()},
+            **{f"target key {name}": value for name, value in own.items()},
         }
 
     def check_installed(self) -> None:
@@ -143,9 +144,15 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
 
 def _value(name: str, option: Option, value: object) -> str:
     """A value as the text that manifests and keys have."""
-    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-    if not isinstance(value, str | int) or not text or not text.isprintable():
-        raise _refused(name, value, "give a text or a whole number")
+    help = "give a text or a whole number"
+    if not isinstance(value, str | int):
+        raise _refused(name, value, help)
+    try:
+        text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    except ValueError:  # Python writes no number of so many digits
+        raise fail("BU024", f"the target option `{name}` does not take so large a number", help=help) from None
+    if not text or not text.isprintable():
+        raise _refused(name, value, help)
     if known := option.known():
         if text not in known:
             raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}".lstrip())

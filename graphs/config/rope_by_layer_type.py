@@ -20,7 +20,11 @@ def ropes_by_layer_type(
     Read as `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23 does it.
     """
     groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope")
-    full = {**groups.group("full_attention"), **fields.group("rope_scaling")}
+    scaling = fields.group("rope_scaling")
+    full = groups.group("full_attention")
+    if scaling and not full:  # its own type is "default" where `rope_scaling` has only the older word `type`
+        full = {"rope_type": "default"}
+    full = {**full, **scaling}
     local = groups.group("sliding_attention")
     fields.findings += groups.done()
     words = {key: value for key, value in fields.raw.items() if key not in ("rope_parameters", "rope_scaling")}

@@ -89,9 +89,9 @@ class Graph(Module):
         return sum(self._row_bytes(leaf) for leaf in states)
 
     def ring_bytes(self, sizes: CacheSizes) -> int:
-        """Bytes of the rings of all sequences, all layers together; see `State`."""
+        """Bytes of the rings of all sequences and of padding, all layers together; see `State`."""
         states = (leaf for _, leaf in self.leaves(State) if leaf.kind(sizes) == "ring")
-        return sum(self._row_bytes(leaf) * (sizes.ring(leaf.window) or 0) * sizes.sequences for leaf in states)
+        return sum(self._row_bytes(leaf) * (sizes.ring(leaf.window) or 0) * sizes.rows for leaf in states)
 
     def _row_bytes(self, leaf: State) -> int:
         return math.prod(shape_of(leaf.axes[1:])) * DTYPES[leaf.declared_dtype or self.dtype].bits // 8

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 64  # cache rows that an entry of block_table stands for
+RING_GAIN = 4  # a ring has at most this fraction of the context's rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,10 @@ class CacheSizes:
     def ring(self, window: int | None) -> int | None:
         """Rows of each sequence's ring in a cache of which queries see the last `window` positions; None without one.
 
-        The first query of a step sees its window after the last token of the step was written. A ring is no use where
-        it has as many rows as the context.
+        The first query of a step sees its window after the last token of the step was written. A ring is read whole,
+        however short the sequence is, so there is one only where the context is at least four times as long.
         """
         if window is None:
             return None
         rows = -(-(window + self.chunk - 1) // BLOCK) * BLOCK
-        return rows if rows < self.blocks_each * BLOCK else None
+        return rows if RING_GAIN * rows <= self.blocks_each * BLOCK else None

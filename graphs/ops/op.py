@@ -14,6 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.ops.lowering import current
+from bringup.userfiles import SIBLING
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,8 +35,7 @@ class Op(Generic[P, R]):
         self.mutated = tuple(name for name, _, mark in listed if mark)
         self.result = gives.strip().strip("[]").split()
         self.parameters = _parameters(reference)
-        module = "" if reference.__module__.startswith(_OWN) else f"{reference.__module__}."
-        self.name = f"{module}{reference.__name__}"
+        self.name = f"{_module_of(reference)}{reference.__name__}"
         declared = [name for name, _ in self.arguments]
         if self.parameters[: len(declared)] != declared:
             raise TypeError(f"@op declares {declared}, and `{reference.__name__}` takes {self.parameters}")
@@ -92,6 +92,14 @@ def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
         return Op(signature, reference)
 
     return declare
+
+
+def _module_of(reference: Callable[..., Any]) -> str:
+    """`my_model.`; "" for bringup's own ops. A file of the user's is known by its name, wherever it is."""
+    module = reference.__module__
+    if module.startswith(_OWN):
+        return ""
+    return f"{module.partition('.')[2] if module.startswith(SIBLING) else module}."
 
 
 def _parameters(reference: Callable[..., Any]) -> list[str]:

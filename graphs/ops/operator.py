@@ -46,13 +46,19 @@ class Operator:
         from torch.library import custom_op
 
         self.op, self.arguments = op, list(_arguments(op))
-        result = _RESULTS.get(str(op.reference.__annotations__.get("return")))
+        result = _RESULTS.get(_written(op.reference.__annotations__.get("return")))
         if result is None:
             raise TypeError(f"op `{op.name}` cannot be opaque: it returns {op.reference.__annotations__.get('return')}")
         marks = {name: f"(a{index}!)" for index, name in enumerate(op.mutated)}
         listed = (f"{a.type.replace('Tensor', 'Tensor' + marks.get(a.name, ''), 1)} {a.name}" for a in self.arguments)
         schema = f"({', '.join(listed)}) -> {result}"
-        name = f"bringup::{op.name.replace('.', '_')}"
+        name = op.name.replace("_", "__").replace(".", "_") if "." in op.name else op.name
+        other = _taken.setdefault(name, op)
+        if (other.reference.__module__, other.name) != (op.reference.__module__, op.name):
+            raise TypeError(
+                f"two ops are called `{op.name}`: of {other.reference.__module__} and {op.reference.__module__}"
+            )
+        name = f"bringup::{name}"
         self.torch_op = custom_op(name, self._run, mutates_args=op.mutated, schema=schema)
         self.torch_op.register_fake(self._run)
 
@@ -81,6 +87,7 @@ class Operator:
         return out.clone() if out is not None and _storage(out) in given else out
 
 
+_taken: dict[str, Op[..., Any]] = {}  # by name of the operator
 _operators: dict[Callable[..., Any], Operator] = {}
 
 
@@ -91,6 +98,14 @@ def operator_of(op: Op[..., Any]) -> Operator:
     return _operators[op.reference]
 
 
+def _written(annotation: Any) -> str:
+    """An annotation as a text: `Tensor | None`, also of a module that does not postpone its annotations."""
+    text = (
+        annotation.__name__ if type(annotation) is type or "_TensorMeta" in str(type(annotation)) else str(annotation)
+    )
+    return text.replace("torch.Tensor", "Tensor").replace("torch._tensor.Tensor", "Tensor").replace("NoneType", "None")
+
+
 def _storage(tensor: Any) -> Any:
     return tensor.untyped_storage()._cdata
 
@@ -98,7 +113,7 @@ def _storage(tensor: Any) -> Any:
 def _arguments(op: Op[..., Any]) -> Iterator[Argument]:
     written: Mapping[str, Any] = op.reference.__annotations__
     for name in op.parameters:
-        type_name = str(written.get(name))
+        type_name = _written(written.get(name))
         if type_name in _TYPES:
             yield Argument(name, name, _TYPES[type_name])
             continue

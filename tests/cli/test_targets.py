@@ -25,6 +25,12 @@ BROKEN = {
         "bringup's own targets: `torch`",
     ),
     "no name": (SOURCE.replace('name = "scale"', "") + "target = scale\n", "lower case letters"),
+    "a class": (SOURCE + "target = Scale\n", "is a class; name an object of it"),
+    "requires": (SOURCE.replace('("torch",)', '("",)') + "target = scale\n", "has `requires` that is not a tuple"),
+    "implementations": (
+        SOURCE.replace("options = {", "implementations = None\n    options = {") + "target = scale\n",
+        "has `implementations` that are not",
+    ),
     "options": (
         SOURCE.replace("options = {", "options = {'x': 1, ") + "target = scale\n",
         "has `options` that are not",

@@ -111,9 +111,66 @@ def test_what_no_layout_can_be(llama: Job, tmp_path: Path) -> None:
     across = Adapter("across layers")
     across["model.norms"] = cat(S("model.layers.0.input_layernorm.weight"), S("model.layers.1.input_layernorm.weight"),
                                 axis="m")  # fmt: skip
-    with pytest.raises(BringupError, match=r"BU131.*not in `model.layers.0`"):
+    with pytest.raises(BringupError, match=r"BU131.*layers 0 and 1 differently"):
         program_of(llama, across)
+    outside = Adapter("outside of its layer")
+    outside["model.norms"] = S("model.layers.0.input_layernorm.weight").mv("m -> m")
+    with pytest.raises(BringupError, match=r"BU131.*not in `model.layers.0`"):
+        program_of(open_job("llama", "dummy", config=LLAMA | {"num_hidden_layers": 1}), outside)
     half = Adapter("half")
     half["{p:**}.top"] = S("{p}.o_proj.weight").mv("(two out) in -> two out in", two=2).at("two", 0)
     with pytest.raises(BringupError, match=r"BU131.*is not one region"):
         program_of(llama, half)
+
+
+def test_layers_that_are_lowered_once_are_laid_out_alike(llama: Job) -> None:
+    """The functions of the first layer serve the second."""
+    order = Adapter("another order")
+    for layer, parts in enumerate(("kv", "vk")):
+        place = f"model.layers.{layer}.self_attn"
+        order[f"{place}.x"] = cat(*(S(f"{place}.{part}_proj.weight") for part in parts), axis="out")
+    some = Adapter("one layer only")
+    some["model.layers.0.mlp.down"] = S("model.layers.0.mlp.down_proj.weight").mv("out in -> in out")
+    for layout in (order, some):
+        with pytest.raises(BringupError, match=r"BU131.*layers 0 and 1 differently"):
+            buffers_of(llama.graph, layout)
+
+
+def test_a_buffer_may_have_its_parameters_name(llama: Job, plain: Program) -> None:
+    layout = Adapter("in place")
+    layout["{p:**}.o_proj.weight"] = S("{p}.o_proj.weight").mv("out in -> in out")
+    layout["{p:**}.down_proj.weight"] = S("{p}.down_proj.weight").pad("out", 20)
+    found = run(llama, program_of(llama, layout), layout)
+    for ours, wanted in zip(found, run(llama, plain, None), strict=True):
+        assert np.abs(ours - wanted).max() <= CLOSE * np.abs(wanted).max()
+
+
+def test_the_size_of_a_buffer_is_in_the_key(llama: Job) -> None:
+    """Padding at the end changes no view."""
+    keys = []
+    for size in (20, 32):
+        layout = Adapter("padded")
+        layout["{p:**}.o_proj.padded"] = S("{p}.o_proj.weight").pad("out", size)
+        keys.append(str(buffers_of(llama.graph, layout).below("model.layers.0.")))
+    assert keys[0] != keys[1]
+
+
+def test_rules_of_parameters_that_a_graph_lacks(llama: Job) -> None:
+    """They do not hold; a parameter that a rule takes is stored once, whichever comes first."""
+    layout = Adapter("more than there is")
+    layout["{p:**}.kv.weight"] = cat(S("{p}.v_proj.weight"), S("{p}.k_proj.weight"), axis="out")
+    layout["{p:**}.qx.weight"] = cat(S("{p}.q_proj.weight"), S("{p}.x_proj.weight"), axis="out")
+    entries = lay_out(llama.plan, layout).entries
+    assert "model.layers.0.self_attn.kv.weight" in entries
+    assert "model.layers.0.self_attn.q_proj.weight" in entries
+    assert not [name for name in entries if "k_proj.weight" in name or "v_proj.weight" in name or "qx" in name]
+
+
+def test_an_axis_of_one(llama: Job) -> None:
+    """It has any stride: a matrix of one row that is transposed is no box of its buffer."""
+    narrow = open_job("llama", "dummy", config=LLAMA | {"intermediate_size": 1})
+    layout = transposed()
+    for ours, wanted in zip(
+        run(narrow, program_of(narrow, layout), layout), run(narrow, program_of(narrow, None), None), strict=True
+    ):
+        assert np.abs(ours - wanted).max() <= CLOSE * np.abs(wanted).max()

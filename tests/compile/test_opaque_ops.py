@@ -155,3 +155,32 @@ def test_a_result_never_shares_memory_with_an_argument() -> None:
 def test_what_no_operator_can_be() -> None:
     with using(OpLowering(opaque={double.name})), pytest.raises(TypeError, match="cannot be opaque"):
         double(torch.ones(2))
+
+
+def test_two_ops_of_one_name_are_refused() -> None:
+    """The second would take the first one's place in torch."""
+
+    def other(x: Tensor) -> Tensor:
+        return x * 3
+
+    other.__module__, other.__name__ = "elsewhere", "same"
+    first = op("x[... m] -> [... m]")(other)
+    first.name = same.name
+    operator_of(same)
+    with pytest.raises(TypeError, match="two ops are called"):
+        operator_of(first)
+
+
+def test_views_of_a_state_by_list_count_as_updates() -> None:
+    from torch.export import export
+
+    from bringup.compile.program.function_of import updated_inputs
+
+    class Write(torch.nn.Module):
+        def forward(self, state: Tensor, row: Tensor) -> Tensor:
+            first, _ = state.unbind(0)
+            first.index_copy_(0, torch.tensor([1]), row)
+            return row + 1
+
+    graph = export(Write(), (torch.zeros(2, 4, 3), torch.ones(1, 3)), strict=False).graph
+    assert [node.name for node in updated_inputs(graph.nodes)] == ["state"]

@@ -15,7 +15,7 @@ STEPS = [[(0, 32)], [(0, 32)], [(0, 20), (1, 9)], [(0, 1), (1, 1)], [(1, 3), (0,
 
 
 def test_each_query_sees_its_window() -> None:
-    ring = CacheSizes(context=192, sequences=SEQUENCES, chunk=40).ring(WINDOW)
+    ring = CacheSizes(context=256, sequences=SEQUENCES, chunk=40).ring(WINDOW)
     assert ring == 64
     random = torch.Generator().manual_seed(0)
     keys, values = ([torch.randn(count, G, K, generator=random) for count in (100, 13)] for _ in range(2))

@@ -213,3 +213,14 @@ def test_run_says_it_in_one_error(bundle: Path) -> None:
     assert "Traceback" not in seen.err
     assert "\x1b" not in seen.err
     assert seen.megabytes < 200
+
+
+def test_a_state_with_too_few_rows(bundle: Path) -> None:
+    """A step would write past its end."""
+    respelled(bundle, lambda manifest: manifest["interface"].update(num_blocks=manifest["interface"]["num_blocks"] + 9))
+    assert refused(bundle) == "BU603"
+
+
+def test_a_context_that_the_blocks_do_not_hold(bundle: Path) -> None:
+    respelled(bundle, lambda manifest: manifest.update(max_seq_len=1 << 20))
+    assert refused(bundle) == "BU603"

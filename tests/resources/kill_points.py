@@ -51,7 +51,7 @@ _PART = ("lock", "part")
 _STAGE = "decode.layer0"
 POINTS = {
     "after the check": Point(at=PIPELINE + "check", when="after"),
-    "before the export": Point(at=PIPELINE + "coded", when="before"),
+    "before the export": Point(at=PIPELINE + "encoded_program", when="before"),
     "the second stage of the export": Point(
         at="bringup.compile.program.trace:Tracer.__call__", when="before", skip=1, lacks="decode"
     ),

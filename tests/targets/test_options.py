@@ -25,6 +25,7 @@ def test_every_option_has_a_value():
         ("cpu", {"pack-weights": None}, "`pack-weights` does not take None", "a text or a whole number"),
         ("cpu", {"cpu": "hsot"}, "`cpu` does not take `hsot`", "did you mean `host`?"),
         ("cpu", {"cpu": "a\nb"}, "`cpu` does not take", "a text"),
+        ("cpu", {"cpu": 10**5000}, "`cpu` does not take so large a number", "a text"),
         ("torch", {"cpu": "host"}, "`torch` has no option `cpu`", "target `torch` has no options"),
         ("cpu", ["cpu"], "`target_options` does not take", "give a dict"),
     ],
@@ -41,9 +42,9 @@ def test_what_is_wrong_is_one_error(target, options, message, help):
 def test_an_option_changes_flags_and_keys():
     host, generic = select("cpu"), select("cpu", {"cpu": "generic"})
     assert host.settings() != generic.settings()
-    assert "--iree-llvmcpu-target-cpu=generic" in generic.settings()["target flags"]
-    assert "target processor" in host.settings()
-    assert "target processor" not in generic.settings()
+    assert "--iree-llvmcpu-target-cpu=generic" in generic.settings()["target key flags"]
+    assert "target key processor" in host.settings()
+    assert "target key processor" not in generic.settings()
     assert select("cpu", {"pack-weights": "no"}).inputs() != host.inputs()
 
 

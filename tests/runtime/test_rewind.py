@@ -1,0 +1,43 @@
+"""A session that goes back to an earlier token gives what a new one gives, whatever it held in the meantime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.session import Session, load
+
+SMALL = {
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 16, "intermediate_size": 24,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1, "vocab_size": 97,
+    "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "sliding_window": 16,
+}  # fmt: skip
+CLOSE = 1e-5  # largest |difference| over largest |reference|: a prompt comes in other parts
+TOKENS = np.random.default_rng(0).integers(0, 97, 400).tolist()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = open_job("llama", "dummy", config=SMALL)
+    return build(job, out=tmp_path_factory.mktemp("b") / "b", target="torch", max_seq_len=512, buckets=(8,))
+
+
+def taken(session: Session, prompt: list[int], *, resume: bool) -> np.ndarray:
+    """Logits of the token after a prompt."""
+    assert list(session.generate(prompt, max_new_tokens=1, resume=resume))
+    return session.decode(3)
+
+
+def test_a_ring_is_rewound_from_the_longest_that_it_held(bundle: Path) -> None:
+    """300 tokens, then 257, then 228: each step back is short, both together lose what the window needs."""
+    session, fresh = load(bundle), load(bundle)
+    assert session.interface.rewindable is not None
+    list(session.generate(TOKENS[:300], max_new_tokens=1))
+    list(session.generate([*TOKENS[:256], 5], max_new_tokens=1, resume=True))
+    for prompt in ([*TOKENS[:225], 7, 8, 9], [*TOKENS[:200], 1], [*TOKENS[:199], 4, 5]):
+        ours, wanted = taken(session, prompt, resume=True), taken(fresh, prompt, resume=False)
+        assert np.abs(ours - wanted).max() <= CLOSE * np.abs(wanted).max()
