@@ -124,6 +124,8 @@ class Target(Protocol):
     def cache_key(self, options: Options) -> Mapping[str, str] | None:
         """What else can change the result, by name; None where that is unknown, so that nothing is cached.
 
+        That of default options is in the key of every traced stage, which knows no options.
+
         Already in every key: the target's name, options, source files with all that they import, its distribution's
         version and those of `requires`.
         """
