@@ -19,7 +19,7 @@ from tests.models import parity
 from tests.models.test_deepseek_v3 import save_biased
 
 NEAR = 1e-5  # of logits of order 1, in float32: sums in another order
-CONTEXT, BUCKET, BATCH = 192, 32, 4
+CONTEXT, BUCKET, BATCH = 256, 32, 4
 COMMON = {"vocab_size": 97, "max_position_embeddings": 256, "num_hidden_layers": 2}
 CASES: dict[str, PreTrainedConfig] = {
     "gpt2": GPT2Config(vocab_size=97, n_positions=256, n_embd=24, n_layer=2, n_head=3),
