@@ -58,7 +58,7 @@ assert Path(bringup.__file__).is_relative_to(root)
 texts.STARTED = float("inf")  # what runs is known: only copies change
 job = open_job("gpt2", "dummy", config=json.loads(sys.argv[2]))
 layout = layout_of(job.graph, 32)
-stages = [Stage(name="s", part=part, path=path, num_tokens=1) for part, path in
+stages = [Stage(name="s", part=part, path=path, point=layout.entries[-1]) for part, path in
           [("prologue", ""), ("layer", layout.layers[0]), ("all_rows", "")]]
 
 def keys():
