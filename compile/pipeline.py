@@ -59,7 +59,7 @@ def build(
     `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step; the caches hold as many.
     `dump_dir` receives each phase as text. `target_options` has values for options of the target (`bringup targets`
     lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not made again; a
-    bundle at `out` that would come out the same stays as it is. Raises BringupError; nothing half-written stays behind.
+    bundle at `out` that would come out the same stays as it is. Raises BringupError; writes are atomic.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)

@@ -79,7 +79,7 @@ def _rows(node: Any) -> tuple[Any, int, int] | None:
 
 
 def _replace(graph: Any, part: _Part, merged: Any) -> None:
-    """The part's result, of the merged product's, dense as it was."""
+    """Replaces a layer by its columns of the merged result, as a contiguous tensor."""
     import torch
 
     axis = merged.meta["val"].dim() - 1

@@ -24,7 +24,7 @@ TRACED = ("forward", "prologue", "epilogue", "final")
 def stage_inputs(
     graph: Graph, layout: Layout, stage: Stage, form: str, files: Iterable[Path] = ()
 ) -> dict[str, str] | None:
-    """Everything that decides what `stage` becomes, by name; None where that cannot be told.
+    """Everything that decides what `stage` becomes, by name; None where that is unknown.
 
     `files` are the source files of what encodes it, besides those of this package.
     """
