@@ -20,7 +20,7 @@ class LimitExceeded(Exception):
 
 
 def confined(script: str, request: bytes, *, seconds: float, megabytes: int) -> bytes:
-    """What `script`, a file beside this one, writes to stdout when it reads `request`. Raises Overrun."""
+    """What `script`, a file in this folder, writes to stdout when it reads `request`. Raises LimitExceeded."""
     from bringup.system.environment import minimal  # not at the top: the child, which runs this file, needs none of it
 
     here = Path(__file__)

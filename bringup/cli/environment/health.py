@@ -18,7 +18,7 @@ from bringup import __version__
 from bringup.cli.environment.packages import PACKAGES, Package, installed
 from bringup.render.words import size
 
-MAIN_JOB, SIDE_FEATURE = "error", "warning"  # what is wrong stops compile and run; or something beside them
+MAIN_JOB, SIDE_FEATURE = "error", "warning"  # a fault stops compile and run; or a feature besides them
 ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
 _MOST_FILES = 20_000  # of a cache whose size is told
 
