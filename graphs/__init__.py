@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from bringup.graphs.core.module import Module as Module
     from bringup.graphs.core.module import Param as Param
     from bringup.graphs.core.module import State as State
+    from bringup.graphs.core.options import GraphOptions as GraphOptions
+    from bringup.graphs.core.options import build_graph as build_graph
+    from bringup.graphs.core.options import current_options as current_options
+    from bringup.graphs.core.options import graph_options as graph_options
     from bringup.graphs.core.signature import Declared as Declared
     from bringup.graphs.core.signature import Signature as Signature
     from bringup.graphs.core.step import BLOCK as BLOCK
@@ -74,6 +78,7 @@ else:
         "core.axes": "Axis",
         "core.graph": "Graph",
         "core.module": "Const Module Param State",
+        "core.options": "GraphOptions build_graph current_options graph_options",
         "core.signature": "Declared Signature",
         "core.step": "BLOCK FIELDS Step",
         "core.to_torch": "to_torch",

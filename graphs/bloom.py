@@ -81,8 +81,8 @@ def _summed_by_parts(fields: Fields, hidden: int) -> bool:
     if not fields.take("slow_but_exact", bool, False) or parts == 1:
         return False
     if not fields.doubtful and hidden % parts:
-        said = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"
-        fields.error("BU121", said, "pretraining_tp")
+        message = f"`slow_but_exact` cuts the hidden size {hidden} into `pretraining_tp` {parts} slices of one size"
+        fields.error("BU121", message, "pretraining_tp")
     return True
 
 

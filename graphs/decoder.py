@@ -91,8 +91,8 @@ def read_common(
     shared = heads if "num_key_value_heads" in nulls else None
     kv = fields.size("num_key_value_heads", kv_heads or heads, null=shared)
     if not fields.doubtful and heads % kv:
-        said = f"{heads} heads cannot share {kv} key heads evenly"
-        fields.error("BU121", said, "num_key_value_heads", stops="")
+        message = f"{heads} heads cannot share {kv} key heads evenly"
+        fields.error("BU121", message, "num_key_value_heads", stops="")
     width = 2 if fields.stopped else head_dim or hidden // heads
     d = fields.size(words.get("head_dim", "head_dim"), width, null=width if "head_dim" in nulls else None)
     stated = fields.size("max_position_embeddings", max_positions)
@@ -157,8 +157,8 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
     if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
         fields.error("BU122", f"`layer_types` is {shown(types)}; {layers} of full_ or sliding_attention", "layer_types")
     if "sliding_attention" in types and window is None:
-        said = "`layer_types` has sliding_attention and `sliding_window` is missing"
-        fields.error("BU121", said, "sliding_window", stops="")
+        message = "`layer_types` has sliding_attention and `sliding_window` is missing"
+        fields.error("BU121", message, "sliding_window", stops="")
     of_layers = [window if kind == "sliding_attention" else None for kind in types[:layers]]
     return (*of_layers, *[None] * (layers - len(of_layers)))  # the number of layers is not for this key to say
 
@@ -177,8 +177,8 @@ def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
     fields.read.add("sliding_window")
     window = fields.maybe("sliding_window", int) if "sliding_window" in fields.raw else absent
     if window is not None and window < 1:
-        said = f"`sliding_window` is {window}; a window holds at least 1 token"
-        fields.error("BU121", said, "sliding_window", stops="")
+        message = f"`sliding_window` is {window}; a window holds at least 1 token"
+        fields.error("BU121", message, "sliding_window", stops="")
     return window
 
 

@@ -116,8 +116,8 @@ def _check_scale(fields: Fields) -> None:
     """
     rope = fields.group("rope_scaling") or fields.group("rope_parameters")
     if rope.get("mscale_all_dim") and "factor" in rope and rope["factor"] is None:
-        said = "rope's `factor` is null; with `mscale_all_dim` attention is scaled by it"
-        fields.error("BU121", said, "factor", "state the number that the context is stretched by", stops="")
+        message = "rope's `factor` is null; with `mscale_all_dim` attention is scaled by it"
+        fields.error("BU121", message, "factor", "state the number that the context is stretched by", stops="")
 
 
 def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:

@@ -62,8 +62,8 @@ class DeepseekMtpConfig(HFConfig):
             raise fail("BU125", f"no graph serves the draft of `{short(kind)}`; those of {known} are known")
         drafts = fields.take("num_nextn_predict_layers", int, 1)
         if drafts < 1:
-            said = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"
-            fields.error("BU121", said, "num_nextn_predict_layers")
+            message = f"`num_nextn_predict_layers` is {drafts}: the checkpoint has no draft"
+            fields.error("BU121", message, "num_nextn_predict_layers")
         depth = fields.size("mtp_depth", 1, most=max(1, drafts))
         number = fields.layers("num_hidden_layers") + depth - 1
         return cls(block=BLOCKS[kind][0].of_layers(fields, range(number, number + 1)), depth=depth)

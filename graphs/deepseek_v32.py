@@ -35,8 +35,8 @@ class DeepseekV32Config(DeepseekConfig):
             fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
         dim = fields.size("index_head_dim", 128)
         if dim < common["head_dim"]:
-            said = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
-            fields.error("BU121", said, "index_head_dim")
+            message = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
+            fields.error("BU121", message, "index_head_dim")
         return common | {
             "index_heads": fields.size("index_n_heads", 64),
             "index_dim": dim,
@@ -51,11 +51,11 @@ def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
         return counted
     count = fields.layers("num_hidden_layers")
     if len(types) != count or not set(types) <= {"dense", "sparse"}:
-        said = f"`mlp_layer_types` is {shown(types)}; {count} of dense or sparse are needed"
-        fields.error("BU122", said, "mlp_layer_types")
+        message = f"`mlp_layer_types` is {shown(types)}; {count} of dense or sparse are needed"
+        fields.error("BU122", message, "mlp_layer_types")
         return counted
-    said_of = dict(enumerate(kind == "sparse" for kind in types))
-    return tuple(said_of.get(number, sparse) for number, sparse in zip(layers, counted, strict=True))
+    is_sparse = dict(enumerate(kind == "sparse" for kind in types))
+    return tuple(is_sparse.get(number, sparse) for number, sparse in zip(layers, counted, strict=True))
 
 
 class DeepseekV32(Deepseek):

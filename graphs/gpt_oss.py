@@ -76,8 +76,8 @@ def _mxfp4(fields: Fields, hidden: int, ffn: int) -> bool:
         return False
     inner.read |= {"modules_to_not_convert", "dequantize"}
     if hidden % MXFP4_BLOCK or ffn % MXFP4_BLOCK:
-        said = f"rows of {hidden} and {ffn} values are not whole MXFP4 blocks of {MXFP4_BLOCK}"
-        inner.error("BU121", said, "quantization_config")
+        message = f"rows of {hidden} and {ffn} values are not whole MXFP4 blocks of {MXFP4_BLOCK}"
+        inner.error("BU121", message, "quantization_config")
     fields.findings += inner.done()
     return True
 

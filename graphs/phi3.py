@@ -41,13 +41,13 @@ class Phi3Config(LlamaConfig):
         common = read_common(fields, windows, max_positions=4096, eps=1e-5, partial=1.0, nulls=NULLS, aliases=ALIASES)
         rope, head_dim = common["rope"], common["head_dim"]
         if rope.kind not in ("default", "longrope"):
-            said = (
+            message = (
                 f"config says rope type `{rope.kind}`; the phi3 graph implements `default`, `longrope`, `su` and `yarn`"
             )
-            fields.error("BU122", said, "rope_type")
+            fields.error("BU122", message, "rope_type")
         elif rope.kind == "longrope" and rope.channels(head_dim) % 2:
-            said = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 takes an even number alone"
-            fields.error("BU121", said, "partial_rotary_factor")
+            message = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 takes an even number alone"
+            fields.error("BU121", message, "partial_rotary_factor")
         return cls(**common, attention_bias=False, mlp_bias=False)
 
 

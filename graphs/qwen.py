@@ -54,8 +54,8 @@ class QWenConfig(DecoderConfig):
                 "BU121", f"the heads' channels are {width}, and `hidden_size` is {config.hidden}", "kv_channels"
             )
         if config.rope.channels(config.head_dim) % 2:  # not proven: transformers has no code for the family
-            said = f"RoPE rotates pairs of channels: an odd number of `kv_channels` {config.head_dim} would be rotated"
-            fields.error("BU121", said, "rotary_pct")
+            message = f"RoPE rotates pairs of channels: an odd number of `kv_channels` {config.head_dim} would rotate"
+            fields.error("BU121", message, "rotary_pct")
         longest = _longest(fields, config.max_positions)
         return replace(
             config, ffn=max(1, config.ffn // 2), max_positions=longest

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup import plugins, userfiles
 from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.graphs import model_folders
 from bringup.shown import short
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A graph class, its config class and the function `config -> Adapter`; each itself or as `module:name`.
 
-    `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files.
+    `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files. `quantisations` are values of
+    `quant_method`: with any, the family serves its architectures in these only, and comes before the one that serves
+    the others.
     """
 
     name: str
@@ -26,6 +34,7 @@ class Family:
     adapter: Any
     architectures: tuple[str, ...] = ()
     dialect: Any = None
+    quantisations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises TypeError for what no list of models could show: users and plugins make families too."""
@@ -117,17 +126,88 @@ PRESETS: dict[str, tuple[str, str, str]] = {
 
 
 def families(failed: list[BringupError] | None = None) -> Iterator[Family]:
-    """Our own families, then those that installed packages offer (entry point group `bringup.models`).
+    """Our own families, those of folders (BRINGUP_MODELS), then those of packages (entry points `bringup.models`).
 
-    A plugin that cannot be loaded is left out; `failed` receives its error.
+    A plugin, or a module of one, that cannot be loaded is left out; `failed` receives its error, and BU128 for a family
+    that an earlier one hides: a second one of a name, which is left out, or one whose architecture is ours.
     """
+    seen = [*FAMILIES]
     yield from FAMILIES
+    for place, family in _added(failed):
+        if family in seen:
+            continue
+        hidden = _hidden(place, family, seen)
+        if hidden and failed is not None:
+            failed.append(hidden)
+        if all(family.name != each.name for each in seen):
+            seen.append(family)
+            yield family
+
+
+def _added(failed: list[BringupError] | None) -> Iterator[tuple[str, Family]]:
+    """The families that are not ours, each with the words for where it is from."""
+    for path, module in model_folders.modules(failed):
+        if isinstance(family := getattr(module, "family", None), Family):
+            yield f"`{path}`", family
     for point in plugins.points(plugins.MODELS):
         try:
-            yield plugins.load(point, Family)
+            yield from ((f"plugin `{point.name}` (`{point.value}`)", family) for family in _offered(point, failed))
         except BringupError as error:
             if failed is not None:
                 failed.append(error)
+
+
+def _hidden(place: str, family: Family, seen: Sequence[Family]) -> BringupError | None:
+    """BU128 for a family of which an earlier one has the name, or a built-in one the architecture."""
+    if any(each.name == family.name for each in seen):
+        message, help = f"there is a family `{family.name}` already, which is used instead", "give it another name"
+        return fail("BU128", f"the family `{family.name}` of {place} is not used: {message}", help=help)
+    known = {name: each.name for each in FAMILIES for name in family.architectures if name in each.architectures}
+    if not known or family.quantisations:
+        return None
+    name, ours = next(iter(known.items()))
+    help = f"name it as MODEL; or give it `quantisations`, if it serves `{short(name)}` in a `quant_method` only"
+    message = f"`{short(name)}` of the family `{family.name}` ({place}) is served by bringup's `{ours}`"
+    return fail("BU128", message, help=help)
+
+
+def _offered(point: EntryPoint, failed: list[BringupError] | None = None) -> list[Family]:
+    """The family that an entry point names; of a package or module, each `family` in it and its modules.
+
+    Raises BU026 when there is none. `failed` receives an error for each module that cannot be loaded.
+    """
+    loaded = plugins.load(point, problem=_no_families)
+    if isinstance(loaded, Family):
+        return [loaded]
+    found, broken = _families_in(loaded)
+    if failed is not None:
+        failed += [plugins.broken(point, f"has a module `{name}` that {message}") for name, message in broken.items()]
+    return found
+
+
+def _no_families(loaded: Any) -> str:
+    if isinstance(loaded, Family):
+        return ""
+    if not isinstance(loaded, ModuleType):
+        return f"is a {type(loaded).__name__}, not a Family"
+    found, broken = _families_in(loaded)
+    if found:
+        return ""
+    return next(iter(broken.values()), "is a package without a `family` in any module")
+
+
+def _families_in(package: ModuleType) -> tuple[list[Family], dict[str, str]]:
+    """The families of a package and its public modules; and, by module, why one cannot be loaded."""
+    listed = iter_modules(getattr(package, "__path__", []))
+    names = sorted(module.name for module in listed if not module.ispkg and not module.name.startswith("_"))
+    modules, broken = [package], dict[str, str]()
+    for name in names:
+        try:
+            modules.append(import_module(f"{package.__name__}.{name}"))
+        except (Exception, SystemExit) as error:  # whatever one of its modules raises is the plugin's fault
+            broken[name] = f"cannot be loaded: {type(error).__name__}: {error}"
+    found = (getattr(module, "family", None) for module in modules)
+    return list(dict.fromkeys(family for family in found if isinstance(family, Family))), broken
 
 
 def is_registered(model: str) -> bool:
@@ -137,30 +217,40 @@ def is_registered(model: str) -> bool:
     return bool(plugins.points(plugins.MODELS, model)) or any(family.name == model for family in families())
 
 
-def by_architecture(architectures: Sequence[str]) -> Family:
-    """The family of the first known architecture of a config.json.
+def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Family:
+    """The family of the first known architecture of a config.json, whose weights have that `quant_method`.
 
-    Raises BU125 when none is known, BU126 when it is several installed packages that serve it.
+    Raises BU125 when none is known, BU126 when several families of packages or of BRINGUP_MODELS serve it, and the
+    error of a package or a folder that fails where none serves it.
     """
+    wanted = set(architectures)
+    if quantisation:
+        special = [f for f in families() if quantisation in f.quantisations and wanted & {*f.architectures}]
+        if special:
+            return _only(special, architectures)
     known = {name: family for family in FAMILIES for name in family.architectures}
     for name in architectures:
         if name in known:
             return known[name]
     failed: list[BringupError] = []
-    served = [family for family in families(failed) if set(family.architectures) & set(architectures)]
-    if len(served) > 1:
-        names = " and ".join(f"`{family.name}`" for family in served)
-        raise fail("BU126", f"several families serve `{short(architectures[0])}`: {names}", help="name one as MODEL")
+    served = [f for f in families(failed) if wanted & {*f.architectures} and not f.quantisations]
     if served:
-        return served[0]
-    said = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
+        return _only(served, architectures)
+    listed = ", ".join(f"`{short(name)}`" for name in architectures[:5]) or "nothing"
     hint = next((suggestion for name in architectures[:5] if (suggestion := did_you_mean(name, known))), "")
     raise plugins.not_found(
         failed,
         code="BU125",
-        message=f"no graph serves architecture {said}",
+        message=f"no graph serves architecture {listed}",
         help=hint or "`bringup models` lists what there is; docs/adding-a-model.md shows how to add one",
     )
+
+
+def _only(served: Sequence[Family], architectures: Sequence[str]) -> Family:
+    if len(served) > 1:
+        names = " and ".join(f"`{family.name}`" for family in served)
+        raise fail("BU126", f"several families serve `{short(architectures[0])}`: {names}", help="name one as MODEL")
+    return model_folders.in_use(served[0])
 
 
 def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
@@ -181,24 +271,26 @@ def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
 def _family_of(name: str) -> Family:
     """The family of that name; of those that plugins offer first the one whose entry point is called so."""
     found = next((family for family in FAMILIES if family.name == name), None)
+    if not found and (file := model_folders.named(name)):
+        here = _from_file(file, userfiles.module_of)  # its own error, where it cannot be run
+        found = here if here.name == name else None
     for point in () if found else plugins.points(plugins.MODELS, name):
-        loaded: Family = plugins.load(point, Family)
-        found = found or (loaded if loaded.name == name else None)
+        found = found or next((family for family in _offered(point) if family.name == name), None)
     failed: list[BringupError] = []
     found = found or next((family for family in families(failed) if family.name == name), None)
     if found:
-        return found
+        return model_folders.in_use(found)
     hint = did_you_mean(name, [*PRESETS, *(family.name for family in families())]) or "see `bringup models`"
     if Path(name).exists():
         hint = f"`{name}` is a path: if it is a checkpoint, write --checkpoint {name}"
     raise plugins.not_found(failed, code="BU002", message=f"there is no model `{name}`", help=hint)
 
 
-def _from_file(path: Path) -> Family:
+def _from_file(path: Path, module_of: Callable[[Path], ModuleType] = userfiles.run) -> Family:
     if not path.is_file():
         raise fail("BU002", f"there is no model file `{path}`")
     try:
-        module = userfiles.run(path)
+        module = module_of(path)
     except SyntaxError as error:
         error.filename = error.filename or str(path)  # of what is no text Python does not say it
         raise

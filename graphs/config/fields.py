@@ -136,8 +136,8 @@ class Fields:
         if value is None or (isinstance(value, list) and all(isinstance(v, str) for v in cast(list[Any], value))):
             return cast("list[str] | None", value)
         value = cast("object", value)
-        said = f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings"
-        self.error("BU121", said, key, stops="")
+        message = f"config key `{key}` is {shown(value)}; {self.family} needs a list of strings"
+        self.error("BU121", message, key, stops="")
         return None
 
     def numbers(self, key: str) -> tuple[float, ...]:
@@ -147,8 +147,8 @@ class Fields:
         items = cast(list[Any], value) if isinstance(value, list) else []
         if items and all(type(v) in (int, float) and isfinite(v) and v > 0 for v in items):
             return tuple(map(float, items))
-        said = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
-        self.error("BU121", said, key, stops="")
+        message = f"config key `{key}` {self._state(key)}; {self.family} needs a list of numbers above 0"
+        self.error("BU121", message, key, stops="")
         return ()
 
     def indices(self, key: str) -> tuple[int, ...]:
@@ -157,8 +157,8 @@ class Fields:
         value: Any = self.raw.get(key)
         if value is None or (isinstance(value, list) and all(type(v) is int for v in cast(list[Any], value))):
             return tuple(cast("list[int]", value or []))
-        said = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of whole numbers"
-        self.error("BU121", said, key)
+        message = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of whole numbers"
+        self.error("BU121", message, key)
         return ()
 
     def group(self, key: str) -> dict[str, Any]:
@@ -181,16 +181,16 @@ class Fields:
         numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
         unknown = self.stopped and numbers  # nothing to compare with
         if not fits and key not in self.allowed and not unknown:
-            said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
-            self.error("BU122", said, key)
+            message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
+            self.error("BU122", message, key)
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
         """A key whose value names something that the graph has to have; --allow-config cannot make up for it."""
         value = self.take(key, str, default)
         if value in known:
             return value
-        said = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
-        self.error("BU122", said, key, did_you_mean(value, known))
+        message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(known)}"
+        self.error("BU122", message, key, did_you_mean(value, known))
         return default
 
     @property
@@ -213,8 +213,9 @@ class Fields:
         `stops` as in `Diagnostic`; left out, a BU121 or BU124 leaves a size unknown, and others nothing.
         """
         stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
-        said = (found for found in self.findings if found.severity is Severity.ERROR or severity is not Severity.ERROR)
-        if all(found.parameter != key for found in said):
+        any_severity = severity is not Severity.ERROR
+        known = (found for found in self.findings if any_severity or found.severity is Severity.ERROR)
+        if all(found.parameter != key for found in known):
             finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
             self.findings.append(finding)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.graphs.config.fields import Fields
@@ -17,6 +17,13 @@ def architectures(raw: Mapping[str, Any]) -> list[str]:
     if fields.findings:
         raise BringupError(*fields.findings)
     return names or []
+
+
+def quantisation(raw: Mapping[str, Any]) -> str:
+    """The `quant_method` of a config.json's `quantization_config`; "" where it has none."""
+    words = raw.get("quantization_config")
+    method = cast("Mapping[str, Any]", words).get("quant_method") if isinstance(words, Mapping) else None
+    return method if isinstance(method, str) else ""
 
 
 class HFConfig:

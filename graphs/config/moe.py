@@ -41,14 +41,14 @@ class RoutingConfig:
         topk, per_token = fields.size("topk_group", topk_groups), fields.size("num_experts_per_tok", per_token)
         if not fields.doubtful:
             if experts < 2 * groups or experts % groups:
-                said = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
-                fields.error("BU121", said, "n_group", stops="")
+                message = f"{experts} experts do not make {groups} groups of the same size, 2 experts or more"
+                fields.error("BU121", message, "n_group", stops="")
             elif topk > groups:
-                said = f"`topk_group` is {topk} and there are {groups} groups"
-                fields.error("BU121", said, "topk_group", stops="")
+                message = f"`topk_group` is {topk} and there are {groups} groups"
+                fields.error("BU121", message, "topk_group", stops="")
             elif per_token > experts // groups * topk:
-                said = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"
-                fields.error("BU121", said, "num_experts_per_tok", stops="")
+                message = f"a token cannot go to {per_token} of the {experts // groups * topk} experts of {topk} groups"
+                fields.error("BU121", message, "num_experts_per_tok", stops="")
         return cls(
             experts=experts,
             per_token=per_token,

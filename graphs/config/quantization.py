@@ -57,6 +57,6 @@ def _pair(inner: Fields) -> Block:
         case [int() as rows, int() as columns] if rows > 0 and columns > 0:
             return rows, columns
         case _:
-            said = f"config key `weight_block_size` is {shown(value)}; two whole numbers are needed, as [128, 128]"
-            inner.error("BU121", said, "weight_block_size")
+            message = f"config key `weight_block_size` is {shown(value)}; two whole numbers are needed, as [128, 128]"
+            inner.error("BU121", message, "weight_block_size")
             return 128, 128

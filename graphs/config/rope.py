@@ -101,9 +101,9 @@ class RopeConfig:
         if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
             rope = replace(rope, stretch=rope.factor)  # where the config states no other, it states what is stretched
         if unknown := [key for key in raw if key not in inner.read]:
-            said = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
+            message = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-            inner.error("BU120", f"rope of type `{kind}` has no setting {said}{more}", unknown[0])
+            inner.error("BU120", f"rope of type `{kind}` has no setting {message}{more}", unknown[0])
         fields.findings += (replace(finding, stops="") for finding in inner.findings)  # rope has no parameters
         return rope
 
@@ -123,11 +123,11 @@ class RopeConfig:
     def _check_channels(self, inner: Fields, head_dim: int) -> None:
         d, pairs = self.channels(head_dim), self.pairs(head_dim)
         if not d or 2 * pairs > head_dim:
-            said = f"RoPE rotates pairs of channels: {2 * pairs or 'none'} of `head_dim` {head_dim} would be rotated"
-            inner.error("BU121", said, "head_dim")
+            message = f"RoPE rotates pairs of channels: {2 * pairs or 'none'} of `head_dim` {head_dim} would be rotated"
+            inner.error("BU121", message, "head_dim")
         elif d % 2 and self.kind == "yarn":
-            said = f"yarn needs an even number of rotated channels: of `head_dim` {head_dim}, {d} are"
-            inner.error("BU121", said, "partial_rotary_factor")
+            message = f"yarn needs an even number of rotated channels: of `head_dim` {head_dim}, {d} are"
+            inner.error("BU121", message, "partial_rotary_factor")
         elif self.kind == "dynamic" and d == 2:
             inner.error(
                 "BU121",

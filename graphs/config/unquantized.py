@@ -73,8 +73,8 @@ def _upward(module: str) -> Iterator[str]:
 def _globs(expression: str, *, below: bool) -> list[str]:
     """The globs of a simple expression, which a name begins with. `below`: it ends where a part of the name does."""
     glob = expression.removeprefix("^").removesuffix("$")
-    for said, replacement in ((r"\.", "."), (".*", "*"), (r"\d+", "[0-9]*")):
-        glob = glob.replace(said, replacement)
+    for message, replacement in ((r"\.", "."), (".*", "*"), (r"\d+", "[0-9]*")):
+        glob = glob.replace(message, replacement)
     if expression.endswith("$"):
         return [glob]
     return [glob, f"{glob}.*"] if below else [f"{glob}*"]

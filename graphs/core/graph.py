@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param, State
+from bringup.graphs.core.options import current_options
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.graphs.core.step import CacheSizes, Step
 from bringup.spec import DTYPES
@@ -32,14 +34,22 @@ class Graph(Module):
 
     `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
     Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab], of `final(x_Rm)`.
+
+    `carried` is how many values [N, …] go from layer to layer, such as 2 for a hidden state and a residual that is not
+    added yet: the first of what `prologue` gives, what each layer takes first and returns as a tuple, and what
+    `final`, `epilogue` and `hidden_state` take. `prologue` gives them in the dtypes and shapes that layers return.
+
+    `options` is what the deployment chose (`core.options`); layers read it while the graph is built.
     """
 
     layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
+    carried: ClassVar[int] = 1
 
     def __init__(self, config: Config, dtype: str) -> None:
         super().__init__()
         self.config = config
         self.dtype = dtype
+        self.options = current_options()
 
     @property
     def layers(self) -> Sequence[Module]:
@@ -50,6 +60,11 @@ class Graph(Module):
         return found  # type: ignore[return-value]  a list here, a ModuleList after to_torch
 
     @property
+    def cache_dtype(self) -> str:
+        """The dtype of attention caches."""
+        return self.options.cache_dtype or self.dtype
+
+    @property
     def inputs(self) -> Mapping[str, int]:
         """What `prologue` takes after the step: names, and the channels of each row [N, channels]. Usually nothing."""
         return {}
@@ -57,16 +72,23 @@ class Graph(Module):
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
-    def final(self, x_Nm: Tensor) -> Tensor:
+    def hidden_state(self, *carried: Any, **_: Any) -> Tensor:
+        """The hidden state [N, m] that a reference's layers have in place of several carried values; the first."""
+        return carried[0]
+
+    def final(self, *carried: Any, **_: Any) -> Tensor:  # graphs take as many as they carry, by their own names
         """The last hidden states [N, m]: what the head makes logits of."""
         raise NotImplementedError
 
-    def epilogue(self, x_Rm: Tensor) -> Tensor:
+    def epilogue(self, *carried: Any, **_: Any) -> Tensor:
+        """Logits [R, vocab] of R rows."""
         raise NotImplementedError
 
     def signature(self) -> Signature:
         """Every parameter of the graph; declared dtypes that are None become the graph's dtype."""
-        return Signature({name: _declare(name, leaf, self.dtype) for name, leaf in self.leaves(Param)})
+        words = self.parameter_words() if any(part.checkpoint_words for part in self.parts()) else {}
+        declared = {name: _declare(name, leaf, self.dtype) for name, leaf in self.leaves(Param)}
+        return Signature({name: replace(d, words=words[name]) if name in words else d for name, d in declared.items()})
 
     def kinds(self) -> list[int]:
         """For each layer, the index of the first layer that is alike: equal numbers are lowered once."""
@@ -87,6 +109,11 @@ class Graph(Module):
         """Bytes of paged State for each token of context, all layers together; without `sizes`, no state is a ring."""
         states = (leaf for _, leaf in self.leaves(State) if sizes is None or leaf.kind(sizes) == "paged")
         return sum(self._row_bytes(leaf) for leaf in states)
+
+    def cache_bytes(self, sizes: CacheSizes) -> int:
+        """Bytes of every State, those of padding among them, all layers together."""
+        states = ((leaf, leaf.sized(sizes)[0]) for _, leaf in self.leaves(State))
+        return sum(self._row_bytes(leaf) * rows for leaf, rows in states)
 
     def ring_bytes(self, sizes: CacheSizes) -> int:
         """Bytes of the rings of all sequences and of padding, all layers together; see `State`."""

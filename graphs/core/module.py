@@ -7,8 +7,8 @@ needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from bringup.graphs.core.axes import Axes, AxesError, Sizes, leaf_names, shape_of, show, sized
 from bringup.graphs.core.packing import read_pack, stored
@@ -23,7 +23,9 @@ else:
     _Leaf = _Callable = object
 
 
+Words = Mapping[str, str | tuple[str, ...]]
 NO_SIZES: Sizes = {}
+NO_WORDS: Words = {}
 _LAYERS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "layers", "")  # noqa: PTH118, PTH120  a text to compare with others
 
 
@@ -137,10 +139,14 @@ class Module(_Callable):
     `recompute_past` is a number of tokens, for modules that read a longer sequence another way: once it is longer, its
     states are computed again from its first token. `varies_past` is one for modules whose states of a longer sequence
     depend on how long it was when they were computed: another sequence with the same tokens cannot use them.
+
+    `checkpoint_words`: what checkpoints call sections of the names of this class's parameters, as `Adapter.with_` has
+    it in `names`, before whose words these come. Those of an inner module come before those of an outer one.
     """
 
     recompute_past: int | None = None
     varies_past: int | None = None
+    checkpoint_words: ClassVar[Words] = {}
 
     if not TYPE_CHECKING:
 
@@ -169,6 +175,19 @@ class Module(_Callable):
                 yield from value.leaves(kind, f"{prefix}{name}.")
             elif isinstance(value, kind):
                 yield prefix + name, value
+
+    def parameter_words(
+        self, prefix: str = "", outer: Words = NO_WORDS
+    ) -> dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]]:
+        """The words of each parameter below whose classes have any, by full name."""
+        own = {**outer, **self.checkpoint_words}
+        found: dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]] = {}
+        for name, value in self.children():
+            if isinstance(value, Module):
+                found |= value.parameter_words(f"{prefix}{name}.", own)
+            elif own and isinstance(value, Param):
+                found[prefix + name] = tuple(own.items())
+        return found
 
     def structural_key(self) -> tuple[Any, ...]:
         """Equal for two modules that compute the same function of their weights: same class, settings and leaves."""

@@ -38,8 +38,9 @@ def misfit(pack: Pack, axes: Axes, dtype: str | None) -> tuple[str, str] | None:
     name, count = pack
     if name not in outer:
         inner = any(node.name == name for axis in axes for node in axis.walk())
-        said = f"`{name}` is a part of an axis of `{show(axes)}`" if inner else f"`{show(axes)}` has no axis `{name}`"
-        return said, f"pack along one of: {', '.join(outer)}"
+        shown = show(axes)
+        message = f"`{name}` is a part of an axis of `{shown}`" if inner else f"`{shown}` has no axis `{name}`"
+        return message, f"pack along one of: {', '.join(outer)}"
     if count < 1 or not outer[name] or outer[name] % count:
         return f"axis `{name}` has {outer[name]} values", "the number has to divide the axis"
     if dtype is None or DTYPES[dtype].block or DTYPES[dtype].bits >= 8:
@@ -62,5 +63,5 @@ def stored(axes: Axes, dtype: str, pack: Pack | None) -> tuple[Shape, str]:
     return shape, WORDS[pack.values * DTYPES[dtype].bits]
 
 
-def _bad(text: str, said: str, help: str) -> Exception:
-    return fail("BU302", f"pack `{text}` does not fit: {said}", help=help)
+def _bad(text: str, message: str, help: str) -> Exception:
+    return fail("BU302", f"pack `{text}` does not fit: {message}", help=help)

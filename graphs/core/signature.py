@@ -30,6 +30,7 @@ class Declared:
     dtype: str
     pack: Pack | None = None
     site: Site | None = None
+    words: tuple[tuple[str, str | tuple[str, ...]], ...] = ()  # of its layers' classes: `Module.checkpoint_words`
 
     @property
     def storage(self) -> tuple[Shape, str]:

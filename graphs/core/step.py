@@ -74,11 +74,15 @@ def step_shapes(num_tokens: int, num_sequences: int, num_blocks: int) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    """What the caches hold: `sequences` of up to `context` tokens, of which a step takes in up to `chunk`."""
+    """What the caches hold: `sequences` of up to `context` tokens, of which a step takes in up to `chunk`.
+
+    `cache_blocks`: blocks of the paged caches, padding's apart; None for as many as all sequences at their full length.
+    """
 
     context: int
     sequences: int = 1
     chunk: int = 1
+    cache_blocks: int | None = None
 
     @property
     def blocks_each(self) -> int:
@@ -88,7 +92,7 @@ class CacheSizes:
     @property
     def blocks(self) -> int:
         """Blocks of all sequences, and one more that padding is written to: the last."""
-        return self.sequences * self.blocks_each + 1
+        return (self.cache_blocks or self.sequences * self.blocks_each) + 1
 
     @property
     def slots(self) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import State, Windowed
+from bringup.graphs.core.options import current_options
 from bringup.graphs.ops.kv_cache import ring_slots, write_cache
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ class KVCache(Windowed):
 
     def __init__(self, g: int, d: int, window: int | None = None) -> None:
         super().__init__(window)
-        self.k = State("slot g d", g=g, d=d, window=window)
-        self.v = State("slot g d", g=g, d=d, window=window)
+        dtype = current_options().cache_dtype
+        self.k = State("slot g d", g=g, d=d, dtype=dtype, window=window)
+        self.v = State("slot g d", g=g, d=d, dtype=dtype, window=window)
 
     def forward(self, step: Step, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
         """Writes the step's rows and gives the whole tables."""

@@ -1,7 +1,7 @@
 """Attention whose cache is one latent row a token.
 
-N tokens of B sequences · L rows of a sequence in the cache · H heads · c latent channels · d = n + p of a query and a
-key, of which p turn · v of a value · q rank of the queries' latent
+N tokens of the step · L keys of a sequence · H heads · c latent channels · d = n + p of a query and a key, of which p
+turn · v of a value · q rank of the queries' latent
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import math
 from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module, State
+from bringup.graphs.core.options import current_options
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
-from bringup.graphs.ops.attention import attention, row_attention
-from bringup.graphs.ops.kv_cache import cached_rows, write_cache
+from bringup.graphs.ops.kv_cache import write_cache
+from bringup.graphs.ops.latent_attention import latent_attention
 from bringup.graphs.ops.rotary import rope
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LatentAttention(Module):
         self.o_proj = Linear("out:m in:(h v)", h=h, v=v, m=m, bias=bias)
         self.indexer = indexer
         self.compressed = q is not None
-        self.latents = State("slot one row:(c | p)", one=1, c=c, p=p)
+        self.latents = State("slot one row:(c | p)", one=1, c=c, p=p, dtype=current_options().cache_dtype)
 
     def forward(self, x_Nm: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
         import torch
@@ -78,30 +79,8 @@ class LatentAttention(Module):
         q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
         chosen_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
-        over = self._absorbed if step.decode else self._expanded
-        return self.o_proj(over(q_NHn, q_NHp, step, chosen_NL).flatten(1))
-
-    def _expanded(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
-        """Keys and values of every head, computed from the latents that can be seen."""
-        import torch
-
-        H = q_NHn.shape[1]
-        row_BL1r = cached_rows(self.latents, step)
-        latent_BLc, turned_BL1p = row_BL1r[:, :, 0, : self.c], row_BL1r[..., self.c :]
-        k_BLHn = self.k_b_proj(latent_BLc).unflatten(2, (H, -1))
-        v_BLHv = self.v_b_proj(latent_BLc).unflatten(2, (H, -1))
-        q_NHd = torch.cat((q_NHn, q_NHp), -1)
-        k_BLHd = torch.cat((k_BLHn, turned_BL1p.expand(-1, -1, H, -1)), -1)
-        return row_attention(q_NHd, k_BLHd, v_BLHv, step, self.scale, chosen_NL=chosen_NL)
-
-    def _absorbed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
-        """Queries meet the latents, which are keys and values of a single head; only what comes out is taken on."""
-        import torch
-
-        H = q_NHn.shape[1]
-        to_latent_Hnc = self.k_b_proj.weight.view(H, -1, self.c)
-        from_latent_Hcv = self.v_b_proj.weight.view(H, -1, self.c).transpose(1, 2)
-        q_NHc = torch.bmm(q_NHn.transpose(0, 1), to_latent_Hnc).transpose(0, 1)
-        q_NHr = torch.cat((q_NHc, q_NHp), -1)
-        mixed_NHc = attention(q_NHr, self.latents, self.latents[..., : self.c], step, self.scale, chosen_NL=chosen_NL)
-        return torch.bmm(mixed_NHc.transpose(0, 1), from_latent_Hcv).transpose(0, 1)
+        mixed_NHv = latent_attention(
+            q_NHn, q_NHp, self.latents, self.k_b_proj.weight, self.v_b_proj.weight, step, self.scale,
+            chosen_NL=chosen_NL,
+        )  # fmt: skip
+        return self.o_proj(mixed_NHv.flatten(1))

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class MLP(Module):
-    """down(act(up(x))) with biases (Vaswani et al. 2017, section 3.3), under Megatron's names."""
+    """down(act(up(x))), with biases by default (Vaswani et al. 2017, section 3.3), under Megatron's names."""
 
-    def __init__(self, m: int, f: int, activation: str, *, out_bias: bool = True) -> None:
+    def __init__(self, m: int, f: int, activation: str, *, bias: bool = True, out_bias: bool = True) -> None:
         super().__init__()
         self.activation = activation
-        self.dense_h_to_4h = Linear("out:f in:m", f=f, m=m)
+        self.dense_h_to_4h = Linear("out:f in:m", f=f, m=m, bias=bias)
         self.dense_4h_to_h = Linear("out:m in:f", m=m, f=f, bias=out_bias)
 
     def forward(self, x_Nm: Tensor) -> Tensor:

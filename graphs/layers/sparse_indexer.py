@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module, State
+from bringup.graphs.core.options import current_options
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
 from bringup.graphs.ops.kv_cache import cached_rows, write_cache
@@ -34,7 +35,7 @@ class Indexer(Module):
         self.wk = Linear("out:d in:m", d=d, m=m, bias=False)
         self.k_norm = LayerNorm(d, 1e-6)
         self.weights_proj = Linear("out:i in:m", i=heads, m=m, bias=False)
-        self.keys = State("slot one d", one=1, d=d)
+        self.keys = State("slot one d", one=1, d=d, dtype=current_options().cache_dtype)
 
     def forward(self, x_Nm: Tensor, q_Nq: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
         """Which of the L keys of its sequence each query may see [N, L]; of those that come after it, it may be any."""

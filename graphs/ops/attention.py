@@ -6,7 +6,8 @@ key · V of a value
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from bringup.graphs.ops.activation import soft_cap
 from bringup.graphs.ops.kv_cache import cached_rows, ring_positions
@@ -41,6 +42,7 @@ def attention(
 
     A query sees the keys of its own sequence. A key at position j is seen by the query at position p when
     p - window < j <= p and, with `chosen_NL`, when that says so. Scores, softmax and the sum over values are float32.
+    Keys and values may have another dtype than queries: that of the cache (`GraphOptions.cache_dtype`).
     `sinks_H` are scores of a key without a value, one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add
     slope · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` bounds the scores before that: see `soft_cap`.
     `ring` is that of the caches, see `KVCache`. What padding gives is finite and has no meaning.
@@ -68,34 +70,76 @@ def row_attention(
     softcap: float | None = None,
 ) -> Tensor:
     """As `attention`, over the rows of each sequence in order of positions, as `cached_rows` gives them."""
+    terms = Terms(
+        step, scale, window, ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, chosen_NL=chosen_NL, softcap=softcap
+    )
+    return attend(q_NHK, k_BLGK, v_BLGV, terms, _one_query)
 
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings of `attention`, which change scores or say which keys are seen."""
+
+    step: Step
+    scale: float
+    window: int | None = None
+    ring: int | None = field(default=None, kw_only=True)
+    sinks_H: Tensor | None = field(default=None, kw_only=True)
+    slopes_H: Tensor | None = field(default=None, kw_only=True)
+    chosen_NL: Tensor | None = field(default=None, kw_only=True)
+    softcap: float | None = field(default=None, kw_only=True)
+
+    def sinks(self, groups: int) -> Tensor | None:
+        """Scores [G, R] of the keys without a value."""
+        return None if self.sinks_H is None else self.sinks_H.view(groups, -1).float()
+
+    def bias(self, groups: int, keys: Tensor) -> Tensor | None:
+        """What is added to the scores [G, R, N, L] of keys at these positions [N or 1, L]."""
+        distance_NL = keys - self.step.positions[:, None]
+        return None if self.slopes_H is None else self.slopes_H.view(groups, -1, 1, 1) * distance_NL.float()
+
+    def seen(self, keys: Tensor) -> Tensor:
+        """Which keys each query sees [N, L], of keys at these positions [N or 1, L]."""
+        query = self.step.positions[:, None]
+        seen_NL = keys <= query
+        if self.ring is not None:
+            seen_NL = seen_NL & (keys >= 0)
+        if self.window is not None:
+            seen_NL = seen_NL & (keys > query - self.window)
+        return seen_NL if self.chosen_NL is None else seen_NL & self.chosen_NL
+
+
+class OneQuery(Protocol):
+    """Attention of one query a sequence, in float32, over the B sequences' own keys."""
+
+    def __call__(
+        self,
+        q_BGRK: Tensor,
+        k_BLGK: Tensor,
+        v_BLGV: Tensor,
+        seen_BL: Tensor,
+        scale: float,
+        bias_GRBL: Tensor | None,
+        sinks_GR: Tensor | None,
+        softcap: float | None,
+    ) -> Tensor: ...
+
+
+def attend(q_NHK: Tensor, k_BLGK: Tensor, v_BLGV: Tensor, terms: Terms, one_query: OneQuery) -> Tensor:
+    """`row_attention` [N, H, V] with a formulation of decode; prefill is matrix products, sequence by sequence."""
     G = k_BLGK.shape[2]
     q_NGRK = q_NHK.reshape(q_NHK.shape[0], G, -1, q_NHK.shape[2])
-    sinks_GR = None if sinks_H is None else sinks_H.view(G, -1).float()
-    at_BL = _key_positions(k_BLGK, step, ring)
-
-    def bias(keys: Tensor) -> Tensor | None:
-        distance_NL = keys - step.positions[:, None]
-        return None if slopes_H is None else slopes_H.view(G, -1, 1, 1) * distance_NL.float()
-
-    def seen(keys: Tensor) -> Tensor:
-        query = step.positions[:, None]
-        seen_NL = keys <= query
-        if ring is not None:
-            seen_NL = seen_NL & (keys >= 0)
-        if window is not None:
-            seen_NL = seen_NL & (keys > query - window)
-        return seen_NL if chosen_NL is None else seen_NL & chosen_NL
-
-    if step.decode:
-        mixed_NGRV = _one_query(q_NGRK, k_BLGK, v_BLGV, seen(at_BL), scale, bias(at_BL), sinks_GR, softcap)
+    sinks_GR, at_BL = terms.sinks(G), _key_positions(k_BLGK, terms.step, terms.ring)
+    if terms.step.decode:
+        seen_BL, bias_GRBL = terms.seen(at_BL), terms.bias(G, at_BL)
+        mixed_NGRV = one_query(q_NGRK, k_BLGK, v_BLGV, seen_BL, terms.scale, bias_GRBL, sinks_GR, terms.softcap)
     else:
         of_each: list[Tensor] = []
         for b in range(k_BLGK.shape[0]):
-            keys_1L = at_BL if ring is None else at_BL[b : b + 1]
-            terms = seen(keys_1L), scale, bias(keys_1L), sinks_GR, softcap
-            of_each.append(_many_queries(q_NGRK, k_BLGK[b], v_BLGV[b], *terms))
-        mixed_NGRV = of_own_sequence(of_each, step)
+            keys_1L = at_BL if terms.ring is None else at_BL[b : b + 1]
+            scoring = terms.seen(keys_1L), terms.scale, terms.bias(G, keys_1L), sinks_GR, terms.softcap
+            of_each.append(_many_queries(q_NGRK, k_BLGK[b], v_BLGV[b], *scoring))
+        mixed_NGRV = of_own_sequence(of_each, terms.step)
     return mixed_NGRV.flatten(1, 2).to(q_NHK.dtype)
 
 
@@ -128,13 +172,13 @@ def _one_query(
     sinks_GR: Tensor | None,
     softcap: float | None,
 ) -> Tensor:
-    """As products and sums: a matrix product would have a compiler repack the whole cache for a single row."""
-    scores_BLGR = soft_cap((k_BLGK.float()[:, :, :, None] * q_BGRK.float()[:, None]).sum(-1) * scale, softcap)
+    """As matrix products."""
+    scores_BGRL = soft_cap(q_BGRK.float() @ k_BLGK.float().permute(0, 2, 3, 1) * scale, softcap)
     if bias_GRBL is not None:
-        scores_BLGR = scores_BLGR + bias_GRBL.permute(2, 3, 0, 1)
-    scores_BLGR = scores_BLGR.masked_fill(~seen_BL[:, :, None, None], LEAST)
-    weights_BLGR = _softmax(scores_BLGR, None if sinks_GR is None else sinks_GR[None], 1)
-    return (weights_BLGR[..., None] * v_BLGV.float()[:, :, :, None]).sum(1)
+        scores_BGRL = scores_BGRL + bias_GRBL.permute(2, 0, 1, 3)
+    scores_BGRL = scores_BGRL.masked_fill(~seen_BL[:, None, None], LEAST)
+    weights_BGRL = softmax(scores_BGRL, None if sinks_GR is None else sinks_GR[None], -1)
+    return weights_BGRL @ v_BLGV.float().transpose(1, 2)
 
 
 def _many_queries(
@@ -152,16 +196,17 @@ def _many_queries(
     N, G, R, K = q_NGRK.shape
     L, V = k_LGK.shape[0], v_LGV.shape[2]
     rows = q_NGRK.permute(1, 2, 0, 3).reshape(G, R * N, K)
+    k_LGK = k_LGK.to(rows.dtype)
     scores_GRNL = soft_cap(torch.bmm(rows, k_LGK.permute(1, 2, 0)).view(G, R, N, L).float() * scale, softcap)
     if bias_GRNL is not None:
         scores_GRNL = scores_GRNL + bias_GRNL
     scores_GRNL = scores_GRNL.masked_fill(~seen_NL, LEAST)
-    weights_GRNL = _softmax(scores_GRNL, None if sinks_GR is None else sinks_GR[..., None], -1)
+    weights_GRNL = softmax(scores_GRNL, None if sinks_GR is None else sinks_GR[..., None], -1)
     mixed = torch.bmm(weights_GRNL.view(G, R * N, L), v_LGV.permute(1, 0, 2).float())
     return mixed.view(G, R, N, V).permute(2, 0, 1, 3)
 
 
-def _softmax(scores: Tensor, sinks: Tensor | None, axis: int) -> Tensor:
+def softmax(scores: Tensor, sinks: Tensor | None, axis: int) -> Tensor:
     """Along an axis; `sinks`, of the other axes, takes a share that goes nowhere."""
     import torch
 

@@ -15,8 +15,21 @@ if TYPE_CHECKING:
 
 @op("cache_SGK[S G K]! slots_N[N] rows_NGK[N G K] ->")
 def write_cache(cache_SGK: Tensor, slots_N: Tensor, rows_NGK: Tensor) -> None:
-    """Writes each token's row into its slot, in place."""
-    cache_SGK.index_copy_(0, slots_N, rows_NGK.to(cache_SGK.dtype))
+    """Writes each token's row into its slot, in place, rounded to the cache's dtype.
+
+    What is beyond the range of a narrower dtype becomes its largest number: infinity, or NaN in float8_e4m3fn, would
+    spread over the whole sequence.
+    """
+    import torch
+
+    stored = cache_SGK.dtype
+    largest = torch.finfo(stored).max
+    if largest < torch.finfo(rows_NGK.dtype).max:
+        rows_NGK = rows_NGK.clamp(-largest, largest)
+    if stored.itemsize == 1:  # torch has no index_copy_ of float8 on a CPU
+        cache_SGK[slots_N] = rows_NGK.to(stored)
+    else:
+        cache_SGK.index_copy_(0, slots_N, rows_NGK.to(stored))
 
 
 def ring_slots(cache_SGK: Tensor, step: Step, ring: int) -> Tensor:
@@ -40,8 +53,9 @@ def ring_positions(step: Step, ring: int) -> Tensor:
 
 @op("cache_SGK[S G K] -> [B L G K]")
 def cached_rows(cache_SGK: Tensor, step: Step, ring: int | None = None) -> Tensor:
-    """The rows of each of B sequences: of a paged cache in order of positions, L = P · BLOCK, whatever their lengths.
+    """The rows of each of B sequences, in the cache's dtype.
 
+    Of a paged cache in order of positions, L = P · BLOCK, whatever their lengths.
     With `ring`, the rows of its ring: L = ring, see `ring_positions`. A step whose blocks are in order reads a slice of
     the cache, others gather.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch import Tensor
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.graphs.core.step import BLOCK, Step
 from bringup.graphs.ops.attention import attention
+
+pytestmark = pytest.mark.usefixtures("implementations")
 
 ROWS = 3 * BLOCK
 H, G, K = 6, 2, 5
@@ -35,7 +38,8 @@ def brute_force(
     q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int | None, more: dict[str, Tensor]
 ) -> Tensor:
     """One query, head and key at a time, in float64."""
-    out = torch.zeros(q.shape[0], q.shape[1], v.shape[2], dtype=torch.float64)
+    out = np.zeros((q.shape[0], q.shape[1], v.shape[2]))
+    wide_q, wide_k, wide_v = (part.double().numpy() for part in (q, k, v))
     for n in range(q.shape[0]):
         for head in range(q.shape[1]):
             group = head // (q.shape[1] // k.shape[1])
@@ -45,15 +49,15 @@ def brute_force(
                     continue
                 if "chosen_NL" in more and not more["chosen_NL"][n, j]:
                     continue
-                scores[j] = scale * float(q[n, head].double() @ k[j, group].double())
+                scores[j] = scale * float(wide_q[n, head] @ wide_k[j, group])
                 if "slopes_H" in more:
                     scores[j] -= float(more["slopes_H"][head]) * (first + n - j)
             sink = float(more["sinks_H"][head]) if "sinks_H" in more else -math.inf
             most = max(sink, *scores.values())
             total = math.exp(sink - most) + sum(math.exp(score - most) for score in scores.values())
             for j, score in scores.items():
-                out[n, head] += math.exp(score - most) / total * v[j, group].double()
-    return out
+                out[n, head] += math.exp(score - most) / total * wide_v[j, group]
+    return torch.from_numpy(out)
 
 
 def step_of(count: int, first: int) -> Step:

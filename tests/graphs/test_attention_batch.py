@@ -14,6 +14,8 @@ from bringup.graphs.core.step import BLOCK, Step
 from bringup.graphs.ops.attention import attention
 from tests.graphs.test_attention import OPTIONS, H, brute_force
 
+pytestmark = pytest.mark.usefixtures("implementations")
+
 G, K, BLOCKS = 2, 5, 13
 NAMES = ("plain", "window", "window-of-one", "wide-window", "sinks", "slopes", "chosen", "wide-values", "all")
 # Sequences as (tokens in the cache before, tokens of the step), and the tokens and sequences of the entry.

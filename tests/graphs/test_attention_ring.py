@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from bringup.compile.program.step_inputs import Chunk, packed
 from bringup.graphs.core.step import CacheSizes, Step
 from bringup.graphs.ops.attention import attention
 from bringup.graphs.ops.kv_cache import ring_slots, write_cache
+
+pytestmark = pytest.mark.usefixtures("implementations")
 
 WINDOW, G, K, H, SEQUENCES = 11, 2, 5, 6, 3
 # (sequence, tokens) of each step: prompts in chunks, packed, decode of both, and a prompt that goes on.

@@ -12,14 +12,16 @@ import transformers
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.rope_by_layer_type import ropes_by_layer_type
 from bringup.graphs.decoder import read_common
+from bringup.graphs.gemma3 import Gemma3Config
 from bringup.graphs.llama import LlamaConfig
 from bringup.graphs.registry import by_name
+from tests.graphs.published import PUBLISHED
 
 SIZES = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 128}
 LLAMA: dict[str, Any] = SIZES | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published_words.json").read_text("utf-8"))
 
 
 def found(raw: dict[str, Any], name: str = "llama") -> list[tuple[str, str]]:
@@ -95,6 +97,22 @@ def test_the_word_that_transformers_obeys_counts(words: dict[str, Any], key: str
 )
 def test_words_that_agree_are_no_finding(words: dict[str, Any]) -> None:
     assert found(SIZES | words) == []
+
+
+@pytest.mark.parametrize("group", [{}, {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0}])
+@pytest.mark.parametrize("word", ["type", "rope_type"])
+def test_older_words_of_two_ropes(word: str, group: dict[str, Any]) -> None:
+    """`rope_scaling` of Gemma 3: without a group, transformers begins with one of type "default", which then counts."""
+    words = {"rope_scaling": {word: "linear", "factor": 8.0}}
+    words |= {"rope_parameters": {"full_attention": group}} if group else {}
+    sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
+    wanted = transformers.Gemma3TextConfig(**json.loads(json.dumps(sizes | words))).rope_parameters["full_attention"]
+    config, _ = Gemma3Config.read(sizes | words)
+    full, _ = ropes_by_layer_type(Fields(sizes | words, "t"), 4, 64, local_theta=1e4)
+    assert full.kind == wanted["rope_type"] == ("default" if (word, group) == ("type", {}) else "linear")
+    assert full.factor == (1.0 if full.kind == "default" else wanted["factor"])
+    assert config.max_positions == 64
 
 
 # --- the context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -58,3 +59,78 @@ def test_a_model_file_needs_a_family(tmp_path):
     file.write_text("x = 1\n")
     with pytest.raises(BringupError, match="BU004"):
         by_name(str(file))
+
+
+def test_a_second_class_by_architecture_and_quantisation(monkeypatch):
+    """Llama in one way of quantisation has a class of its own; in others, and in none, it is ours."""
+    special = replace(FAMILIES[0], name="special", architectures=("LlamaForCausalLM",), quantisations=("marlin",))
+    monkeypatch.setattr(registry, "families", lambda failed=None: (*FAMILIES, special))
+    assert by_architecture(["LlamaForCausalLM"], "marlin").name == "special"
+    assert by_architecture(["LlamaForCausalLM"], "fp8").name == "llama"
+    assert by_architecture(["LlamaForCausalLM"]).name == "llama"
+    twice = (*FAMILIES, special, replace(special, name="another"))
+    monkeypatch.setattr(registry, "families", lambda failed=None: twice)
+    with pytest.raises(BringupError, match=r"BU126: .*`special` and `another`"):
+        by_architecture(["LlamaForCausalLM"], "marlin")
+
+
+MODULE = """
+from bringup.graphs import Family
+from bringup.adapters import llama
+from bringup.graphs.llama import Llama, LlamaConfig
+
+family = Family(name="{0}", graph=Llama, config=LlamaConfig, adapter=llama.adapter, architectures=("{0}ForCausalLM",))
+"""
+
+
+def test_the_families_of_a_package_are_found(monkeypatch, tmp_path):
+    """An entry point names the package; a module in it is a family, without a line for it anywhere."""
+    package = tmp_path / "offered_models"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name in ("eagle", "falcon"):
+        (package / f"{name}.py").write_text(MODULE.format(name))
+    (package / "helper.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = EntryPoint("animals", "offered_models", "bringup.models")
+    monkeypatch.setattr(registry.plugins, "points", lambda group, name="": [point] if name in ("", "animals") else [])
+    assert by_architecture(["falconForCausalLM"]).name == "falcon"
+    assert by_name("eagle")[0].name == "eagle"
+    (package / "falcon.py").unlink()
+    (package / "eagle.py").unlink()
+
+
+def test_a_package_without_a_family(monkeypatch, tmp_path):
+    (tmp_path / "empty_models").mkdir()
+    (tmp_path / "empty_models" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = EntryPoint("none", "empty_models", "bringup.models")
+    monkeypatch.setattr(registry.plugins, "points", lambda group, name="": [point])
+    failed = []
+    assert list(registry.families(failed)) == list(FAMILIES)
+    assert "without a `family`" in failed[0].findings[0].message
+
+
+def test_a_package_of_families(tmp_path, monkeypatch):
+    """Its private modules are not run, and one that fails hides none of the others."""
+    package = tmp_path / "package_of_families"
+    package.mkdir()
+    start = "from dataclasses import replace\nfrom bringup.graphs.registry import FAMILIES\n"
+    texts = {
+        "__init__": "",
+        "__main__": "raise SystemExit('it runs')\n",
+        "_private": "raise ValueError('private')\n",
+        "broken": "raise ValueError('not today')\n",
+        "eagle": start + "family = replace(FAMILIES[0], name='eagle', architectures=('EagleForCausalLM',))\n",
+    }
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("birds", package.name, "bringup.models")
+    monkeypatch.setattr(registry.plugins, "points", lambda group, name="": [point] if name in ("", "birds") else [])
+    failed: list[BringupError] = []
+    assert [family.name for family in registry.families(failed)][len(FAMILIES) :] == ["eagle"]
+    (error,) = failed
+    assert error.findings[0].code == "BU026"
+    assert "has a module `broken` that cannot be loaded: ValueError: not today" in error.findings[0].message
+    assert by_name("eagle")[0].name == "eagle"

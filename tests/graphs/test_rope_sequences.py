@@ -49,7 +49,14 @@ TURNS = {
 }
 
 
-@pytest.fixture(scope="module", params=["dynamic", pytest.param("longrope", marks=pytest.mark.slow)])
+# Each kind compiled once for `torch`; for `cpu` the one that also scales, whose tables are chosen in the same way.
+PAIRS = [
+    ("dynamic", "torch"),
+    *(pytest.param("longrope", target, marks=pytest.mark.slow) for target in ("torch", "cpu")),
+]
+
+
+@pytest.fixture(scope="module")
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = LlamaConfig(
         vocab_size=VOCAB, hidden_size=24, intermediate_size=20, num_hidden_layers=1, num_attention_heads=3,
@@ -58,7 +65,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return parity.save_checkpoint(config, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.fixture(scope="module", params=["torch", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
 def session(checkpoint: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
     out = tmp_path_factory.mktemp("bundle") / "b"
     job = open_job(checkpoint=str(checkpoint))
@@ -79,6 +86,7 @@ def ours(session: Session, turns: list[list[int]]) -> np.ndarray:
     return np.concatenate([session.prefill(t) if len(t) > 1 else session.decode(t[0])[None] for t in turns])
 
 
+@pytest.mark.parametrize(("checkpoint", "session"), PAIRS, indirect=True, scope="module")
 @pytest.mark.parametrize("name", TURNS)
 def test_sequences_are_those_of_transformers(
     name: str, checkpoint: Path, session: Session, request: pytest.FixtureRequest
@@ -89,6 +97,9 @@ def test_sequences_are_those_of_transformers(
     assert found.wrong == 0
 
 
+@pytest.mark.parametrize(
+    "checkpoint", ["dynamic", pytest.param("longrope", marks=pytest.mark.slow)], indirect=True, scope="module"
+)
 def test_what_is_shown_would_be_seen(checkpoint: Path) -> None:
     """The same tokens with the frequencies of their own chunk, as if the first did not know of the second, are off."""
     assert max(BUCKETS) < SWITCH

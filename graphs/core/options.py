@@ -1,0 +1,83 @@
+"""Graph options: what a deployment chooses for a graph, besides the config, which says what the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any, Self, cast
+
+from bringup.arguments import choice
+from bringup.diagnostics import did_you_mean, fail
+
+CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphOptions:
+    """What a deployment chooses: the same model and the same weights, computed or stored in another way.
+
+    `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
+    that the model computes in. Options are plain values (text, numbers, tuples of them): they are in cache keys, and in
+    a bundle's manifest by name. Raises BU024 for a value that an option does not take.
+    """
+
+    cache_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache_dtype is not None:
+            choice("cache_dtype", self.cache_dtype, CACHE_DTYPES)
+
+    def chosen(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Any]) -> Self:
+        """The options of `chosen()`, also after a round trip through JSON. Raises BU024 for an unknown name."""
+        known = [f.name for f in fields(cls)]
+        for name in chosen:
+            if name not in known:
+                help = f"{did_you_mean(name, known)} the options are {', '.join(known)}".lstrip()
+                raise fail("BU024", f"graphs have no option `{name}`", help=help)
+        return cls(**{name: _plain(value) for name, value in chosen.items()})
+
+
+def _plain(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def as_options(given: object) -> GraphOptions:
+    """The options of a call. Raises BU024 for what is none."""
+    if isinstance(given, GraphOptions):
+        return given
+    help = "give a `bringup.graphs.GraphOptions`"
+    raise fail("BU024", f"`options` does not take a {type(given).__name__}", help=help)
+
+
+_CURRENT: ContextVar[GraphOptions] = ContextVar("graph options", default=GraphOptions())  # noqa: B039  frozen
+
+
+@contextmanager
+def graph_options(options: GraphOptions) -> Generator[None]:
+    """Graphs that are built in this block have these options: `with graph_options(options): graph = Llama(config)`."""
+    token = _CURRENT.set(options)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current_options() -> GraphOptions:
+    """The options of the graph that is being built; the defaults outside of `graph_options`.
+
+    For `__init__` of layers and graphs. A forward reads what `__init__` stored: an attribute is part of a cache key.
+    """
+    return _CURRENT.get()
+
+
+def build_graph(make: Callable[..., Any], config: object, dtype: str, options: GraphOptions) -> Any:
+    """`make(config, dtype)`, a graph with these options: the one way from a job to its graph."""
+    with graph_options(options):
+        return make(config, dtype)

@@ -1,0 +1,112 @@
+"""Families in folders: the variable BRINGUP_MODELS names these, as PATH names those of programs.
+
+Each Python file in such a folder that defines `family` offers it, as an installed package does by an entry point. A
+file runs as a model file does that is named on the command line: it can import those next to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from bringup import userfiles
+from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.spec import Site
+
+VARIABLE = "BRINGUP_MODELS"
+F = TypeVar("F")
+NO_MODELS = ("_", ".", "test_", "conftest")  # how the names begin of files that are not run
+
+
+def modules(failed: list[BringupError] | None = None) -> Iterator[tuple[Path, ModuleType]]:
+    """The modules in the folders that BRINGUP_MODELS names, each run once for as long as no file of its folder changes.
+
+    A file that is found twice, by a link or in a folder that is named twice, is one. What cannot be run or listed is
+    left out; `failed` receives BU026 for it.
+    """
+    seen: set[Path] = set()
+    for folder in _folders():
+        for path in _files(folder, failed):
+            try:
+                place = path.resolve()
+                if place not in seen:
+                    seen.add(place)
+                    yield path, userfiles.module_of(path)
+            except (Exception, SystemExit) as error:  # whatever a user's file raises is that file's fault
+                if failed is not None:
+                    failed.append(_failure(path, error))
+
+
+def named(name: str) -> Path | None:
+    """The file NAME.py in one of these folders: it is the first that a family of that name is looked for in.
+
+    None for what is a path and no name, and where there is no such file or it cannot be reached.
+    """
+    if Path(name).name != name or name.startswith(NO_MODELS):
+        return None
+    return next((file for folder in _folders() if _is_file(file := folder / f"{name}.py")), None)
+
+
+def in_use(family: F) -> F:
+    """The same family; of one that a user's file defines, notes that a model is served by it."""
+    if module := userfiles.defining("family", family):
+        userfiles.use(module)
+    return family
+
+
+def file_of(family: object) -> Path | None:
+    """The user's file that defines a family, of those that this process has run."""
+    module = userfiles.defining("family", family)
+    return Path(str(module.__file__)) if module else None
+
+
+def _folders() -> list[Path]:
+    return [Path(folder) for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be entered, a name that is too long: `modules` reports the folder
+        return False
+
+
+def _files(folder: Path, failed: list[BringupError] | None) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith(NO_MODELS))
+    except OSError as error:
+        if failed is not None:
+            message = (error.strerror or str(error)).lower()
+            help = f"correct {VARIABLE}: folders with Python files, separated by `{os.pathsep}`"
+            failed.append(fail("BU026", f"{VARIABLE} names `{folder}`, which cannot be listed: {message}", help=help))
+        return []
+
+
+def _failure(path: Path, error: BaseException) -> BringupError:
+    if isinstance(error, BringupError):
+        return error
+    message = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    line = (error.lineno or 1) if isinstance(error, SyntaxError) else _last_line(path, error)
+    finding = Diagnostic(
+        code="BU026",
+        message=f"`{path}` fails when it is run: {type(error).__name__}: {message}",
+        help=f"correct it, or leave it out of the folders that {VARIABLE} names",
+        where=Site(str(path), line),
+    )
+    found = BringupError(finding)
+    found.__cause__ = error
+    return found
+
+
+def _last_line(path: Path, error: BaseException) -> int:
+    import traceback
+
+    own = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == os.path.abspath(path)  # noqa: PTH100  as userfiles names it
+    ]
+    return own[-1] if own else 1
