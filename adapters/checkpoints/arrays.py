@@ -9,6 +9,7 @@ import math
 import mmap
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
+HUGE = 2 << 20  # bytes of a huge page of x86-64, and of most others
 # Without it Linux refuses a private mapping larger than memory and swap; Python 3.11 has no name for it.
 NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -46,18 +48,47 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def aligned(shape: Shape, dtype: str) -> np.ndarray:
+def aligned(shape: Shape, dtype: str, *, whole: bool = True) -> np.ndarray:
     """A writable array on a 64-byte boundary. Its values are undefined.
 
-    numpy itself asks for huge pages from 4 MiB on (NUMPY_MADVISE_HUGEPAGE), which fill three times as fast.
+    From HUGE bytes on it has a mapping of its own, of huge pages where the system has some: these fill three times as
+    fast. numpy advises huge pages too, from 4 MiB on, but its memory does not begin on the boundary of one. An array
+    that is filled in part (`whole` is false) has small pages: a huge one takes HUGE bytes of memory for a single byte.
     """
     import numpy as np
 
     element = numpy_dtype(dtype)
     nbytes = math.prod(shape) * element.itemsize
+    if nbytes >= HUGE and (pages := _pages(nbytes, huge=whole)) is not None:
+        return pages.view(element).reshape(shape)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(element).reshape(shape)
+
+
+def _pages(nbytes: int, *, huge: bool) -> np.ndarray | None:
+    """Fresh bytes, in huge pages or in small ones; None where the system does not advise these, or has no memory: then
+    `np.empty` reports it.
+
+    A huge page begins on a multiple of its size, and so do the bytes. New Linux kernels place a mapping of whole huge
+    pages there; of others the bytes before the first multiple are left out.
+    """
+    import numpy as np
+
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    for spare in (0, HUGE):
+        try:
+            pages = mmap.mmap(-1, -(-nbytes // HUGE) * HUGE + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            return None
+        found = np.frombuffer(pages, np.uint8)
+        start = -found.ctypes.data % HUGE
+        if start <= spare:
+            break
+    with suppress(OSError):  # a kernel without huge pages: https://man7.org/linux/man-pages/man2/madvise.2.html
+        pages.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    return found[start : start + nbytes]
 
 
 def mapped(path: Path, info: TensorInfo) -> np.ndarray:
@@ -85,11 +116,23 @@ def loaded(path: Path, info: TensorInfo) -> np.ndarray:
 
     What is gone from under a mapping ends the process when it is touched (SIGBUS).
     """
-    dtype, raw = DTYPES[info.dtype], aligned((info.nbytes,), "uint8")
+    raw = aligned((info.nbytes,), "uint8")
     with opened(path) as file:
         file.seek(info.offset)
         if file.readinto(raw.data) < info.nbytes:  # type: ignore[attr-defined]  a buffered file has it
             raise _shrunk(path, info)
+    return _shaped(raw, info)
+
+
+def from_bytes(info: TensorInfo, data: bytes) -> np.ndarray:
+    """A tensor of its stored bytes, as `mapped` gives it, in memory of its own."""
+    raw = aligned((info.nbytes,), "uint8")
+    raw.data[:] = data
+    return _shaped(raw, info)
+
+
+def _shaped(raw: np.ndarray, info: TensorInfo) -> np.ndarray:
+    dtype = DTYPES[info.dtype]
     if dtype.block:
         return raw
     if dtype.bits < 8:

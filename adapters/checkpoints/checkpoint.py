@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 
 
+def _never(info: TensorInfo) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """`headers` come from file headers alone; `read` gives a tensor's array.
@@ -23,7 +27,9 @@ class Checkpoint:
     `read(info)` gives an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
     mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
     never changes. Each call gives memory that no earlier call gave. `load`, where a reader has one, gives the same in
-    memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `config` holds
+    memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `in_place(info)`
+    is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read by itself.
+    Tensors of one checkpoint may differ, for it may have two sources. `config` holds
     config.json's words, also when they come from GGUF metadata, which `gguf` has as the file says it. `findings` are
     what is wrong with its files, which the check of a job reports; their `sources` are tensors that are absent or in
     doubt for it.
@@ -35,6 +41,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     read: Callable[[TensorInfo], np.ndarray]
     load: Callable[[TensorInfo], np.ndarray] | None = None
+    in_place: Callable[[TensorInfo], bool] = _never
     tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
     gguf: Hyperparameters | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, cast
 
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
@@ -38,15 +39,40 @@ def opened(path: Path) -> Generator[BinaryIO]:
             raise unreadable(path, f"cannot be read: {why(error)}") from error
 
 
+def is_local(path: object) -> bool:
+    """Whether a path is one of this machine, and not a file or folder behind HTTP that stands for one."""
+    return isinstance(path, Path)
+
+
+class _Announced(Protocol):
+    """A file behind HTTP that stands for a path."""
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None: ...
+
+
+def expect(path: Path, spans: Iterable[tuple[int, int]]) -> None:
+    """Announces small reads of a file, as first byte and number of bytes.
+
+    A file behind HTTP requests those that are near one another together; for one of this machine it does nothing.
+    """
+    if not is_local(path):
+        cast("_Announced", path).expect(spans)
+
+
+def entries(folder: Path) -> list[str]:
+    """The names in a folder, sorted; of one behind HTTP those that are known. Raises OSError."""
+    return sorted(os.listdir(folder) if is_local(folder) else getattr(folder, "names"))  # noqa: B009, PTH208
+
+
 def why(error: OSError | ValueError) -> str:
     """What the system says of a path, in its own words."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-def unreadable(path: Path, said: str) -> BringupError:
+def unreadable(path: Path, message: str) -> BringupError:
     """BU233."""
     help = "name a file of this machine that you may read; a link has to lead to one"
-    return fail("BU233", f"`{path}` {said}", help=help, file=str(path))
+    return fail("BU233", f"`{path}` {message}", help=help, file=str(path))
 
 
 def refuse_lfs_pointer(path: Path) -> None:

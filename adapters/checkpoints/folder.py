@@ -1,17 +1,16 @@
-"""A folder of safetensors files as one set of tensors.
+"""A folder of safetensors or torch files as one set of tensors.
 
 With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in;
 other files (such as `consolidated.safetensors`, the same weights again) are not read. Without one,
 `model.safetensors` is read alone, as transformers does; failing that, every `*.safetensors` file. transformers 5.23
 reads `model.safetensors` also where an index stands beside it (`modeling_utils._get_resolved_checkpoint_files`), so
-that a folder with both is refused.
+that a folder with both is refused. Torch files have the same conventions by other names (`folder_layout.py`).
 
 What is wrong with some of the files does not keep the others from being read: it is among the findings.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
@@ -20,18 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bringup.adapters.checkpoints.bounded_json import read_json
-from bringup.adapters.checkpoints.files import refuse_lfs_pointer, some
-from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.adapters.checkpoints.files import entries, is_local, refuse_lfs_pointer, some
+from bringup.adapters.checkpoints.folder_layout import ADAPTER, ADAPTER_CONFIG, SAFETENSORS, FolderLayout
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"  # peft's names (peft/utils/constants.py)
 FILE = attrgetter("file")
 NO_FILE = re.compile(r"^\.?\Z|\.\.|[/\\\0]")  # names that lead out of the folder, or to no file
-SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors)")
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 
 
 class Tensors(NamedTuple):
@@ -41,35 +37,38 @@ class Tensors(NamedTuple):
     findings: list[Diagnostic]
 
 
-def read_folder(folder: Path) -> Tensors:
-    """Every tensor of a folder that has safetensors files. Raises BU20x, BU21x where no tensor can be read."""
+def read_folder(folder: Path, layout: FolderLayout = SAFETENSORS) -> Tensors:
+    """Every tensor of a folder that has files of a layout. Raises BU20x, BU21x where no tensor can be read."""
+    index, single = folder / layout.index, folder / layout.single
     found: Tensors | None = None
     broken: list[Diagnostic] = []
-    if os.path.lexists(folder / INDEX):  # also what turns out to be no file: nothing else may take its place
+    there = entries(folder)
+    if layout.index in there:  # also what turns out to be no file: nothing else may take its place
         try:
-            owners = _weight_map(folder / INDEX)
+            owners = weight_map(index)
         except BringupError as error:
-            if not _weights(folder):
+            if not _weights(folder, layout):
                 raise
             broken += error.findings
         else:
-            found = _by_index(folder / INDEX, owners)
-    if found is None and os.path.lexists(folder / SINGLE):
-        found = Tensors(read_header(folder / SINGLE), [])
-    found = found or _unindexed(folder)
-    return Tensors(found.headers, [*broken, *found.findings, *_two_sets(folder, found), *_peft(folder)])
+            found = _by_index(index, owners, layout)
+    if found is None and layout.single in there:
+        found = Tensors(dict(layout.read(single)), [])
+    found = found or _unindexed(folder, layout)
+    more = [*_two_sets(folder, found, layout), *_peft(folder, layout)]
+    return Tensors(found.headers, [*broken, *found.findings, *more])
 
 
-def _weights(folder: Path) -> list[Path]:
-    """The safetensors files, of which an adapter is none where there are others."""
-    files = sorted(folder.glob("*.safetensors"))
+def _weights(folder: Path, layout: FolderLayout) -> list[Path]:
+    """The files of a layout, of which an adapter is none where there are others."""
+    files = [folder / name for name in entries(folder) if layout.holds(name)]
     return [file for file in files if file.stem != ADAPTER] or files
 
 
-def _unindexed(folder: Path) -> Tensors:
+def _unindexed(folder: Path, layout: FolderLayout) -> Tensors:
     """The tensors of every file. Of one that is in several files, the first is taken."""
-    files = _weights(folder)
-    read, findings = _headers(files, {})
+    files = _weights(folder, layout)
+    read, findings = _headers(files, {}, layout)
     findings += _lost_numbers(folder, {file.name for file in files})
     found: dict[str, TensorInfo] = {}
     for file, infos in read.items():
@@ -78,9 +77,9 @@ def _unindexed(folder: Path) -> Tensors:
             findings.append(
                 Diagnostic(
                     code="BU217",
-                    message=f"{some(twice)} of `{file}` also in `{found[twice[0]].file}`, and no {INDEX} says which "
-                    "counts",
-                    help=f"name one file as the checkpoint, or put the model's {INDEX} next to them",
+                    message=f"{some(twice)} of `{file}` also in `{found[twice[0]].file}`, and no {layout.index} "
+                    "says which counts",
+                    help=f"name one file as the checkpoint, or put the model's {layout.index} next to them",
                     file=str(file),
                     sources=tuple(twice),
                 )
@@ -90,17 +89,17 @@ def _unindexed(folder: Path) -> Tensors:
 
 
 def _headers(
-    files: Iterable[Path], owned: Mapping[str, list[str]]
-) -> tuple[dict[Path, dict[str, TensorInfo]], list[Diagnostic]]:
+    files: Iterable[Path], owned: Mapping[str, list[str]], layout: FolderLayout
+) -> tuple[dict[Path, Mapping[str, TensorInfo]], list[Diagnostic]]:
     """The headers of files, and what is wrong with those that cannot be read. Raises it when none can.
 
     `owned` are the tensors that an index says are in a file, by its name.
     """
-    read: dict[Path, dict[str, TensorInfo]] = {}
+    read: dict[Path, Mapping[str, TensorInfo]] = {}
     findings: list[Diagnostic] = []
     for file in files:
         try:
-            read[file] = read_header(file)
+            read[file] = layout.read(file)
         except BringupError as error:
             findings += (_of_file(finding, owned.get(file.name, [])) for finding in error.findings)
     if findings and not read:
@@ -114,26 +113,26 @@ def _of_file(finding: Diagnostic, absent: Iterable[str]) -> Diagnostic:
     return replace(finding, sources=tuple(absent), lost=True)
 
 
-def read_index(path: Path) -> Tensors:
+def read_index(path: Path, layout: FolderLayout = SAFETENSORS) -> Tensors:
     """The tensors of the shards that an index names.
 
     Raises BU214 for what is no index, and what headers raise when none can be read.
     """
-    return _by_index(path, _weight_map(path))
+    return _by_index(path, weight_map(path), layout)
 
 
-def _by_index(path: Path, owners: Mapping[str, str]) -> Tensors:
+def _by_index(path: Path, owners: Mapping[str, str], layout: FolderLayout) -> Tensors:
     folder, shards = path.parent, sorted(set(owners.values()))
-    there = set(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
+    there = set(entries(folder) if is_local(folder) else shards)  # which exist or not, and names can be too long
     missing = [name for name in shards if name not in there or not (folder / name).exists()]
-    findings = [_missing_files(path, owners, missing, len(shards))] if missing else []
+    findings = [_missing_files(path, owners, missing, len(shards), layout)] if missing else []
     if len(missing) == len(shards):
         raise BringupError(*findings)
     absent = set(missing)
     owned: dict[str, list[str]] = {}
     for name, shard in owners.items():
         owned.setdefault(shard, []).append(name)
-    read, unreadable = _headers((folder / shard for shard in shards if shard not in absent), owned)
+    read, unreadable = _headers((folder / shard for shard in shards if shard not in absent), owned, layout)
     # an index that was written anew over what was left
     findings += [*unreadable, *_lost_numbers(folder, set(shards))]
     found: dict[str, TensorInfo] = {}
@@ -148,7 +147,7 @@ def _by_index(path: Path, owners: Mapping[str, str]) -> Tensors:
 
 
 def _sorted_out(
-    path: Path, owners: Mapping[str, str], read: Mapping[Path, dict[str, TensorInfo]]
+    path: Path, owners: Mapping[str, str], read: Mapping[Path, Mapping[str, TensorInfo]]
 ) -> tuple[dict[str, TensorInfo], list[Diagnostic]]:
     """Each tensor from the shard that the index names, else from the first that has it; and where the two disagree."""
     holders: dict[str, list[Path]] = {}
@@ -177,7 +176,7 @@ def _sorted_out(
     return found, [_disagrees(path, kind, names) for kind, names in wrong.items()]
 
 
-def _weight_map(path: Path) -> dict[str, str]:
+def weight_map(path: Path) -> dict[str, str]:
     """{tensor: file name} of an index."""
     refuse_lfs_pointer(path)
     try:
@@ -211,9 +210,11 @@ def _lost_numbers(folder: Path, present: set[str]) -> list[Diagnostic]:
     return findings
 
 
-def _missing_files(path: Path, owners: Mapping[str, str], missing: list[str], count: int) -> Diagnostic:
+def _missing_files(
+    path: Path, owners: Mapping[str, str], missing: list[str], count: int, layout: FolderLayout
+) -> Diagnostic:
     folder, absent = path.parent, set(missing)
-    single = folder / SINGLE
+    single = folder / layout.single
     whole = f"; or, if the index is left over, remove it or name `{single}`" if single.is_file() else ""
     return Diagnostic(
         code="BU215",
@@ -224,15 +225,15 @@ def _missing_files(path: Path, owners: Mapping[str, str], missing: list[str], co
     )
 
 
-def _two_sets(folder: Path, found: Tensors) -> list[Diagnostic]:
+def _two_sets(folder: Path, found: Tensors, layout: FolderLayout) -> list[Diagnostic]:
     """BU228 where `model.safetensors` stands beside an index that does not name it."""
-    single, index = folder / SINGLE, folder / INDEX
+    single, index = folder / layout.single, folder / layout.index
     if not (single.is_file() and index.is_file()) or any(info.file == single for info in found.headers.values()):
         return []
     return [
         Diagnostic(
             code="BU228",
-            message=f"`{folder}` has two sets of weights: `{SINGLE}`, and the files that `{INDEX}` names",
+            message=f"`{folder}` has two sets of weights: `{layout.single}`, and the files that `{layout.index}` names",
             help="transformers reads the first, other tools the second: remove one, or name the right one, "
             f"`{single}` or `{index}`",
             file=str(folder),
@@ -240,10 +241,10 @@ def _two_sets(folder: Path, found: Tensors) -> list[Diagnostic]:
     ]
 
 
-def _peft(folder: Path) -> list[Diagnostic]:
+def _peft(folder: Path, layout: FolderLayout) -> list[Diagnostic]:
     """BU132 where an adapter that peft saved stands beside the model's own weights."""
     adapter = next((f for end in ("safetensors", "bin") if (f := folder / f"{ADAPTER}.{end}").is_file()), None)
-    if adapter is None or not (folder / ADAPTER_CONFIG).is_file() or adapter in _weights(folder):
+    if adapter is None or not (folder / ADAPTER_CONFIG).is_file() or adapter in _weights(folder, layout):
         return []
     return [
         Diagnostic(

@@ -41,7 +41,7 @@ class Array:
 class Cursor:
     """A position in a GGUF file's header, moved by what is read."""
 
-    def __init__(self, path: Path, data: mmap.mmap, position: int = 0) -> None:
+    def __init__(self, path: Path, data: mmap.mmap | bytes, position: int = 0) -> None:
         self.path, self.data, self.position = path, data, position
         self.elements = 0  # of the arrays that were passed
 
@@ -118,7 +118,7 @@ class Cursor:
 class Metadata(Mapping[str, Any]):
     """The key-value pairs of a file. Arrays become lists when they are asked for."""
 
-    def __init__(self, path: Path, data: mmap.mmap, values: dict[str, Any]) -> None:
+    def __init__(self, path: Path, data: mmap.mmap | bytes, values: dict[str, Any]) -> None:
         self.path, self._data, self._values = path, data, values
 
     def __getitem__(self, key: str) -> Any:
@@ -158,13 +158,17 @@ def metadata(path: Path) -> Metadata:
     return begin(path)[0]
 
 
-def begin(path: Path) -> tuple[Metadata, Cursor, int]:
-    """The metadata, a cursor that stands before the tensor infos, and how many of those there are."""
+def begin(path: Path, prefix: int = 0) -> tuple[Metadata, Cursor, int]:
+    """The metadata, a cursor that stands before the tensor infos, and how many of those there are.
+
+    `prefix` is how much of a file behind HTTP is read; where a header is longer, that is BU208.
+    """
     refuse_lfs_pointer(path)
     with opened(path) as file:
         if file.read(4) != MAGIC:
             raise bad_header(path, "it does not begin with `GGUF`")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        file.seek(0)
+        data = file.read(prefix) if prefix else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     cursor = Cursor(path, data, 4)
     version = cursor.number("I")
     if version not in (2, 3):

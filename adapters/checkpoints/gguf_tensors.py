@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bringup.adapters.checkpoints.files import truncated
-from bringup.adapters.checkpoints.gguf import MOST_NAME, Cursor, Metadata, bad_header, begin, unsupported
+from bringup.adapters.checkpoints.files import is_local, truncated
+from bringup.adapters.checkpoints.gguf import MOST_BYTES, MOST_NAME, Cursor, Metadata, bad_header, begin, unsupported
 from bringup.diagnostics import BringupError, fail
 from bringup.spec import DTYPES, TensorInfo
 
+PREFIX = 256 << 10  # bytes of a file behind HTTP that are read first
 MAX_DIMS = 4  # GGML_MAX_DIMS
 
 # `enum ggml_type` of ggml.h
@@ -25,7 +26,18 @@ UNREAD = {9: "Q8_1", 15: "Q8_K", 41: "Q1_0"}  # the `gguf` package has sizes for
 
 def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
     """Metadata and tensors; shapes are row-major (GGUF's `ne`, reversed). Raises BU206, BU208, BU22x."""
-    meta, cursor, count = begin(path)
+    prefix = 0 if is_local(path) else PREFIX
+    while True:
+        try:
+            return _read(path, prefix)
+        except BringupError as error:
+            if error.findings[0].code != "BU208" or prefix in (0, MOST_BYTES) or prefix >= path.stat().st_size:
+                raise
+            prefix = min(prefix * 4, MOST_BYTES)
+
+
+def _read(path: Path, prefix: int) -> tuple[Metadata, dict[str, TensorInfo]]:
+    meta, cursor, count = begin(path, prefix)
     splits = meta.scalar("split.count", 0)
     if isinstance(splits, int) and splits > 1:
         help = f"join the files first: llama-gguf-split --merge {path} JOINED.gguf"

@@ -41,15 +41,16 @@ AGAIN = "the file is damaged or was not written by a safetensors library; fetch 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of a file, with offsets from the file's start. Raises BU206, BU208, BU211, BU212, BU233."""
     with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(MAX_HEADER, size - 8):
             refuse_lfs_pointer(path)
             if size > 8 and 2 <= length <= MAX_HEADER:
                 raise truncated(path, 8 + length)
-            said = f"a header of {length} bytes" if len(head) == 8 else f"{size} bytes in all"
-            raise _bad_header(path, f"{said} is not possible")
+            message = f"a header of {length} bytes" if len(head) == 8 else f"{size} bytes in all"
+            raise _bad_header(path, f"{message} is not possible")
         text = file.read(min(length, MAX_TEXT + 1))
     try:
         header = strict_json(text, finite=True, bulk=True)
@@ -86,7 +87,7 @@ def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorI
             if known is None or end - begin != known[2] or not 0 <= begin <= end < MAX_NUMBER:
                 known = kinds[kind] = _kind(path, name, written, tuple(listed), begin, end)
             dtype, shape, nbytes = known
-            infos[name] = make(TensorInfo, (name, dtype, shape, path, base + begin, nbytes))
+            infos[name] = make(TensorInfo, (name, dtype, shape, path, base + begin, nbytes, True))
     except (TypeError, KeyError, ValueError):
         raise _bad(path, name, "lacks a dtype, a shape or two data_offsets") from None
     return infos
@@ -97,8 +98,8 @@ def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: An
     if len(shape) > MAX_AXES:
         raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
     if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
-        said = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
-        raise _bad(path, name, f"has {said}; expected integers from 0 up to 2^63 - 1")
+        message = f"shape {shown(list(shape))} and data_offsets {shown([begin, end])}"
+        raise _bad(path, name, f"has {message}; expected integers from 0 up to 2^63 - 1")
     dtype = TYPES.get(written) if isinstance(written, str) else None
     if dtype is None:
         known = f"known: {', '.join(TYPES)}"

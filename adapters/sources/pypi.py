@@ -131,6 +131,6 @@ def _only(where: str, names: list[str]) -> str:
 
 
 def _not_one(where: str, weights: list[str]) -> BringupError:
-    said = f"has {len(weights)} weight files: {some(weights)}" if weights else "has no weight file"
+    message = f"has {len(weights)} weight files: {some(weights)}" if weights else "has no weight file"
     help = "unpack it and name a file or a folder as the checkpoint"
-    return fail("BU218", f"`{where}` {said}; one {' or '.join(WEIGHTS)} file is expected", help=help)
+    return fail("BU218", f"`{where}` {message}; one {' or '.join(WEIGHTS)} file is expected", help=help)

@@ -95,7 +95,8 @@ def test_every_field_left_out(bundle: Path) -> None:
         if (
             not place
             or isinstance(place[-1], int)
-            or place[0] in ("files", "allow", "aliases", "adapter", "asked_model", "states_vary_past", "target_options")
+            or place[0]
+            in ("files", "allow", "aliases", "adapter", "model_argument", "states_vary_past", "target_options")
             or place[-1] == "rewindable"
         ):
             continue

@@ -263,7 +263,13 @@ def test_deep_values_of_keys_that_nobody_reads(tmp_path: Path) -> None:
     assert errors_of(GPT2 | {"task_specific_params": deep, "x": deep}) == [("BU120", "x")]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+DEEP = ("gpt2", "llama", "deepseek_v3")  # in `make test`: 2 s each
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, id=each.name, marks=() if each.name in DEEP else pytest.mark.slow) for each in FAMILIES],
+)
 def test_the_deepest_graph_allowed(family: Any) -> None:
     raw, key = (GPT2, "n_layer") if family.name == "gpt2" else (LLAMA, "num_hidden_layers")
     job = open_job(None, "dummy", config=raw | {key: MOST_LAYERS})

@@ -1,0 +1,77 @@
+"""Checkpoints of TensorRT-LLM: one file for each rank, and a config.json that says how ranks divide the model.
+
+Format: docs/source/architecture/checkpoint.md of NVIDIA/TensorRT-LLM: `rank0.safetensors`, `rank1.safetensors`, …, and
+`mapping` in config.json with `world_size`, `tp_size` and `pp_size`. Every rank uses the same names, layers numbered
+from 0 in each stage. How the parts of a tensor make the whole depends on the tensor (rows, columns, heads of q, k and
+v), so that is for an adapter's rules: here each tensor has its rank before its name, `rank1.lm_head.weight`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.adapters.checkpoints.files import entries, is_local, some
+from bringup.adapters.checkpoints.reader import Contents
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.spec import TensorInfo
+
+RANK = re.compile(r"rank(0|[1-9]\d{0,4})\.safetensors")
+SIZES = ("tp_size", "pp_size")
+MAX_RANKS = 10_000
+
+
+class RankFilesReader:
+    """A folder of TensorRT-LLM: all ranks as one checkpoint."""
+
+    name = "trtllm"
+
+    def detects(self, path: Path, head: bytes) -> bool:
+        if head or not is_local(path):
+            return False
+        try:
+            return any(RANK.fullmatch(name) for name in entries(path)) and type(_config(path).get("mapping")) is dict
+        except (BringupError, OSError):
+            return False
+
+    def open(self, path: Path) -> Contents:
+        words = _config(path)
+        size = _world_size(path, cast("dict[str, Any]", words["mapping"]))
+        there = {int(found[1]): path / name for name in entries(path) if (found := RANK.fullmatch(name))}
+        headers: dict[str, TensorInfo] = {}
+        for rank, file in sorted(there.items()):
+            for name, info in read_header(file).items():
+                headers[f"rank{rank}.{name}"] = info._replace(name=f"rank{rank}.{name}")
+        missing = [f"rank{rank}.safetensors" for rank in range(size) if rank not in there]
+        extra = [f"rank{rank}.safetensors" for rank in sorted(there) if rank >= size]
+        findings: list[Diagnostic] = []
+        if missing or extra:
+            message = f"`{path}` is divided among {size} ranks by its config.json; "
+            message += f"it lacks {some(missing)}" if missing else f"it also has {some(extra)}"
+            help = "fetch the files of every rank into the folder" if missing else "remove what is of another division"
+            findings.append(Diagnostic(code="BU229", message=message, help=help, file=str(path), lost=bool(missing)))
+        return Contents(headers=headers, config=words, findings=findings)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    return read_config(folder / "config.json")
+
+
+def _world_size(folder: Path, mapping: dict[str, Any]) -> int:
+    """The number of ranks. Raises BU229."""
+    numbers = [mapping.get(name, 1) for name in SIZES]
+    product = mapping.get("world_size")
+    if not all(type(number) is int and 0 < number <= MAX_RANKS for number in numbers):
+        raise _bad(folder, "`tp_size` and `pp_size` are not numbers of ranks")
+    size = numbers[0] * numbers[1]
+    if product not in (None, size) or size > MAX_RANKS:
+        raise _bad(folder, f"`world_size` is {product!r}, and tp_size times pp_size is {size}")
+    return size
+
+
+def _bad(folder: Path, why: str) -> BringupError:
+    help = "fetch config.json again, or convert the published checkpoint anew"
+    return fail("BU229", f"the `mapping` of `{folder / 'config.json'}` is wrong: {why}", help=help, file=str(folder))

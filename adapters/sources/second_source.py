@@ -1,0 +1,62 @@
+"""Two checkpoints as one: a second source next to the first, its names behind a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.files import some
+from bringup.diagnostics import fail
+from bringup.spec import TensorInfo
+
+T = TypeVar("T")
+
+
+def split_prefix(word: str) -> tuple[str, str]:
+    """Source and prefix of `SRC:PREFIX`; what follows the last colon is the prefix. Raises BU043.
+
+    A prefix has neither `/` nor `\\`, so that the colon of `hf://…` does not count.
+    """
+    source, colon, prefix = word.rpartition(":")
+    if not colon or not source or "/" in prefix or "\\" in prefix:
+        help = "write SRC:PREFIX, such as ./draft:draft. ; with `SRC:` names stay as they are"
+        raise fail("BU043", f"`{word}` names no prefix for the second checkpoint", help=help)
+    return source, prefix
+
+
+def with_second(first: Checkpoint, second: Checkpoint, prefix: str) -> Checkpoint:
+    """The first checkpoint, with the second's tensors behind `prefix`. Config and tokenizer are the first's.
+
+    Its provenance has under `also` that of every further source, with its prefix, in order.
+
+    Raises BU043 for a name that both have.
+    """
+    ours = {f"{prefix}{name}": info for name, info in second.headers.items()}
+    if twice := [name for name in ours if name in first.headers]:
+        message = f"`{first.source}` and `{second.source}` both have {some(twice)}"
+        raise fail("BU043", message, help=f"give the second a prefix: --also {second.source}:draft.")
+    also = {**second.provenance, "source": second.source, "prefix": prefix}
+    added = {name: info._replace(name=name) for name, info in ours.items()}
+    return replace(
+        first,
+        headers={**first.headers, **added},
+        read=_either(first.read, second.read, ours),
+        load=_either(first.load or first.read, second.load or second.read, ours),
+        in_place=_either(first.in_place, second.in_place, ours),
+        findings=[*first.findings, *second.findings],
+        provenance={**first.provenance, "also": [*first.provenance.get("also", ()), also]},
+    )
+
+
+def _either(
+    first: Callable[[TensorInfo], T], second: Callable[[TensorInfo], T], theirs: Mapping[str, TensorInfo]
+) -> Callable[[TensorInfo], T]:
+    """What the source of a tensor answers, given the tensor by its name there."""
+
+    def read(info: TensorInfo) -> T:
+        other = theirs.get(info.name)
+        return first(info) if other is None else second(other)
+
+    return read
