@@ -5,6 +5,7 @@ The dialect of a family of ours is `dialect` in adapters/dialects/FAMILY.py; ano
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,14 +119,27 @@ class Dialect:
         return {key for key in ("rope.dimension_count", "attention.value_length") if width and own.get(key) == width}
 
 
+def turned_part(own: Mapping[str, Any], width: object) -> float:
+    """The part of a head's `width` channels that rope turns, from `rope.dimension_count`; all where a file has none.
+
+    It is such that `int(width * part)`, as families compute it, is that count again. A width that is no
+    finite number is refused with the config's other values.
+    """
+    count = own.get("rope.dimension_count")
+    if type(count) is not int or not isinstance(width, int | float) or not 0 < count <= width < math.inf:
+        return 1.0
+    part = count / width
+    return part if int(width * part) == count else math.nextafter(part, 2.0)
+
+
 def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
     """A family's dialect, if it has one. Raises BU227 where the file is not of it, BU004 where it is none."""
     found = family.load("dialect")
     if found is None:
         return None
     if not isinstance(found, Dialect):
-        said = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
-        raise fail("BU004", said, help=HELP)
+        message = f"the dialect of `{family.name}` is a {type(found).__name__}, not a `Dialect`"
+        raise fail("BU004", message, help=HELP)
     if found.serves(hyper):
         return found
     other = family_of(hyper)

@@ -1,6 +1,7 @@
-"""Llama, Mistral and SmolLM2 in GGUF: rows of q and k in rope pairs, where transformers has rope halves.
+"""Llama, Mistral, SmolLM2 and InternLM 2 in GGUF: rows of q and k in rope pairs, where transformers has rope halves.
 
-llama.cpp's converter turns them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules undo that.
+llama.cpp's converter turns them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules undo that. InternLM 2's
+q, k and v, which its checkpoints have in one matrix, are apart in its files: they are Llama's but for the name.
 Names: gguf-py, `tensor_mapping.py`.
 """
 
@@ -44,7 +45,7 @@ def more(hyper: Hyperparameters) -> dict[str, Any]:
 
 
 dialect = Dialect(
-    names=("llama",),
+    names=("llama", "internlm2"),
     architecture="LlamaForCausalLM",
     words={**DECODER, "attention.sliding_window": "sliding_window", "expert_count": None, "expert_used_count": None},
     fixed={"model_type": "llama", "hidden_act": "silu"},

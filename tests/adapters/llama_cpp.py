@@ -39,19 +39,22 @@ def convert(
     rename: Mapping[str, str] | None = None,
     stack: bool = True,
     kind: gguf.GGMLQuantizationType | None = None,
+    base: Callable[[gguf.GGUFWriter, Config], None] | None = None,
 ) -> Path:
     """A GGUF file of a transformers checkpoint.
 
     `tensors` changes values or layouts, by transformers' names, before they are renamed; `words` adds hyperparameters.
     `stack` puts a layer's experts in one tensor a matrix, as files since April 2024 have them. `rename` is for names
-    that gguf-py does not list. Matrices are quantised to `kind`.
+    that gguf-py does not list. Matrices are quantised to `kind`. `base` takes the place of `hyperparameters`, in
+    families whose converter writes all of them itself.
     """
     config: Config = json.loads((folder / "config.json").read_text("utf-8"))
     found = tensors(load_file(folder / "model.safetensors"), config)
+    found = {name.replace("correction_bias", "correction.bias"): array for name, array in found.items()}
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[arch])
-    hyperparameters(writer, config)
+    (base or hyperparameters)(writer, config)
     words(writer, config)
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
     for name, array in (stacked(found) if stack else found).items():
         if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
             new = apart(name, names)
@@ -69,7 +72,6 @@ def convert(
 def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
     """What `TextModel.set_gguf_parameters` writes, where config.json has it."""
     heads = config["num_attention_heads"]
-    rope: Config = config.get("rope_parameters") or {}
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -77,13 +79,7 @@ def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_head_count(heads)
     if config.get("num_key_value_heads"):
         writer.add_head_count_kv(config["num_key_value_heads"])
-    if rope.get("rope_theta"):
-        writer.add_rope_freq_base(rope["rope_theta"])
-    if rope.get("rope_type") in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
-        writer.add_rope_scaling_factor(rope["factor"])
-    if rope.get("rope_type") == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    _rope(writer, config.get("rope_parameters") or {})
     if config.get("rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if config.get("head_dim"):
@@ -91,8 +87,25 @@ def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_value_length(config["head_dim"])
     if experts := config.get("num_local_experts") or config.get("num_experts"):
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if used := config.get("num_experts_per_tok"):
+        writer.add_expert_used_count(used)
+    if config.get("n_group"):
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
     writer.add_file_type(0)
+
+
+def _rope(writer: gguf.GGUFWriter, rope: Config) -> None:
+    if rope.get("rope_theta"):
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if rope.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if rope.get("beta_fast") is not None:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
 
 
 def in_pairs(array: np.ndarray, heads: int) -> np.ndarray:

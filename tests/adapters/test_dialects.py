@@ -13,7 +13,6 @@ import pytest
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
-    GPT2Config,
     LlamaConfig,
     MixtralConfig,
     Olmo2Config,
@@ -29,9 +28,9 @@ from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.check.checker import check_job
 from bringup.compile.job import open_job
 from bringup.graphs.registry import FAMILIES
-from tests.adapters import llama_cpp
+from tests.adapters import gguf_families, llama_cpp
 from tests.adapters.gguf_files import hyperparameters, raises
-from tests.models import parity
+from tests.models import parity, test_exaone, test_qwen
 
 ARCH = gguf.MODEL_ARCH
 SIZES: dict[str, Any] = {
@@ -151,12 +150,12 @@ def test_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     llama_cpp.assert_same_logits(*gguf_of(name, tmp_path))
 
 
-COMPILED = ("qwen2",)  # in `make test`
+# A dialect gives a config and tensors, whose logits are above; what is compiled from them does not know of GGUF. One
+# of each way that tensors are read: as they are, as a stack of experts, as sums, with tables of rope.
+COMPILED = ["qwen2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mixtral", "gemma2", "phi3-longrope"))]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in COMPILED else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", COMPILED)
 def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     folder, file = gguf_of(name, tmp_path)
     llama_cpp.assert_same_tokens(open_job(None, str(file)), folder, tmp_path / "bundle")
@@ -196,7 +195,10 @@ def test_quantised_experts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [family.name for family in FAMILIES if family.dialect])
 def test_the_names_of_a_dialect_are_those_of_gguf_py(family: str) -> None:
     """Every tensor that a table reads is one that llama.cpp's library lists for its architecture."""
-    job = open_job(family, "dummy", config=CASES[family.replace("_", "-")][1].to_dict())
+    name = family.replace("_", "-")
+    raw = (CASES[name][1] if name in CASES else gguf_families.CASES[name].config).to_dict()
+    published_words = {"exaone": test_exaone.words, "qwen": test_qwen.words}.get(name, dict)
+    job = open_job(family, "dummy", config=published_words(raw))
     dialect = job.family.load("dialect")
     listed = {
         gguf.TENSOR_NAMES[tensor].format(bid=0)
@@ -211,8 +213,8 @@ def test_the_names_of_a_dialect_are_those_of_gguf_py(family: str) -> None:
 @pytest.mark.parametrize(
     ("arch", "model", "said"),
     [
-        ("gptneox", None, "`gpt_neox` has no GGUF dialect.*adapters/dialects/gpt_neox.py"),
-        ("gemma3", "bloom", "`bloom` has no GGUF dialect"),
+        ("internlm", None, "`internlm` has no GGUF dialect.*adapters/dialects/internlm.py"),
+        ("gemma3", "llava", "`llava` has no GGUF dialect"),
         ("qwen2", "llama", "dialect of `llama` reads `llama`.*did you mean the model `qwen2`"),
         ("llama", "mixtral", "dialect of `mixtral` reads others of that name.*did you mean the model `llama`"),
     ],
@@ -239,14 +241,14 @@ def test_an_architecture_of_no_family(tmp_path: Path) -> None:
 
 def test_a_config_does_not_make_up_for_a_dialect(tmp_path: Path) -> None:
     """Transformers' names are not in the file, and the table has no others."""
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gpt2")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "internlm")
     writer.add_tensor("token_embd.weight", np.zeros((50257, 8), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with raises("BU227", "`gpt2` has no GGUF dialect"):
-        open_job("gpt2", str(tmp_path / "m.gguf"), config=GPT2Config(n_layer=1, n_embd=8, n_head=2).to_dict())
+    with raises("BU227", "`internlm` has no GGUF dialect"):
+        open_job("internlm", str(tmp_path / "m.gguf"), config=SIZES)
 
 
 def test_what_a_dialect_has_no_word_for_is_refused(tmp_path: Path) -> None:

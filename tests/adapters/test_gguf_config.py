@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import gguf
 import numpy as np
 import pytest
 
+from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
+from bringup.graphs.gemma3 import Gemma3Config
 from bringup.graphs.llama import LlamaConfig
+from bringup.graphs.registry import FAMILIES
 from tests.adapters.gguf_files import hyperparameters, raises, write
 
 
@@ -161,6 +165,23 @@ def test_mixtral_is_a_llama_with_experts(tmp_path: Path) -> None:
     assert (config["num_local_experts"], config["num_experts_per_tok"]) == (8, 2)
 
 
+@pytest.mark.parametrize("window", [None, 0, 512])
+def test_gemma3_without_a_window_has_layers_that_see_all(tmp_path: Path, window: int | None) -> None:
+    """As the converter writes a Gemma 3 whose config has no `sliding_window`."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3")
+    hyperparameters(writer)
+    writer.add_head_count_kv(2)
+    writer.add_vocab_size(300)
+    if window is not None:
+        writer.add_sliding_window(window)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    config = dict(open_checkpoint(str(tmp_path / "m.gguf")).config)
+    assert config["sliding_window_pattern"] == (6 if window else 1)
+    assert set(Gemma3Config.from_hf(config).windows) == {window or None}
+
+
 def test_other_architectures_say_what_they_are(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3n")
     writer.add_embedding_length(64)
@@ -179,3 +200,19 @@ def test_a_missing_hyperparameter(tmp_path: Path) -> None:
     file = write(tmp_path / "m.gguf", fill)
     with raises("BU224", "`llama.feed_forward_length`, `llama.block_count`, `llama.attention.head_count`"):
         open_checkpoint(str(file))
+
+
+@pytest.mark.parametrize("width", ["x", [1, 2], math.inf, math.nan])
+def test_a_width_that_is_no_number_is_refused_with_the_config(width: object) -> None:
+    values: dict[str, Any] = {
+        "block_count": 2, "context_length": 64, "embedding_length": 32, "feed_forward_length": 64,
+        "attention.head_count": 4, "attention.head_count_kv": 4, "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": 4, "rope.freq_base": 10000.0, "expert_count": 4, "expert_used_count": 2,
+        "expert_feed_forward_length": 16, "expert_shared_count": 1, "expert_gating_func": 2, "expert_group_count": 1,
+        "expert_group_used_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.0,
+        "leading_dense_block_count": 1, "attention.key_length": width,
+    }  # fmt: skip
+    family = next(family for family in FAMILIES if family.name == "glm4_moe")
+    raw = family.load("dialect").config(Hyperparameters(Path("m.gguf"), "glm4moe", values, {}, 32, {}))
+    config, findings = family.load("config").read(raw, {})
+    assert config is None or any(finding.stops for finding in findings)

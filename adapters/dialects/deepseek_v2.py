@@ -1,0 +1,33 @@
+"""DeepSeek-V2 in GGUF: a `deepseek2` whose experts are scored by softmax.
+
+Of the groups that a token may go to, llama.cpp takes those whose two best experts add up to most, as V3 does. V2's own
+rule is used here, by the best expert of each (DeepSeek-V2 report, section 2.2.2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.dialects import deepseek
+from bringup.adapters.dialects.dialect import Dialect
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+
+
+def more(hyper: Hyperparameters) -> dict[str, Any]:
+    grouped = (hyper.values.get("expert_group_count") or 1) != 1
+    words = deepseek.more(hyper) | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
+    del words["num_nextn_predict_layers"]  # V2 has no draft
+    return words
+
+
+dialect = Dialect(
+    names=("deepseek2",),
+    architecture="DeepseekV2ForCausalLM",
+    words=deepseek.WORDS,
+    fixed={"model_type": "deepseek_v2", "hidden_act": "silu"},
+    more=more,
+    table=deepseek.table,
+    when=lambda hyper: deepseek.gating(hyper) == deepseek.SOFTMAX,
+)

@@ -1,0 +1,16 @@
+"""DeepSeek-V3 in GGUF: a `deepseek2` whose experts are scored by a sigmoid, with a bias for the choice."""
+
+from __future__ import annotations
+
+from bringup.adapters.dialects import deepseek
+from bringup.adapters.dialects.dialect import Dialect
+
+dialect = Dialect(
+    names=("deepseek2",),
+    architecture="DeepseekV3ForCausalLM",
+    words=deepseek.WORDS,
+    fixed={"model_type": "deepseek_v3", "hidden_act": "silu"},
+    more=deepseek.more,
+    table=deepseek.table,
+    when=lambda hyper: deepseek.gating(hyper) == deepseek.SIGMOID,
+)

@@ -1,0 +1,62 @@
+"""GLM-4.5 in GGUF: the experts of a layer in one tensor a matrix; the last layers may be a draft's.
+
+Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Glm4MoeModel` of llama.cpp's `convert_hf_to_gguf.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.dialects.dialect import DECODER, Dialect, turned_part
+from bringup.adapters.dialects.routing import ROUTING, drop_draft, routing
+from bringup.adapters.planning.adapter import Adapter, tied
+
+if TYPE_CHECKING:
+    from bringup.adapters.checkpoints.gguf_config import Hyperparameters
+    from bringup.graphs.glm4_moe import Glm4MoeConfig
+
+SIGMOID = 2  # gguf-py, `ExpertGatingFuncType`
+
+
+def table(config: Glm4MoeConfig) -> Adapter:
+    gguf = Adapter("glm4_moe in GGUF", defaults=("out in", "vocab m"))
+    gguf["model.embed_tokens.weight"] = S("token_embd.weight")
+    gguf["model.norm.weight"] = S("output_norm.weight")
+    gguf["lm_head.weight"] = tied(S("output.weight"), S("token_embd.weight", "vocab m"), when=config.tied_head)
+    layer = "model.layers.{L}."
+    gguf[layer + "input_layernorm.weight"] = S("blk.{L}.attn_norm.weight")
+    gguf[layer + "post_attention_layernorm.weight"] = S("blk.{L}.post_attention_norm.weight")
+    gguf[layer + "self_attn.{x:q|k|v}_proj.{p:weight|bias}"] = S("blk.{L}.attn_{x}.{p}")
+    gguf[layer + "self_attn.o_proj.weight"] = S("blk.{L}.attn_output.weight")
+    gguf[layer + "self_attn.{x:q|k}_norm.weight"] = S("blk.{L}.attn_{x}_norm.weight")
+    gguf[layer + "mlp.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}.weight")
+    gguf[layer + "mlp.gate.weight"] = S("blk.{L}.ffn_gate_inp.weight")
+    gguf[layer + "mlp.gate.e_score_correction_bias"] = S("blk.{L}.exp_probs_b.bias")
+    gguf[layer + "mlp.shared_experts.{x:gate|up|down}_proj.weight"] = S("blk.{L}.ffn_{x}_shexp.weight")
+    for x, axes in (("gate", "e f m"), ("up", "e f m"), ("down", "e m f")):
+        gguf[f"{layer}mlp.experts.{x}_proj"] = S(f"blk.{{L}}.ffn_{x}_exps.weight", axes)
+    drop_draft(gguf, len(config.windows))
+    return gguf
+
+
+def more(hyper: Hyperparameters) -> dict[str, Any]:
+    own = hyper.values
+    width = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
+    return {
+        **routing(hyper),
+        "partial_rotary_factor": turned_part(own, width),
+        "attention_bias": "blk.0.attn_q.bias" in hyper.tensors,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in hyper.tensors,
+    }
+
+
+dialect = Dialect(
+    names=("glm4moe",),
+    architecture="Glm4MoeForCausalLM",
+    words={**DECODER, **ROUTING, "rope.dimension_count": None},
+    fixed={"model_type": "glm4_moe", "hidden_act": "silu"},
+    more=more,
+    table=table,
+    when=lambda hyper: hyper.values.get("expert_gating_func", SIGMOID) in (0, SIGMOID),
+)

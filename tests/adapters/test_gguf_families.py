@@ -1,0 +1,110 @@
+"""Families in GGUF whose converter changes more than names: the logits of the transformers models that they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.dialects.dialect import turned_part
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
+from bringup.compile.check.checker import check_job
+from bringup.compile.job import open_job
+from tests.adapters import gguf_families, llama_cpp, test_dialects
+from tests.adapters.gguf_families import CASES
+from tests.adapters.gguf_files import hyperparameters
+from tests.models import parity
+
+MODELS = {"exaone": "exaone", "internlm2": "llama", "qwen": "qwen"}  # of those written from others' checkpoints
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    job = llama_cpp.assert_same_logits(*gguf_families.write(CASES[name], tmp_path))
+    assert job.family.name.replace("_", "-") in name or job.family.name == MODELS[name]
+
+
+# As in test_dialects: the logits above show the config and the tensors of each; one with experts is compiled.
+@pytest.mark.parametrize("name", [pytest.param("gpt-oss", marks=pytest.mark.slow)])
+def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
+    folder, file = gguf_families.write(CASES[name], tmp_path)
+    llama_cpp.assert_same_tokens(open_job(None, str(file)), folder, tmp_path / "bundle", target="torch")
+
+
+def test_experts_in_mxfp4(tmp_path: Path) -> None:
+    """The published weights of gpt-oss: blocks of 32 values and a scale, read as gguf-py reads them."""
+    kind = gguf.GGMLQuantizationType.MXFP4
+    _, file = gguf_families.write(CASES["gpt-oss"], tmp_path, kind=kind)
+    job = open_job(None, str(file))
+    assert check_job(job).findings == []
+    found = materialise(job.plan, job.checkpoint)
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    for x in ("gate", "up", "down"):
+        stored = read[f"blk.1.ffn_{x}_exps.weight"]
+        assert stored.tensor_type == kind
+        wanted = gguf.dequantize(stored.data, kind)
+        array = found[f"model.layers.1.mlp.experts.{x}_proj"]
+        assert np.array_equal(array, wanted.reshape(array.shape))
+
+
+def test_a_draft_of_glm_is_dropped(tmp_path: Path) -> None:
+    """`block_count` counts the draft's layer, which comes last."""
+    case = CASES["glm4-moe"]
+
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        gguf_families.glm(writer, config)
+        for key, value in (("block_count", 3), ("nextn_predict_layers", 1)):
+            gguf_families.set_key(writer, key, value)
+        for name in ("nextn.eh_proj.weight", "nextn.enorm.weight", "attn_norm.weight"):
+            writer.add_tensor(f"blk.2.{name}", np.ones((30, 60) if "proj" in name else 30, np.float32))
+
+    folder, file = gguf_families.write(case, tmp_path, words=words)
+    job = llama_cpp.assert_same_logits(folder, file)
+    assert job.plan.dropped.keys() == {f"blk.2.{x}.weight" for x in ("attn_norm", "nextn.eh_proj", "nextn.enorm")}
+
+
+def test_what_a_deepseek_file_leaves_out_is_llama_cpp_s(tmp_path: Path) -> None:
+    """Not what transformers' V3 has for absent keys: 8 groups, weights that add up to 1, a factor of 2.5."""
+    file = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(file, "deepseek2")
+    hyperparameters(writer)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    config = open_checkpoint(str(file)).config
+    words = ("n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor", "first_k_dense_replace", "q_lora_rank")
+    assert [config[word] for word in words] == [1, 1, False, 1.0, 0, None]
+
+
+@pytest.mark.parametrize(("count", "width"), [(4, 16), (1, 49), (7, 10), (29, 58), (33, 49), (6, 22), (1, 3)])
+def test_the_part_that_turns_gives_the_count_again(count: int, width: int) -> None:
+    assert int(width * turned_part({"rope.dimension_count": count}, width)) == count
+
+
+# Of those that transformers 5.23 reads; not Mixtral, whose name it does not find, nor gpt-oss, whose experts' biases.
+READ = ["gpt2", "bloom", *(name for name in test_dialects.CASES if not name.startswith(("olmo2", "mixtral")))]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_transformers_reads_the_same_weights(name: str, tmp_path: Path) -> None:
+    """The files are llama.cpp's to another reader as well: what these tests write is not only what bringup expects."""
+    if name in CASES:
+        folder, file = gguf_families.write(CASES[name], tmp_path)
+    else:
+        folder, file = test_dialects.gguf_of(name, tmp_path)
+    config = AutoConfig.from_pretrained(
+        folder
+    )  # transformers takes no number of tokens from a file without a tokenizer
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, config=config, dtype=torch.float32, attn_implementation="eager"
+    )
+    tokens = parity.random_tokens(24, config.vocab_size)
+    assert np.array_equal(
+        parity.logits_of(model.eval(), tokens), parity.logits_of(parity.load_reference(folder), tokens)
+    )
