@@ -102,7 +102,7 @@ def _unquantized_layers(config: DeepseekConfig, module: str, modules: Unquantize
             name.format(E=index) in modules for index in range(config.routing.experts if "{E}" in name else 1)
         }
         if len(of_experts) > 1:
-            said = f"`quantization_config` leaves `{name}` unquantized for some experts only"
-            raise fail("BU122", said, help="a layer's experts are read as one array: quantise all of them, or none")
+            message = f"`quantization_config` leaves `{name}` unquantized for some experts only"
+            raise fail("BU122", message, help="a layer's experts are read as one array: quantise all of them, or none")
         found |= {number} if of_experts == {True} else set()
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.copy_nest import Nest
@@ -11,6 +12,8 @@ from bringup.adapters.algebra.region import Region
 from bringup.graphs.core.axes import Axes, Axis
 from bringup.spec import DTYPES, Shape, TensorInfo
 
+Box = tuple[tuple[int, int], ...]
+Grains = tuple[tuple[int, int], ...]
 AT_A_TIME = 1 << 18  # elements that are dequantised at once: a megabyte of float32
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ class Computed:
 
     `inputs` are regions over the same sources. `exact` says that no information is lost; `inverse`, where there is
     one, takes the result back to the inputs. `block` says how many values of each dimension have one scale.
+
+    `grains` says which part of the inputs a part of the result takes, for each input and each dimension: so many
+    indices of the result take so many of the input, in order. Without it, any part takes the whole.
     """
 
     name: str
@@ -37,15 +43,47 @@ class Computed:
     exact: bool
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
     block: Shape = ()
+    grains: tuple[Grains, ...] = ()
+
+    def part(self, box: Box) -> tuple[Computed, Box] | None:
+        """What computes a box of the result, and the box of whole grains that it gives; None for the whole.
+
+        A box has the first index and one past the last of each dimension.
+        """
+        if not self.grains:
+            return None
+        whole: list[tuple[int, int]] = []
+        for k, ((start, stop), size) in enumerate(zip(box, self.shape, strict=True)):
+            grain = math.lcm(*(grains[k][0] for grains in self.grains))
+            whole.append((start // grain * grain, min(-(-stop // grain) * grain, size)))
+        shape = tuple(stop - start for start, stop in whole)
+        if shape == self.shape:
+            return None
+        inputs: list[Region] = []
+        for region, grains in zip(self.inputs, self.grains, strict=True):
+            for k, ((start, stop), (values, taken)) in enumerate(zip(whole, grains, strict=True)):
+                end = min(-(-stop // values) * taken, region.shape[k])
+                region = region.window(k, start // values * taken, end)
+            inputs.append(region)
+        return replace(self, inputs=tuple(inputs), shape=shape), tuple(whole)
 
 
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
     """A GGUF block type read as float32."""
     shape = tuple(axis.size for axis in axes)
-    width, _ = DTYPES[dtype].block or (1, 1)
+    width, nbytes = DTYPES[dtype].block or (1, 1)
     block = (*(1 for _ in shape[1:]), width)
+    by_row = (*(Axis("", size) for size in shape[:-1]), Axis("byte", shape[-1] // width * nbytes))
+    grains = (*((1, 1) for _ in shape[1:]), (width, nbytes))
     return Computed(
-        f"dequantise {dtype}", (raw,), shape, "float32", _FromBlocks(dtype, shape), exact=False, block=block
+        f"dequantise {dtype}",
+        (replace(raw, axes=by_row),),
+        shape,
+        "float32",
+        _FromBlocks(dtype),
+        exact=False,
+        block=block,
+        grains=(grains,),
     )
 
 
@@ -53,11 +91,11 @@ def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
 class _FromBlocks:
     """The values of a block type, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py).
 
-    The package makes several arrays of a result's size on the way: so it gets some blocks at a time.
+    Called with rows of bytes [..., byte]. The package makes several arrays of a result's size on the way: so it gets
+    some blocks at a time.
     """
 
     dtype: str
-    shape: Shape
 
     def __call__(self, data: np.ndarray) -> np.ndarray:
         import numpy as np
@@ -70,7 +108,7 @@ class _FromBlocks:
             for start in range(0, len(blocks), step):
                 some = blocks[start : start + step].reshape(-1)
                 values[start : start + step] = dequantize(some, kind).reshape(-1, width)
-        return values.reshape(self.shape)
+        return values.reshape(*data.shape[:-1], -1)
 
 
 def block_bytes(index: int, info: TensorInfo) -> Region:

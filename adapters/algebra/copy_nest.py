@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 Loop = tuple[int, int, int]  # extent, source stride, result stride
@@ -60,12 +61,28 @@ def project(
     """
     moved: list[Nest] = []
     for nest in nests:
-        for grid in _grids(nest, sizes):
-            for clipped in _clip(grid, *window) if window else (grid,):
-                dst = base + sum(start * stride for start, stride in zip(clipped.starts, strides, strict=True))
-                loops = [(e, s, c * strides[k]) for e, s, k, c in clipped.loops]
-                moved.append(Nest(nest.source, nest.view, clipped.src, _canonical(loops), dst))
+        for src, loops, dst in _moved(nest.src, nest.loops, nest.dst, tuple(sizes), tuple(strides), window):
+            moved.append(Nest(nest.source, nest.view, src, loops, base + dst))
     return tuple(moved)
+
+
+@lru_cache(maxsize=4096)  # hundreds of experts are alike but for the tensor that they come from
+def _moved(
+    src: int,
+    loops: tuple[Loop, ...],
+    dst: int,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    window: tuple[int, int, int] | None,
+) -> tuple[tuple[int, tuple[Loop, ...], int], ...]:
+    """A nest's source start, loops and result start after `project`, of each nest that comes of it."""
+    found: list[tuple[int, tuple[Loop, ...], int]] = []
+    for grid in _grids(Nest(0, "", src, loops, dst), sizes):
+        for clipped in _clip(grid, *window) if window else (grid,):
+            start = sum(start * stride for start, stride in zip(clipped.starts, strides, strict=True))
+            turned = [(e, s, c * strides[k]) for e, s, k, c in clipped.loops]
+            found.append((clipped.src, _canonical(turned), start))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +173,13 @@ def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], 
         for extent, _, axis, step in grid.loops:
             spans[axis] += (extent - 1) * step
         yield tuple((at, at + span) for at, span in zip(grid.starts, spans, strict=True))
+
+
+def of_part(nest: Nest, sizes: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[Nest, ...]:
+    """A nest that reads only a box of a dense source with axes of `sizes`, as nests that read the box alone, dense."""
+    strides = row_major([stop - start for start, stop in box])
+    base = -sum(start * stride for (start, _), stride in zip(box, strides, strict=True))
+    return tuple(moved.swapped() for moved in project((nest.swapped(),), sizes, strides, base=base))
 
 
 def boxes(nests: Sequence[Nest], size: int) -> list[tuple[tuple[int, int], ...]] | None:

@@ -77,12 +77,13 @@ class Unary(Expr):
 
 @dataclass(frozen=True)
 class Source(Expr):
-    """A checkpoint tensor; see `S`."""
+    """A checkpoint tensor; see `S`. `literal`: the name is the checkpoint's own, whatever words a layer's class has."""
 
     name: str
     axes: str
     sizes: Mapping[str, int]
     dtype: str = ""
+    literal: bool = False
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
         yield self, fill(self.name, bindings)
@@ -228,7 +229,7 @@ class Stack(Unary):
     axis: str
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
-        return zip(cycle(leaf for leaf, _ in self.of.leaves({**bindings, self.over: ""})), self.names(bindings))
+        return zip(cycle(leaf for leaf, _ in self.of.leaves({**bindings, self.over: "0"})), self.names(bindings))
 
     def names(self, bindings: Mapping[str, str]) -> list[str]:
         mark = f"\0{self.over}\0"  # no name holds it: each name is made once, and then numbered
@@ -237,10 +238,10 @@ class Stack(Unary):
 
     def region(self, scope: Scope) -> Region:
         regions: list[Region] = []
+        one = Axis(self.axis, 1)
         for index in range(self.n):
-            inner = replace(scope, bindings={**scope.bindings, self.over: str(index)})
-            region = self.of.region(inner)  # the copy shares `sources` and `misfits`
-            regions.append(replace(region, axes=(Axis(self.axis, 1), *region.axes)))
+            region = self.of.region(scope.bound(self.over, str(index)))
+            regions.append(Region((one, *region.axes), region.dtype, region.nests, region.word))
         stacked = concat(regions, 0, self.axis)
         return replace(stacked, axes=(Axis(self.axis, self.n), *stacked.axes[1:]))
 

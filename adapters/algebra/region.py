@@ -93,8 +93,12 @@ class Region:
         """The same bits read as another dtype.
 
         A narrower dtype appends an axis `name` (first value in the low bits); a wider one takes in the last axis,
-        which has to hold just one element's worth. Raises AxesError when it does not.
+        which has to hold just one element's worth. Raises AxesError when it does not, and for floats of several
+        dtypes side by side, which are one only once they are converted.
         """
+        stored = sorted({nest.view for nest in self.nests} - {self.dtype})
+        if self.word == 1 and stored:
+            raise AxesError(f"the bits of {' and '.join(stored)} next to {self.dtype} are not those of one dtype")
         old, new = DTYPES[self.dtype].bits, DTYPES[dtype].bits
         if new > old:
             *outer, last = self.axes
@@ -140,11 +144,16 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
         at += shape[axis]
     parts = tuple(region.axes[axis] for region in regions)
     joined = Axis(name, total, parts, sum=True)
-    widest = max((region.dtype for region in regions), key=lambda name: DTYPES[name].bits)
-    mixed = len({region.dtype for region in regions}) > 1 and widest != "float64"
-    dtype = "float32" if mixed else widest  # float16 beside bfloat16 fits only there
+    dtype = joined_dtype([region.dtype for region in regions])
     axes = (*first.axes[:axis], joined, *first.axes[axis + 1 :])
     return Region(axes, dtype, tuple(nests), first.word)
+
+
+def joined_dtype(dtypes: Sequence[str]) -> str:
+    """The dtype of arrays side by side: of different floats one that holds the values of each."""
+    widest = max(dtypes, key=lambda name: DTYPES[name].bits)
+    mixed = len(set(dtypes)) > 1 and widest != "float64"
+    return "float32" if mixed else widest  # float16 beside bfloat16 fits only there
 
 
 @cache

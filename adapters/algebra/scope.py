@@ -43,6 +43,12 @@ class Scope:
     misfits: list[tuple[TensorInfo, Axes]] = field(default_factory=list[tuple[TensorInfo, Axes]])
     wrong: list[WrongDtype] = field(default_factory=list[WrongDtype])
 
+    def bound(self, variable: str, value: str) -> Scope:
+        """The same surroundings with a pattern variable more. What is collected is shared."""
+        bindings = {**self.bindings, variable: value}
+        shared = self.sources, self.misfits, self.wrong
+        return Scope(self.sizes, self.defaults, self.names, bindings, self.blocks, *shared)
+
     def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
         """A source as a region: one nest, everything in place."""
         self.sources.append(source)

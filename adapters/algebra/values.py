@@ -35,7 +35,8 @@ ANY_FLOAT = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "f
 class ValueNode(Expr):
     """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`.
 
-    `takes` are the dtypes that it takes, one set for each part; a part without a set may have any.
+    `takes` are the dtypes that it takes, one set for each part; a part without a set may have any. `grain`: how many
+    indices of each dimension of the result take one of each part. `by_element`: each takes its own of every part.
     """
 
     name: str
@@ -46,6 +47,8 @@ class ValueNode(Expr):
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
     block: Shape = ()
     takes: tuple[Collection[str], ...] = ()
+    grain: tuple[Shape, ...] = ()
+    by_element: bool = False
 
     def inputs(self) -> tuple[Expr, ...]:
         return self.parts
@@ -56,7 +59,9 @@ class ValueNode(Expr):
             scope.take(part, takes, self.name)
         axes, dtype = self.law(inputs)
         shape = tuple(axis.size for axis in axes)
-        computed = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block)
+        sizes = tuple((1,) * len(shape) for _ in inputs) if self.by_element else self.grain
+        grains = tuple(tuple((size, 1) for size in part) for part in sizes)
+        computed = Computed(self.name, inputs, shape, dtype, self.run, self.exact, self.inverse, self.block, grains)
         return scope.whole(computed, axes)
 
 
@@ -69,7 +74,9 @@ def cast(x: Expr, dtype: str) -> Expr:
         return array.astype(numpy_dtype(dtype))
 
     name = f"cast to {dtype}"
-    return ValueNode(name, (x,), lambda regions: (regions[0].axes, dtype), run, exact=False, takes=(ANY_FLOAT,))
+    return ValueNode(
+        name, (x,), lambda regions: (regions[0].axes, dtype), run, exact=False, takes=(ANY_FLOAT,), by_element=True
+    )
 
 
 def scale(x: Expr, factor: float) -> Expr:
@@ -84,8 +91,9 @@ def scale(x: Expr, factor: float) -> Expr:
     exact = factor > 0 and math.frexp(factor)[0] == 0.5
     name, inverse = f"scale by {factor:g}", undo if exact else None
     return ValueNode(
-        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse, takes=(FLOATS,)
-    )
+        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact, inverse, takes=(FLOATS,),
+        by_element=True,
+    )  # fmt: skip
 
 
 def shift(x: Expr, by: float) -> Expr:
@@ -95,7 +103,10 @@ def shift(x: Expr, by: float) -> Expr:
         return (array.astype("float32") + by).astype(array.dtype)
 
     name = f"shift by {by:g}"
-    return ValueNode(name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, takes=(FLOATS,))
+    return ValueNode(
+        name, (x,), lambda regions: (regions[0].axes, regions[0].dtype), run, exact=False, takes=(FLOATS,),
+        by_element=True,
+    )  # fmt: skip
 
 
 def dequant(
@@ -126,7 +137,8 @@ def dequant(
         return (array.astype("float32") * factors).astype(numpy_dtype(dtype))
 
     name = f"dequantise by blocks of {list(block)}"
-    return ValueNode(name, (payload, scales), law, run, exact=False, block=block, takes=(takes, SCALES))
+    grain = (1,) * len(block), block
+    return ValueNode(name, (payload, scales), law, run, exact=False, block=block, takes=(takes, SCALES), grain=grain)
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:

@@ -6,15 +6,16 @@ Bytes that no rule moves stay in the file, mapped copy on write; bytes that move
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bringup.adapters.algebra.computed import Computed
-from bringup.adapters.algebra.copy_nest import Nest
+from bringup.adapters.algebra.computed import Box, Computed
+from bringup.adapters.algebra.copy_nest import Nest, of_part, ranges
 from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.results import checked
+from bringup.adapters.apply.strided_copy import strided_copy
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.plan import Entry, Plan
-from bringup.diagnostics import fail
 from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
@@ -36,10 +37,14 @@ def materialise(
     def make(name: str) -> np.ndarray:
         return fill(plan.entries[name], checkpoint.read, copy=copy)
 
-    from concurrent.futures import ThreadPoolExecutor  # 15 ms that a check need not pay
+    moved = {name: None for name in names if copy or not untouched(plan.entries[name])}
+    arrays = {name: make(name) for name in names if name not in moved}
+    if moved:
+        from concurrent.futures import ThreadPoolExecutor  # 15 ms that a check need not pay
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(names, pool.map(make, names), strict=True))
+        with ThreadPoolExecutor(THREADS) as pool:
+            arrays |= zip(moved, pool.map(make, moved), strict=True)
+    return {name: arrays[name] for name in names}
 
 
 def untouched(entry: Entry) -> TensorInfo | None:
@@ -80,11 +85,13 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
         flat = flat.view(numpy_dtype(unit))
     elif sum(nest.count for nest in region.nests) < region.size:
         flat[...] = np.zeros((), numpy_dtype(dtype))  # what no nest fills is padding
-    loaded: dict[int, np.ndarray] = {}
-    for nest in region.nests:
-        if nest.source not in loaded:
-            loaded[nest.source] = source_array(sources, nest.source, read)
-        copy_nest(nest, units(loaded[nest.source], nest.view), flat)
+    loaded: dict[tuple[int, Box], np.ndarray] = {}
+    for nest, box, source in _reads(region, sources):
+        if (nest.source, box) not in loaded:
+            loaded[nest.source, box] = source_array(source, sources, read)
+        array = loaded[nest.source, box]
+        if not (DTYPES[nest.view].bits < 8 and copy_packed(nest, array, flat)):
+            copy_nest(nest, units(array, nest.view), flat)
     if narrow and DTYPES[dtype].bits < 8:  # numpy keeps a 4-bit element in a byte of its own
         out.reshape(-1).view(np.uint8)[...] = flat
     elif narrow:
@@ -92,22 +99,51 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
     return out
 
 
-def source_array(sources: Sequence[TensorInfo | Computed], index: int, read: Read) -> np.ndarray:
-    """The array of a source: read, or computed from its inputs."""
-    source = sources[index]
+def _reads(
+    region: Region, sources: Sequence[TensorInfo | Computed]
+) -> Iterator[tuple[Nest, Box, TensorInfo | Computed]]:
+    """Each nest and its source; of a computed source only the part that is read, by its box in the whole."""
+    of_each: dict[int, list[Nest]] = {}
+    for nest in region.nests:
+        of_each.setdefault(nest.source, []).append(nest)
+    for index, nests in of_each.items():
+        source = sources[index]
+        for nest, box in _boxes(nests, source) if isinstance(source, Computed) else ((nest, ()) for nest in nests):
+            part = source.part(box) if isinstance(source, Computed) and box else None
+            if part is None:
+                yield nest, (), source
+            else:
+                yield from ((moved, part[1], part[0]) for moved in of_part(nest, source.shape, part[1]))
+
+
+def _boxes(nests: Sequence[Nest], source: Computed) -> Iterator[tuple[Nest, Box]]:
+    """Each nest with the box that is computed for it: its own, or one for all where theirs overlap; () is the whole."""
+    whole = math.prod(source.shape)
+    if any(nest.view != source.dtype or nest.count == whole for nest in nests):
+        yield from ((nest, ()) for nest in nests)
+        return
+    own = [_around(ranges(nest, source.shape)) for nest in nests]
+    together = _around(own)
+    apart = sum(_size(box) for box in set(own)) <= _size(together)
+    yield from zip(nests, own if apart else [together] * len(own), strict=True)
+
+
+def _around(found: Iterable[Box]) -> Box:
+    """The smallest box around boxes."""
+    each = (tuple(zip(*spans, strict=True)) for spans in zip(*found, strict=True))
+    return tuple((min(starts), max(stops)) for starts, stops in each)
+
+
+def _size(box: Box) -> int:
+    return math.prod(stop - start for start, stop in box)
+
+
+def source_array(source: TensorInfo | Computed, sources: Sequence[TensorInfo | Computed], read: Read) -> np.ndarray:
+    """The array of a source: read, or computed from its inputs. Raises BU116 for another than its rule declares."""
     if isinstance(source, TensorInfo):
         return read(source)
-    computed = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
-    from bringup.adapters.checkpoints.arrays import numpy_dtype
-
-    if computed.shape != source.shape or computed.dtype != numpy_dtype(source.dtype):
-        raise fail(
-            "BU116",
-            f"`{source.name}` gave {computed.dtype} {list(computed.shape)}; its rule declares "
-            f"{source.dtype} {list(source.shape)}",
-            help="correct the axes or dtype that the rule declares, or the function",
-        )
-    return computed
+    computed: object = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
+    return checked(source.name, computed, source.shape, source.dtype)
 
 
 def units(array: np.ndarray, view: str) -> np.ndarray:
@@ -125,10 +161,47 @@ def units(array: np.ndarray, view: str) -> np.ndarray:
     return np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)
 
 
+def check_inside(nest: Nest, sizes: tuple[int, int]) -> None:
+    """Raises IndexError for a nest that leaves its source or its target, which have so many units.
+
+    numpy's `as_strided` would read and write the memory behind them.
+    """
+    for start, side, size in ((nest.src, 1, sizes[0]), (nest.dst, 2, sizes[1])):
+        steps = [(loop[0] - 1) * loop[side] for loop in nest.loops]
+        first, last = start + sum(min(step, 0) for step in steps), start + sum(max(step, 0) for step in steps)
+        if nest.count and not 0 <= first <= last < size:
+            raise IndexError(f"a copy reaches from {first} to {last}, outside of an array of {size} values")
+
+
+def copy_packed(nest: Nest, source: np.ndarray, target: np.ndarray) -> bool:
+    """Carries out a nest of 4-bit elements, two to a byte of `source`, reading its bytes only.
+
+    `target` has a byte for each. False, with nothing done, where the nest does not consist of whole bytes.
+    """
+    import numpy as np
+
+    *outer, inner = nest.loops or ((1, 1, 1),)
+    even = [nest.src, inner[0], *(stride for _, stride, _ in outer)]
+    in_words = source.dtype.name in DTYPES and DTYPES[source.dtype.name].bits < 8
+    if in_words or inner[1:] != (1, 1) or any(number % 2 for number in even):
+        return False
+    extents = [extent for extent, _, _ in outer]
+    check_inside(nest, (source.nbytes * 2, target.size))
+    packed = np.empty((*extents, inner[0] // 2), np.uint8)
+    flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    steps = [*(stride // 2 for _, stride, _ in outer), 1]
+    packed[...] = np.lib.stride_tricks.as_strided(flat[nest.src // 2 :], packed.shape, steps)
+    steps = [*(stride for _, _, stride in outer), 2]
+    for half, values in enumerate((packed & 15, packed >> 4)):
+        np.lib.stride_tricks.as_strided(target[nest.dst + half :], packed.shape, steps)[...] = values
+    return True
+
+
 def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
     """Carries out one nest; float dtypes round to nearest even."""
     import numpy as np
 
+    check_inside(nest, (source.size, target.size))
     shape = [extent for extent, _, _ in nest.loops]
 
     def strided(array: np.ndarray, offset: int, strides: Iterable[int]) -> np.ndarray:
@@ -136,9 +209,11 @@ def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
         bits = array.view(f"u{array.itemsize}")[offset:]  # numpy cannot describe ml_dtypes' float8_e5m2 to as_strided
         return np.lib.stride_tricks.as_strided(bits, shape, steps).view(array.dtype)
 
+    if source.dtype == target.dtype:  # bits, which numpy copies faster than dtypes that it does not know
+        source, target = source.view(f"u{source.itemsize}"), target.view(f"u{target.itemsize}")
     read = strided(source, nest.src, (src for _, src, _ in nest.loops))
     write = strided(target, nest.dst, (dst for _, _, dst in nest.loops))
-    np.copyto(write, read, casting="unsafe" if source.dtype.kind != target.dtype.kind else "same_kind")
+    strided_copy(write, read, "unsafe" if source.dtype.kind != target.dtype.kind else "same_kind")
 
 
 def check_ties(plan: Plan, checkpoint: Checkpoint) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.computed import Computed
@@ -14,8 +15,9 @@ from bringup.adapters.apply.materialise import copy_nest, units
 from bringup.adapters.checkpoints.arrays import numpy_dtype
 from bringup.adapters.planning.coverage import read_bits
 from bringup.adapters.planning.plan import Entry, Plan
-from bringup.diagnostics import BringupError, fail
+from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.graphs.core.signature import Signature
+from bringup.grouping import grouped
 from bringup.spec import DTYPES, Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -49,6 +51,50 @@ def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     for value, source in list(targets.values.values()):
         targets.invert(value, source)
     return {name: targets.tensors[name].finished() for name in plan.headers if name in targets.tensors}
+
+
+def irreversible(plan: Plan) -> list[Diagnostic]:
+    """BU117 for everything that `reverse` would refuse whatever the values, once for each rule and reason."""
+    targets, found = _Targets(), dict[object, list[tuple[str, BringupError]]]()
+
+    def note(entry: Entry, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except BringupError as error:
+            found.setdefault(entry.rule.site, []).append((entry.declared.name, error))
+
+    for entry in plan.entries.values():
+        note(entry, partial(targets.claim, entry, entry.region, entry.declared.dtype))
+    broken = {name for refused in found.values() for name, _ in refused}
+    for target in (*(value for value, _ in targets.values.values()), *targets.tensors.values()):
+        if target.entry.declared.name not in broken:
+            note(target.entry, target.check)
+    return [_grouped(refused) for refused in found.values()]
+
+
+def _grouped(refused: list[tuple[str, BringupError]]) -> Diagnostic:
+    """The first refusal of a rule, with the names of all its parameters that are refused."""
+    (first, error), names = refused[0], list(dict.fromkeys(name for name, _ in refused))
+    finding = error.findings[0]
+    listed = ", ".join(grouped(names))
+    return replace(finding, message=finding.message.replace(f"`{first}`", f"`{listed}`", 1), parameter=listed)
+
+
+def components(plan: Plan) -> list[Plan]:
+    """The plan in parts that can be taken back apart from one another: parameters that read a tensor stay together."""
+    part_of: dict[str, list[str]] = {}  # by tensor, the parameters of its part
+    for name, entry in plan.entries.items():
+        members = [name]
+        for tensor in {info.name for info in entry.tensors}:
+            other = part_of.get(tensor, members)
+            if other is not members:
+                other.extend(members)
+                for moved in members:
+                    part_of.update((info.name, other) for info in plan.entries[moved].tensors)
+                members = other
+            part_of[tensor] = members
+    parts = {id(members): members for members in part_of.values()}
+    return [replace(plan, entries={name: plan.entries[name] for name in members}) for members in parts.values()]
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: in
     """A rank's part of a parameter; `region` is what it is filled from, where that is known."""
     if region is None:
         sizes = {n.name: n.size for axis in entry.declared.axes for n in axis.walk() if n.name in axes and not n.parts}
-        region = clip(entry.region, {axis: _range(name, axis, size, rank, ranks) for axis, size in sizes.items()})
+        region = clip(entry.region, {axis: share(name, axis, size, rank, ranks) for axis, size in sizes.items()})
     declared = replace(entry.declared, axes=region.axes)
     if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
         raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")
@@ -65,7 +65,8 @@ def _factors(axis: Axis) -> set[str]:
     return {node.name for node in axis.walk() if node.name and not node.parts}
 
 
-def _range(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, int]:
+def share(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, int]:
+    """A rank's range of an axis; an axis in SHARED may be shorter than the number of ranks. Raises BU130."""
     if axis in SHARED and size < ranks and ranks % size == 0:
         at = rank * size // ranks
         return at, at + 1

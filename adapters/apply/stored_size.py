@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.region import Region
@@ -11,13 +11,13 @@ from bringup.adapters.planning.plan import Plan
 from bringup.spec import DTYPES, TensorInfo
 
 
-def stored_nbytes(plan: Plan) -> int:
-    """Bytes of everything that the plan's parameters read, tied ones once.
+def stored_nbytes(plan: Plan, aliases: Mapping[str, str] | None = None) -> int:
+    """Bytes of everything that the plan's parameters read, tied ones once; `aliases` are the plan's, where known.
 
     Of a computed value that is read in part, as much of its inputs: exact where that part is whole blocks, which
     `shard_alignment.first_cut` tells, and where each element depends on its own input.
     """
-    later, known, total = plan.aliases(), dict[int, int](), 0
+    later, known, total = plan.aliases() if aliases is None else aliases, dict[int, int](), 0
     for name, entry in plan.entries.items():
         if name in later:
             continue

@@ -3,67 +3,64 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from bringup.adapters.algebra.expr import Expr, Source
+from bringup.adapters.algebra.hooks import Hook
 from bringup.adapters.algebra.pattern import closed, compile_pattern, fill, match, spelled
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
-from bringup.graphs.core.axes import Axes, parse
+from bringup.adapters.algebra.words import (
+    NO_WORDS,
+    Changeable,
+    Reading,
+    Table,
+    Words,
+    first_section,
+    respoken,
+    translated,
+)
+from bringup.adapters.planning.rules import Drop, Rule, Tied, changed
+from bringup.graphs.core.axes import Axes, AxesError, parse, sized
+from bringup.graphs.core.signature import Declared, Signature
 from bringup.grouping import digits
 from bringup.spec import Site, TensorInfo
 
-
-@dataclass(frozen=True, slots=True)
-class Tied:
-    """A parameter that may be read from another tensor; see `tied` and `either`. `alike`: both have the same values."""
-
-    own: Expr
-    other: Expr
-    when: bool
-    alike: bool
+NO_RULES: Mapping[str, Any] = {}
+NO_DROPS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Parameters whose name matches `pattern` are computed by `expr`."""
+@dataclass(frozen=True)
+class OfParameter(Changeable):
+    """What an adapter's rules give for a parameter, in these axes; of a tie, its own tensor."""
 
-    pattern: str
-    expr: Expr | Tied
-    site: Site
+    adapter: Adapter
+    name: str
+    axes: str
+    own_sizes: Mapping[str, int]
 
-    @property
-    def own_expr(self) -> Expr:
-        """The expression; of a tie, that of its own tensor."""
-        return self.expr.own if isinstance(self.expr, Tied) else self.expr
+    def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
+        for rule, inner in self.adapter.matching(fill(self.name, bindings)):
+            yield from rule.own_expr.leaves(inner)
 
-    @property
-    def own(self) -> tuple[Expr, ...]:
-        """The expressions where the parameter is not tied: of alternatives, both."""
-        both = isinstance(self.expr, Tied) and not self.expr.alike
-        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
+    def changed(self, change: Callable[[Source], Source]) -> OfParameter:
+        rules = [changed(rule, change) for rule in self.adapter.rules]
+        return replace(self, adapter=replace(self.adapter, rules=rules, _spoken={}))
 
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Checkpoint tensors that no parameter reads.
-
-    `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
-    """
-
-    pattern: str
-    why: str
-    expect: tuple[int, int]
-    when: Callable[[Mapping[str, str]], bool] | None
-    requires: str
-    site: Site
-
-    def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
-        """The pattern's variables if the drop applies to a tensor, else None. `names`: the checkpoint's tensors."""
-        found = match(self.pattern, name)
-        if found is None or (self.when and not self.when(found)):
-            return None
-        return None if self.requires and fill(self.requires, found) not in names else found
+    def region(self, scope: Scope) -> Region:
+        name, sizes = fill(self.name, scope.bindings), {**scope.sizes, **self.own_sizes}
+        claims = list(self.adapter.matching(name))
+        if len(claims) != 1:
+            raise AxesError(f"{len(claims)} rules of the base claim `{name}`")
+        rule, bindings = claims[0]
+        wanted = sized(self.axes, sizes)
+        defaults = self.adapter.default_axes(wanted) if isinstance(rule.own_expr, Source) else ()
+        inner = replace(scope, bindings=bindings, sizes=sizes, defaults=defaults)
+        return rule.own_expr.region(inner).to(wanted)
 
 
 @dataclass(slots=True)
@@ -72,7 +69,8 @@ class Adapter:
 
     `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
     `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
-    `wrappers` are others that may take its place. `infix` is a name that may occur inside of others.
+    `wrappers` are others that may take its place. `infix` is a name that may occur inside of others. `trace` is that of
+    `traced`, whose rules follow from headers. `before` and `after` are the functions of `with_`, which rules hold.
     """
 
     name: str
@@ -82,6 +80,10 @@ class Adapter:
     rules: list[Rule] = field(default_factory=list[Rule])
     drops: list[Drop] = field(default_factory=list[Drop])
     infix: str = ""
+    trace: Callable[[Adapter, Signature, Mapping[str, TensorInfo]], Adapter] | None = None
+    before: tuple[Hook, ...] = ()
+    after: tuple[Hook, ...] = ()
+    _spoken: dict[object, Rule] = field(default_factory=dict[object, Rule], repr=False, compare=False)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -111,12 +113,124 @@ class Adapter:
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
         self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__)))
 
+    def with_(
+        self,
+        name: str = "",
+        *,
+        names: Table = NO_WORDS,
+        rules: Mapping[str, Expr | Tied] = NO_RULES,
+        drops: Mapping[str, str] = NO_DROPS,
+        before: Iterable[Hook] = (),
+        after: Iterable[Hook] = (),
+    ) -> Adapter:
+        """Another adapter, of which only the differences are stated.
+
+        `names` says what the checkpoint has for one or several sections of a name that these rules read, or for the
+        prefix: `{"self_attn": "attention"}`; "" leaves the section out, and a tuple reads several tensors side by side,
+        along `out` or else the first axis. `rules` take the place of those that claim the same parameters; they, and
+        `drops` (pattern → why), are in the checkpoint's own names. `before` makes tensors that these rules read, from
+        the checkpoint's; `after` makes parameters, from what these rules give for parameters.
+
+        Raises ValueError for two functions that make one name, TypeError for `names` and `before` of a traced function:
+        it reads the checkpoint's names by itself.
+        """
+        before, after, site = tuple(before), tuple(after), Site.outside(__file__)
+        for hooks in (before, after):
+            given = [pattern for hook in hooks for pattern in hook.gives]
+            twice = [pattern for pattern in dict.fromkeys(given) if given.count(pattern) > 1]
+            if twice:
+                raise ValueError(f"two hooks give `{twice[0]}`: one function gives each name")
+        if not self.trace:
+            return self._derived(site, name, names, rules, drops, before, after)
+        if names or before:
+            message = "`names` and `before` change what rules read, and a traced function reads tensors by itself"
+            help = "state them in the function; `rules`, `drops` and `after` apply to what it gives"
+            raise TypeError(f"{message}: {help}")
+
+        def trace(own: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
+            found = self.on(signature, headers)._derived(site, name, NO_WORDS, rules, drops, (), after)
+            return replace(found, rules=[*found.rules, *own.rules], drops=[*found.drops, *own.drops])
+
+        return replace(self, name=name or self.name, rules=[], drops=[], trace=trace, _spoken={})
+
+    def _derived(
+        self,
+        site: Site,
+        name: str,
+        names: Table,
+        rules: Mapping[str, Expr | Tied],
+        drops: Mapping[str, str],
+        before: tuple[Hook, ...],
+        after: tuple[Hook, ...],
+    ) -> Adapter:
+        """As `with_`, of an adapter whose rules are known. `site`: where the differences are stated."""
+        words = Words(names)
+        functions = tuple(
+            replace(
+                hook,
+                parts=tuple(Source(n, a, hook.sizes) for n, a in hook.takes.items()),
+                read=set[str](),
+                site=site,
+            )
+            for hook in before
+        )
+        readings = (Reading(words, functions),)
+        level = 1 + max((rule.level for rule in self.rules), default=0)
+        base = replace(
+            self,
+            name=name or self.name,
+            rules=[changed(rule, partial(translated, readings=readings)) for rule in self.rules],
+            before=(*self.before, *functions),
+            _spoken={},
+        )
+        base.drops = [drop for given in self.drops for drop in given.under(words)]
+        prefix = self.prefix.removesuffix(".")
+        if prefix in names:
+            base.prefix = "".join(f"{found}." for found in words.of(prefix) if found)
+        derived = replace(base, rules=list(base.rules), drops=list(base.drops), _spoken={})
+        own = (Rule(pattern, expr, site, level) for pattern, expr in rules.items())
+        derived.rules += [changed(rule, lambda source: replace(source, literal=True)) for rule in own]
+        derived.after += tuple(replace(hook, read=set[str](), site=site) for hook in after)
+        for hook in after:
+            taken = (OfParameter(base, n, a, hook.sizes) for n, a in hook.takes.items())
+            whole = replace(hook, parts=tuple(taken))
+            derived.rules += [Rule(pattern, whole.output(pattern), site, level) for pattern in hook.gives]
+        for pattern, why in drops.items():
+            derived.drop(pattern, why=why)
+            derived.drops[-1] = replace(derived.drops[-1], site=site)
+        return derived
+
+    def unused(self, names: Iterable[str]) -> Iterator[Hook]:
+        """Functions of which no rule of these parameters reads anything, once all are planned."""
+        yield from (hook for hook in self.before if not hook.read)
+        named = list(names)
+        for hook in self.after:
+            if not any(match(pattern, name) is not None for name in named for pattern in hook.gives):
+                yield hook
+
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
-        """Every rule that claims a parameter, with its pattern's variables."""
-        for rule in self.rules:
-            bindings = match(rule.pattern, name)
-            if bindings is not None:
-                yield rule, bindings
+        """Every rule that claims a parameter, with its pattern's variables: of those that differ, only these."""
+        found = [(rule, bindings) for rule in self.rules if (bindings := match(rule.pattern, name)) is not None]
+        highest = max((rule.level for rule, _ in found), default=0)
+        yield from (claim for claim in found if claim[0].level == highest)
+
+    def on(self, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
+        """The adapter of a checkpoint: itself, where its rules do not depend on headers."""
+        return self.trace(self, signature, headers) if self.trace else self
+
+    def claims(self, declared: Declared) -> list[tuple[Rule, dict[str, str]]]:
+        """`matching`, in the words that the classes of the parameter's layers have for sections of names."""
+        found = list(self.matching(declared.name))
+        return (
+            [(self._in_words(rule, declared.words), bindings) for rule, bindings in found] if declared.words else found
+        )
+
+    def _in_words(self, rule: Rule, words: tuple[tuple[str, str | tuple[str, ...]], ...]) -> Rule:
+        key = id(rule), words
+        if key not in self._spoken:
+            own = Words(dict(words))
+            self._spoken[key] = changed(rule, lambda source: respoken(source, own))
+        return self._spoken[key]
 
     def leaves_out(self, name: str, names: Names) -> bool:
         """Whether a tensor, by the name that drops use, is one that some drop means."""
@@ -140,7 +254,7 @@ class Adapter:
         first: dict[bool, set[str]] = {True: set(), False: set()}
         for rule in self.rules:
             below = rule.pattern.startswith(self.prefix)
-            first[below] |= {expr.name.partition(".")[0] for expr in rule.own if isinstance(expr, Source)}
+            first[below] |= {first_section(expr) for expr in rule.own if isinstance(expr, Source)}
         return first[False] - first[True]
 
     def default_axes(self, declared: Axes) -> Axes:

@@ -58,8 +58,8 @@ def _miscounted(drop: Drop, variables: list[str], counts: Mapping[Numbers, int])
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         first = min(keys, key=lambda key: [(len(value), value) for value in key])
         where = f" for {', '.join(map('='.join, zip(variables, first, strict=True)))}{more}" if variables else ""
-        said = f"drop `{drop.pattern}` ({drop.why}): expected {expected}, found {count} tensors{where}"
-        yield Problem(code="BU111", rule=drop, expected=expected, actual=str(count), message=said)
+        message = f"drop `{drop.pattern}` ({drop.why}): expected {expected}, found {count} tensors{where}"
+        yield Problem(code="BU111", rule=drop, expected=expected, actual=str(count), message=message)
 
 
 def _layers(pattern: str, names: Names) -> set[Numbers]:

@@ -19,9 +19,12 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
 
     Raises BU118 where a rule does not say the shape of a tensor it reads, BU027 where its name has no meaning.
     """
+    if adapter.trace:
+        message = f"the adapter `{adapter.name}` is a function of a checkpoint's headers, and dummy weights have none"
+        raise fail("BU118", message, help="give a checkpoint; an adapter of rules says which tensors there have to be")
     headers: dict[str, TensorInfo] = {}
     for declared in signature.values():
-        for rule, bindings in adapter.matching(declared.name):
+        for rule, bindings in adapter.claims(declared):
             tie = rule.expr if isinstance(rule.expr, Tied) else None
             expr = tie.other if tie and tie.when else rule.own_expr
             defaults = adapter.default_axes(declared.axes) if isinstance(expr, Source) else ()

@@ -30,6 +30,7 @@ from bringup.adapters.planning.problems import (
     shapes,
     unbound,
     unclaimed,
+    unused,
 )
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show, sizes_of
 from bringup.graphs.core.signature import Declared, Signature
@@ -104,13 +105,16 @@ class Plan:
 
 def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
     """Plans every parameter of a signature. Problems are collected; only a name that has no meaning raises (BU027)."""
+    adapter = adapter.on(signature, headers)
     plan = Plan(signature, headers, prefix=adapter.prefix)
     names = adapter.names(headers)
     proved: dict[tuple[object, ...], tuple[Region, tuple[TensorInfo | Computed, ...]]] = {}
     refused: dict[tuple[object, ...], list[tuple[int, Axes]]] = {}
     idle = cache(partial(adapter.idle, signature))
+    for hook in adapter.before:
+        hook.read.clear()
     for declared in signature.values():
-        claims = list(adapter.matching(declared.name))
+        claims = adapter.claims(declared)
         if len(claims) != 1:
             plan.problems.append(unclaimed(declared, claims, idle))
             _excuse(plan, declared, claims, names)
@@ -126,6 +130,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
     aside = set_aside(wanted, adapter.drops, names)
     plan.dropped, plan.cut, plan.unread = aside.dropped, aside.cut, aside.unread
     plan.problems += aside.problems
+    plan.problems += [unused(hook, adapter, signature) for hook in adapter.unused(signature)]
     return plan
 
 

@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from bringup.adapters.algebra.expr import At, Cat, Expr, Mv, Pad, Part, Source
-from bringup.adapters.algebra.pattern import Unbound, compile_pattern
+from bringup.adapters.algebra.hooks import Hook
+from bringup.adapters.algebra.pattern import Unbound, compile_pattern, spelled
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope, WrongDtype
-from bringup.adapters.planning.adapter import Drop, Rule, Tied
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.rules import Drop, Rule, Tied, sources_of
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.core.axes import Axes, AxesError, DtypeError, shape_of, show, sizes_of
 from bringup.graphs.core.signature import Declared
@@ -46,10 +48,25 @@ def unclaimed(
         unused = idle()
         close = nearest(digits(declared.name)[0], unused)
         rule = unused[close[0]] if close else None
-        help = f"a rule makes `{close[0]}`, which is no parameter: is that the one?" if close else ""
-        return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule makes it", help=help)
+        help = f"a rule computes `{close[0]}`, which is no parameter: is that the one?" if close else ""
+        return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule computes it", help=help)
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
     return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
+
+
+def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
+    """A function before or after the rules that makes nothing which is read: a name that it gives is misspelt."""
+    before = hook in adapter.before
+    names = [source.name for rule in adapter.rules for source in sources_of(rule)] if before else parameters
+    known = {spelt for name in names for spelt in (spelled(name) if before else [digits(name)[0]])}
+    given = list(dict.fromkeys(hook.gives))
+    hints = (did_you_mean(spelt, known - set(spelled(pattern))) for pattern in given for spelt in spelled(pattern))
+    why = "which no rule reads" if before else "and the graph has no such parameter"
+    names = ", ".join(f"`{pattern}`" for pattern in given)
+    message = f"a hook is not used: it gives {names}, {why}"
+    pattern = given[0]
+    rule = Rule(pattern, hook.output(pattern), hook.site) if hook.site else None
+    return Problem(code="BU153", rule=rule, message=message, help=next(filter(None, hints), ""))
 
 
 def shapes(declared: Declared, rule: Rule, misfits: Iterable[tuple[TensorInfo, Axes]]) -> list[Problem]:
@@ -131,15 +148,15 @@ def unbound(rule: Rule, error: Unbound) -> BringupError:
     return fail("BU027", str(error), help=f"the target `{rule.pattern}` has {there}", where=rule.site)
 
 
-def _misspelt(declared: Declared, said: Iterable[str]) -> str:
+def _misspelt(declared: Declared, texts: Iterable[str]) -> str:
     """What was meant by an axis that the parameter does not have."""
     known = sizes_of(declared.axes)
-    unknown = [word for text in said for word in re.findall(r"\w+", text) if word not in known]
+    unknown = [word for text in texts for word in re.findall(r"\w+", text) if word not in known]
     hints = ((word, did_you_mean(word, known)) for word in unknown)
     return next((f"the parameter has no axis `{word}`; {hint}" for word, hint in hints if hint), "")
 
 
-def _said(expr: Expr) -> Iterator[str]:
+def _named_axes(expr: Expr) -> Iterator[str]:
     """The axes that an expression names."""
     match expr:
         case Source(axes=axes):
@@ -151,7 +168,7 @@ def _said(expr: Expr) -> Iterator[str]:
         case _:
             pass
     for node in expr.inputs():
-        yield from _said(node)
+        yield from _named_axes(node)
 
 
 def axes_problem(
@@ -159,8 +176,8 @@ def axes_problem(
 ) -> Problem:
     """Axes that cannot be brought to the declared ones. `defaults` are what the adapter says of sources without."""
     exprs = (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.expr,)
-    said = [text for expr in exprs for text in _said(expr)]
-    said += defaults if "" in said else ()
+    texts = [text for expr in exprs for text in _named_axes(expr)]
+    texts += defaults if "" in texts else ()
     return Problem(
         code="BU108" if isinstance(error, DtypeError) else "BU106",
         parameter=declared.name,
@@ -169,5 +186,5 @@ def axes_problem(
         expected=show(declared.axes),
         actual=", ".join(str(list(info.shape)) for info in infos[:3]),
         message=str(error),
-        help=_misspelt(declared, said),
+        help=_misspelt(declared, texts),
     )

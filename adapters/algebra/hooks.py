@@ -1,0 +1,190 @@
+"""Functions of whole tensors between a checkpoint and the rules, or between the rules and the parameters.
+
+Several tensors may make several: their bytes are one computed value, of which each is a part, so that an inverse gets
+all of them at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.results import checked, refused, site_of
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.values import ValueNode
+from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show, sized
+from bringup.spec import DTYPES, Shape, Site
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Run = Callable[..., Any]
+    Array = np.ndarray
+else:
+    Run = Callable[..., Any]
+    Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Hook:
+    """`run(*arrays)` gives an array, or a tuple of one for each of `gives`; see `hook`.
+
+    `read` are the patterns of `gives` that a rule has read since a plan was begun; `site` is where `with_` states it.
+    """
+
+    run: Run
+    takes: Mapping[str, str]
+    gives: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    exact: bool
+    inverse: Run | None
+    sizes: Mapping[str, int]
+    parts: tuple[Expr, ...] = field(default=())
+    read: set[str] = field(default_factory=set[str])
+    site: Site | None = None
+
+    def output(self, pattern: str) -> Expr:
+        """The expression of one of the tensors that it gives."""
+        return HookOutput(self, list(self.gives).index(pattern), self.parts)
+
+
+@dataclass(frozen=True)
+class HookOutput(Expr):
+    """One of the tensors that a hook gives."""
+
+    hook: Hook
+    index: int
+    parts: tuple[Expr, ...]
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.parts
+
+    def region(self, scope: Scope) -> Region:
+        hook, sizes = self.hook, {**scope.sizes, **self.hook.sizes}
+        name = getattr(hook.run, "__name__", "function")
+        given = [(sized(axes, sizes), hook.dtypes[pattern]) for pattern, axes in hook.gives.items()]
+        for axes, _ in given:
+            if 0 in shape_of(axes):
+                raise AxesError(f"`{name}` gives `{show(axes)}`: state the sizes of its axes")
+        if len(given) == 1:
+            alone = Alone(name, hook.run, shape_of(given[0][0]), given[0][1])
+            value = ValueNode(name, self.parts, lambda _: given[0], alone, hook.exact, _alone(hook.inverse))
+            return value.region(scope)
+        of = tuple((shape_of(axes), dtype) for axes, dtype in given)
+        nbytes = [math.prod(shape) * DTYPES[dtype].bits // 8 for shape, dtype in of]
+        packed: tuple[Axes, str] = ((Axis("byte", sum(nbytes)),), "uint8")
+        inverse = Unpacked(hook.inverse, of) if hook.inverse else None
+        value = ValueNode(name, self.parts, lambda _: packed, Packed(name, hook.run, of), hook.exact, inverse)
+        start, (axes, dtype) = sum(nbytes[: self.index]), given[self.index]
+        region = value.region(scope).window(0, start, start + nbytes[self.index])
+        width = DTYPES[dtype].bits // 8
+        flat = (Axis("element", nbytes[self.index] // width), Axis("byte", width))
+        region = Region(flat, region.dtype, region.nests, region.word)
+        region = region.bits(dtype, "byte") if width > 1 else region.without(1).bits(dtype, "bit")
+        return Region(axes, region.dtype, region.nests, region.word)
+
+
+def _several(found: Any) -> tuple[Array, ...]:
+    return cast("tuple[Array, ...]", found) if isinstance(found, tuple) else (found,)
+
+
+def _alone(inverse: Run | None) -> Run | None:
+    return Tupled(inverse) if inverse else None
+
+
+@dataclass(frozen=True)
+class Tupled:
+    """An inverse that may give its only array as it is."""
+
+    inverse: Run
+
+    def __call__(self, array: Array) -> tuple[Array, ...]:
+        return _several(self.inverse(array))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A function's only result, also where it gives a tuple of one. Raises BU116 for another than declared."""
+
+    name: str
+    run: Run
+    shape: Shape
+    dtype: str
+
+    def __call__(self, *arrays: Array) -> Array:
+        found: Any = self.run(*arrays)
+        several = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+        result = several[0] if len(several) == 1 else several
+        return checked(self.name, result, self.shape, self.dtype, site_of(self.run))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The bytes of several results, one after another. Raises BU116 for another shape or dtype than declared."""
+
+    name: str
+    run: Run
+    of: tuple[tuple[Shape, str], ...]
+
+    def __call__(self, *arrays: Array) -> Array:
+        import numpy as np
+
+        found: Any = self.run(*arrays)
+        site, count = site_of(self.run), len(self.of)
+        results = list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple | list) else [found]
+        if len(results) != count:
+            gave = f"{len(results)} results" if len(results) != 1 else "one result"
+            raise refused(self.name, "None" if found is None else gave, f"a tuple of {count} arrays", site)
+        arrays = tuple(
+            checked(self.name, result, shape, dtype, site)
+            for result, (shape, dtype) in zip(results, self.of, strict=True)
+        )
+        return np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """The inverse of `Packed`: the bytes come apart, and go back to the inputs."""
+
+    inverse: Run
+    of: tuple[tuple[Shape, str], ...]
+
+    def __call__(self, data: Array) -> tuple[Array, ...]:
+        from bringup.adapters.checkpoints.arrays import numpy_dtype
+
+        arrays: list[Array] = []
+        at = 0
+        for shape, dtype in self.of:
+            nbytes = math.prod(shape) * DTYPES[dtype].bits // 8
+            arrays.append(data[at : at + nbytes].copy().view(numpy_dtype(dtype)).reshape(shape))
+            at += nbytes
+        return _several(self.inverse(*arrays))
+
+
+def hook(
+    run: Run,
+    *,
+    takes: Mapping[str, str],
+    gives: Mapping[str, str],
+    dtype: str | Mapping[str, str] = "float32",
+    exact: bool = False,
+    inverse: Run | None = None,
+    **sizes: int,
+) -> Hook:
+    """A function from several tensors to several, for `with_(before=…)` and `with_(after=…)`.
+
+    `takes` and `gives` are names, with the variables of patterns, and the axes of each: `{"layers.{L}.w": "out in"}`.
+    `run` gets the arrays in order, and gives one, or a tuple. `sizes` are those of axes that the parameter does not
+    have. `exact` says that nothing is lost; `inverse` takes the results back to what was taken, for `export`. Raises
+    ValueError where there is nothing to take or to give, or where one of several results has less than 8 bits a value.
+    """
+    dtypes = dict.fromkeys(gives, dtype) if isinstance(dtype, str) else dict(dtype)
+    if not takes or not gives or dtypes.keys() != gives.keys():
+        raise ValueError("a hook takes tensors, and says the axes and the dtype of each that it gives")
+    if len(gives) > 1 and any(DTYPES[name].bits < 8 for name in dtypes.values()):
+        raise ValueError("of several results, each has 8 bits a value, or more")
+    return Hook(run, dict(takes), dict(gives), dtypes, exact, inverse, sizes)

@@ -1,0 +1,122 @@
+"""How ranks divide a model: tensor, expert and pipeline parallelism, and where each rank stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bringup.diagnostics import BringupError, fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A rank's place. `expert_tp` of `expert_tps` is its part of each expert that it holds."""
+
+    number: int
+    stage: int
+    tp: int
+    ep: int
+    expert_tp: int
+    expert_tps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """`pp` stages of max(tp, ep) ranks each; of `tp` and `ep` one divides the other.
+
+    Ranks are numbered stage by stage, as TensorRT-LLM and vLLM do. Each group of tp / ep neighbours divides whole
+    experts among its ranks, as SGLang's `ep_size` does; where `ep` is larger than `tp`, attention and dense layers are
+    repeated in ep / tp groups of `tp` ranks, and each rank has whole experts.
+
+    `stage_layers`: how many layers each stage has; () spreads them evenly, the first stages get one more (as numpy's
+    array_split does). `vocab_multiple`: the vocabulary is padded with zeros to a multiple of it and of `tp`.
+    `experts` names the logical expert behind each physical one, by layer (one row serves all layers); () is one
+    physical expert for each logical one. `redundant` adds as many physical experts, which repeat the first logical
+    ones. `bias`: a sum over ranks has the bias of a row-parallel layer once, so that the `first` rank has it and the
+    others have zeros; or `every` rank has it, where it is added after the sum. `vocab`: whether the embedding is
+    divided as the head is, or whole on every rank.
+    """
+
+    tp: int = 1
+    ep: int = 1
+    pp: int = 1
+    stage_layers: tuple[int, ...] = ()
+    vocab_multiple: int = 1
+    experts: tuple[tuple[int, ...], ...] = ()
+    redundant: int = 0
+    bias: Literal["first", "every"] = "first"
+    vocab: Literal["both", "head"] = "both"
+
+    def __post_init__(self) -> None:
+        """Raises BU045 for numbers that describe no group of ranks."""
+        small, large = sorted((self.tp, self.ep))
+        if min(small, self.pp, self.vocab_multiple, self.redundant + 1) < 1:
+            raise _refused("numbers of ranks begin at 1", "leave out what is not divided")
+        if large % small:
+            message = f"{self.tp} tensor-parallel and {self.ep} expert-parallel ranks do not share a stage"
+            raise _refused(message, "of --tp and --ep, one has to divide the other")
+        if self.stage_layers and (len(self.stage_layers) != self.pp or min(self.stage_layers) < 1):
+            message = f"{len(self.stage_layers)} numbers of layers, {list(self.stage_layers)}, for {self.pp} stages"
+            raise _refused(message, "give one number from 1 on for each stage")
+        if self.stage_layers and self.pp == 1:
+            message = f"{list(self.stage_layers)} says how many layers each stage has, and there is one stage"
+            raise _refused(message, "give the number of stages too, or leave the numbers of layers out")
+        if self.experts and self.redundant:
+            message = "a map of experts says which are repeated, and redundant experts are requested besides"
+            raise _refused(message, "name the repeated experts in the map, or give no map")
+
+    @property
+    def stage_ranks(self) -> int:
+        """The ranks of one stage."""
+        return max(self.tp, self.ep)
+
+    @property
+    def size(self) -> int:
+        """All ranks."""
+        return self.pp * self.stage_ranks
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one rank, which has every parameter as the graph declares it."""
+        return self.size == 1 and self.vocab_multiple == 1 and not self.experts and not self.redundant
+
+    def rank(self, number: int) -> Rank:
+        """The place of a rank. Raises BU045 where there is none of that number."""
+        if not 0 <= number < self.size:
+            raise _refused(f"there is no rank {number} among {self.size}", f"ranks are 0 to {self.size - 1}")
+        stage, at = divmod(number, self.stage_ranks)
+        expert_tps = self.stage_ranks // self.ep
+        ep, expert_tp = divmod(at, expert_tps)
+        return Rank(number=number, stage=stage, tp=at % self.tp, ep=ep, expert_tp=expert_tp, expert_tps=expert_tps)
+
+    def stages(self, layers: int) -> list[range]:
+        """The layers of each stage. Raises BU045 where they are too few, or not as many as `stage_layers` has."""
+        if self.pp > max(layers, 1):
+            raise _refused(f"{layers} layers do not fill {self.pp} pipeline stages", "use fewer stages")
+        even = [layers // self.pp + (stage < layers % self.pp) for stage in range(self.pp)]
+        counts: Sequence[int] = self.stage_layers or even
+        if sum(counts) != layers:
+            message = f"the stages have {sum(counts)} layers together, the model has {layers}"
+            raise _refused(message, "correct the numbers of layers")
+        starts = [sum(counts[:stage]) for stage in range(self.pp)]
+        return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+
+    def physical(self, logical: int, layer: int) -> tuple[int, ...]:
+        """The logical expert of every physical one of a layer. Raises BU138 where the map does not fit."""
+        if not self.experts:
+            return (*range(logical), *(index % logical for index in range(self.redundant)))
+        if len(self.experts) > 1 and layer >= len(self.experts):
+            message = f"the expert map has {len(self.experts)} layers, and layer {layer} has experts"
+            raise fail("BU138", message, help="give one row for every layer of the model, or one for all")
+        row = self.experts[layer if len(self.experts) > 1 else 0]
+        absent = sorted(set(range(logical)) - set(row))
+        if absent or max(row) >= logical or min(row) < 0:
+            wrong = f"lacks expert {absent[0]}" if absent else f"names expert {max(row)}"
+            message = f"the expert map of layer {layer} {wrong}; the layer has experts 0 to {logical - 1}"
+            raise fail("BU138", message, help="name each logical expert at least once")
+        return row
+
+
+def _refused(message: str, help: str) -> BringupError:
+    return fail("BU045", message, help=help)

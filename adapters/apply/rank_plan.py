@@ -1,0 +1,201 @@
+"""The plan of one rank: every kind of division is a clip of the same copy nests, by the names of axes.
+
+| kind | parameter | what a rank has |
+|---|---|---|
+| column, merged column | `out:(h d) in:m`, `out:(t h d) in:m`, `out:f in:m` | a range of `h` or `f` |
+| row | `out:m in:(h d)`, `out:m in:f` | a range of `h` or `f`; its bias is added on the first rank |
+| qkv with fewer key heads than ranks | `out:(g d) in:m` | a range of `g`, or one head that several ranks have |
+| vocabulary | `vocab m`, `out:vocab in:m` | a range of rows, zeros behind the last |
+| expert | `e f m` | whole experts, or a range of `f` of each |
+| router | `out:e in:m`, `e` | all of it |
+| stage | layers | a range of layers; what is declared before them is in the first stage, the rest in the last |
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bringup.adapters.algebra.region import Region, concat
+from bringup.adapters.apply.parallel import Parallel, Rank
+from bringup.adapters.apply.shard import clip, share
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.core.axes import Axis, show
+from bringup.graphs.core.signature import Declared, Signature
+
+HEADS, FFN, VOCAB, EXPERT = ("h", "g"), "f", "vocab", "e"
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Where the layers of a graph are (`model.layers`), and how many there are."""
+
+    path: str = ""
+    count: int = 0
+
+    def layer(self, name: str) -> int | None:
+        """The layer of a parameter; None outside of layers."""
+        found = re.match(rf"{re.escape(self.path)}\.(\d+)\.", name) if self.path else None
+        return int(found[1]) if found else None
+
+
+def rank_plan(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Plan:
+    """What rank `number` holds, parameters of other stages left out.
+
+    Raises BU045 where there is no such rank or the layers do not fill the stages, BU130 where an axis does not divide,
+    BU138 for an expert map that does not fit.
+    """
+    rank = parallel.rank(number)
+    if parallel.is_whole:
+        return plan
+    known: dict[tuple[object, ...], Region] = {}
+    entries: dict[str, Entry] = {}
+    for name in _of_stage(plan, parallel, rank, stages):
+        entry, layer = plan.entries[name], stages.layer(name) or 0
+        experts = parallel.physical(_expert_axis(entry.declared), layer) if _expert_axis(entry.declared) else ()
+        added = parallel.bias == "every" or not _is_added_later(plan, name, rank)
+        key = id(entry.region), entry.declared.axes, experts, added  # of layers that are alike, one is cut
+        if key not in known:
+            region = _cut(entry, parallel, rank, experts)
+            known[key] = region if added else replace(region, nests=())
+        region = known[key]
+        entries[name] = replace(entry, declared=replace(entry.declared, axes=region.axes), region=region)
+        _check_words(name, entries[name], parallel)
+    signature = Signature({name: entry.declared for name, entry in entries.items()})
+    return replace(plan, signature=signature, entries=entries)
+
+
+def _of_stage(plan: Plan, parallel: Parallel, rank: Rank, stages: Stages) -> list[str]:
+    """The parameters of a rank's stage."""
+    if parallel.pp == 1:
+        return list(plan.entries)
+    layers = parallel.stages(stages.count)[rank.stage]
+    first, last = rank.stage == 0, rank.stage == parallel.pp - 1
+    names: list[str] = []
+    below = False  # whether layers have been declared already
+    for name in plan.signature:
+        layer = stages.layer(name)
+        below = below or layer is not None
+        held = (last if below else first) if layer is None else layer in layers
+        if held and name in plan.entries:
+            names.append(name)
+    return names
+
+
+def _expert_axis(declared: Declared) -> int:
+    """How many experts a parameter has the weights of; 0 of all others, a router's among them.
+
+    In weights of experts, `e` is a dimension of its own and not the only one.
+    """
+    if len(declared.axes) < 2:
+        return 0
+    return next((axis.size for axis in declared.axes if axis.name == EXPERT and not axis.parts), 0)
+
+
+def has_experts(entry: Entry) -> bool:
+    """Whether a parameter has the weights of experts."""
+    return _expert_axis(entry.declared) > 0
+
+
+def _names(axis: Axis) -> set[str]:
+    return {node.name for node in axis.walk() if not node.parts}
+
+
+def _divided(declared: Declared) -> set[str]:
+    """The axes of a parameter that tensor parallelism divides."""
+    return {name for axis in declared.axes for name in _names(axis)} & {*HEADS, FFN}
+
+
+def _is_added_later(plan: Plan, name: str, rank: Rank) -> bool:
+    """Whether this is the bias of a row-parallel layer, which the first rank of the sum adds.
+
+    A layer is row-parallel when its weight is divided along what it sums over: its bias has none of these axes.
+    """
+    weight_name = f"{name.removesuffix('bias')}weight" if name.endswith(".bias") else name.removesuffix("_bias")
+    weight = plan.signature.get(weight_name)
+    if weight_name == name or _divided(plan.signature[name]):
+        return False
+    if weight is None or not _divided(weight):
+        return False
+    return (rank.expert_tp if _expert_axis(weight) else rank.tp) > 0
+
+
+def _cut(entry: Entry, parallel: Parallel, rank: Rank, experts: Sequence[int]) -> Region:
+    name, sizes = entry.declared.name, dict[str, int]()
+    for axis in entry.declared.axes:
+        sizes |= {node.name: node.size for node in axis.walk() if node.name and not node.parts}
+    at, of = (rank.expert_tp, rank.expert_tps) if experts else (rank.tp, parallel.tp)
+    ranges = {axis: share(name, axis, sizes[axis], at, of) for axis in (*HEADS, FFN) if axis in sizes and of > 1}
+    region = clip(entry.region, ranges) if ranges else entry.region
+    whole = parallel.vocab == "head" and entry.declared.axes[0].name == VOCAB  # an embedding; a head has `out:vocab`
+    if VOCAB in sizes and not whole:
+        region = _rows(region, sizes[VOCAB], parallel, rank)
+    if experts:
+        region = _experts(name, region, parallel, rank, experts)
+    return region
+
+
+def _rows(region: Region, size: int, parallel: Parallel, rank: Rank) -> Region:
+    """A rank's rows of the vocabulary, padded."""
+    step = math.lcm(parallel.tp, parallel.vocab_multiple)
+    each = -(-size // step) * step // parallel.tp
+    if parallel.tp == 1 and each == size:
+        return region
+    start, stop = min(rank.tp * each, size), min((rank.tp + 1) * each, size)
+    return pieces(region, VOCAB, [(start, stop)], each)
+
+
+def _experts(name: str, region: Region, parallel: Parallel, rank: Rank, experts: Sequence[int]) -> Region:
+    """A rank's physical experts: runs of neighbours, one after the other."""
+    start, stop = share(name, EXPERT, len(experts), rank.ep, parallel.ep)
+    own = experts[start:stop]
+    if list(own) == list(range(next(a.size for a in region.axes if a.name == EXPERT))):
+        return region
+    cuts = [0, *(k for k, (a, b) in enumerate(pairwise(own), 1) if b != a + 1), len(own)]
+    return pieces(region, EXPERT, [(own[a], own[b - 1] + 1) for a, b in pairwise(cuts)], len(own))
+
+
+def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Region:
+    """Ranges of one axis one after the other, then zeros up to `size`.
+
+    The axis is a dimension, or its only part; raises BU130 for another.
+    """
+    k = next((k for k, axis in enumerate(region.axes) if _names(axis) == {name}), None)
+    if k is None or region.axes[k].sum:
+        help = f"declare `{name}` as a dimension of its own, or leave it whole"
+        raise fail(
+            "BU130", f"axis `{name}` of `{show(region.axes)}` is a part of a dimension: it cannot be divided", help=help
+        )
+    whole = [span for span in spans if span[0] < span[1]]
+    flat = replace(region, axes=(*region.axes[:k], Axis(name, region.axes[k].size), *region.axes[k + 1 :]))
+    parts = [flat.window(k, *span) for span in whole]
+    parts = parts or [replace(flat.window(k, 0, 1), nests=())]
+    joined = concat(parts, k, name) if len(parts) > 1 else parts[0]
+    if joined.shape[k] < size:
+        joined = joined.padded(k, 0, size - joined.shape[k])
+    axis = region.axes[k].sized({name: size})
+    return replace(joined, axes=(*joined.axes[:k], axis, *joined.axes[k + 1 :]))
+
+
+def _check_words(name: str, entry: Entry, parallel: Parallel) -> None:
+    """Raises BU130 where a part ends inside a word of packed values."""
+    pack = entry.declared.pack
+    if pack and math.prod(entry.declared.storage[0]) * pack[1] != math.prod(entry.region.shape):
+        raise fail("BU130", f"`{name}`: {parallel.size} ranks cut through words of {pack[1]} values")
+
+
+def check_axes(plan: Plan, parallel: Parallel) -> None:
+    """Raises BU130 for parallelism that divides nothing: experts of a model that has none."""
+    declared = [entry.declared for entry in plan.entries.values()]
+    names = {name for each in declared for axis in each.axes for name in _names(axis) if name}
+    wanted = [("ep", EXPERT, any(map(_expert_axis, declared)))]
+    wanted += [("tp", FFN, bool(names & {*HEADS, FFN, VOCAB}))]
+    for option, axis, there in wanted:
+        if declared and getattr(parallel, option) > 1 and not there:
+            message = f"no parameter has an axis `{axis}` to divide among {getattr(parallel, option)} ranks"
+            raise fail("BU130", message, help=did_you_mean(axis, names) or f"leave out --{option}")

@@ -1,0 +1,93 @@
+"""What an adapter consists of: rules, which compute parameters, and drops of tensors that no parameter reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+
+from bringup.adapters.algebra.expr import Expr, Source
+from bringup.adapters.algebra.pattern import fill, match
+from bringup.adapters.algebra.words import Words, each_source
+from bringup.spec import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """A parameter that may be read from another tensor; see `tied` and `either`. `alike`: both have the same values."""
+
+    own: Expr
+    other: Expr
+    when: bool
+    alike: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Parameters whose name matches `pattern` are computed by `expr`."""
+
+    pattern: str
+    expr: Expr | Tied
+    site: Site
+    level: int = 0  # of rules that claim one parameter, those of the highest level do
+
+    @property
+    def own_expr(self) -> Expr:
+        """The expression; of a tie, that of its own tensor."""
+        return self.expr.own if isinstance(self.expr, Tied) else self.expr
+
+    @property
+    def own(self) -> tuple[Expr, ...]:
+        """The expressions where the parameter is not tied: of alternatives, both."""
+        both = isinstance(self.expr, Tied) and not self.expr.alike
+        return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Checkpoint tensors that no parameter reads.
+
+    `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
+    """
+
+    pattern: str
+    why: str
+    expect: tuple[int, int]
+    when: Callable[[Mapping[str, str]], bool] | None
+    requires: str
+    site: Site
+
+    def under(self, words: Words) -> list[Drop]:
+        """The drops that mean the same tensors where names are in other words."""
+        patterns, needed = words.of(self.pattern), words.of(self.requires)
+        needed = needed if len(needed) == len(patterns) else needed[:1] * len(patterns)
+        return [replace(self, pattern=p, requires=r) for p, r in zip(patterns, needed, strict=True)]
+
+    def means(self, name: str, names: Container[str]) -> dict[str, str] | None:
+        """The pattern's variables if the drop applies to a tensor, else None. `names`: the checkpoint's tensors."""
+        found = match(self.pattern, name)
+        if found is None or (self.when and not self.when(found)):
+            return None
+        return None if self.requires and fill(self.requires, found) not in names else found
+
+
+def changed(rule: Rule, change: Callable[[Source], Source]) -> Rule:
+    """A rule with every source changed."""
+
+    def read(expr: Expr) -> Expr:
+        return each_source(expr, change)
+
+    expr = rule.expr
+    found = replace(expr, own=read(expr.own), other=read(expr.other)) if isinstance(expr, Tied) else read(expr)
+    return replace(rule, expr=found)
+
+
+def sources_of(rule: Rule) -> list[Source]:
+    """Every source that a rule reads, by its name in the rule; those of functions before it are not among them."""
+    found: list[Source] = []
+
+    def note(source: Source) -> Source:
+        found.append(source)
+        return source
+
+    changed(rule, note)
+    return found

@@ -1,0 +1,74 @@
+"""An adapter that is a function of arrays: its rules are what it does to a checkpoint's headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.results import site_of
+from bringup.adapters.algebra.traced import Step, Tensors, Traced
+from bringup.adapters.planning.adapter import Adapter, Rule
+from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.core.axes import Axes, AxesError, shape_of
+from bringup.graphs.core.signature import Signature
+from bringup.spec import Site, TensorInfo
+
+Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def traced(function: Function, *, name: str = "") -> Adapter:
+    """The adapter of `function(tensors)`, which gives {parameter: array} from {tensor of the checkpoint: array}.
+
+    The function moves elements with numpy (`algebra.traced.FUNCTIONS`, indices, ranges), and computes by `compute`. It
+    is called with a checkpoint's headers, so that its plan is proved before a tensor is read. Arrays have the
+    parameters' shapes, in the declared order of axes: which axis is which, it alone says. `drop` names what it does not
+    read. Dummy weights cannot be had, as there are no headers to call it with (BU118).
+    """
+    adapter = Adapter(name or getattr(function, "__name__", "traced"))
+    site = site_of(function) or Site.outside(__file__)
+    adapter.trace = partial(_on, function, site)
+    return adapter
+
+
+def _on(
+    function: Function, site: Site, adapter: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]
+) -> Adapter:
+    """The adapter with a rule for each parameter. Raises BU101 for a tensor that is not there, BU004 for an array that
+    no parameter is called like, and for what is no traced tensor."""
+    found = cast("object", function(Tensors(headers)))
+    if not isinstance(found, Mapping):
+        message = f"the adapter's function gives {_shown(found)}, not its parameters"
+        raise fail("BU004", message, help="return {parameter: tensor}", where=site)
+    found = cast("Mapping[str, object]", found)
+    for name, array in found.items():
+        if not isinstance(array, Traced):
+            message = f"the adapter's function gives {_shown(array)} for `{name}`, not a tensor that it read"
+            help = "`compute` gives arrays, from tensors that the function reads"
+            raise fail("BU004", message, help=help, where=site)
+    unknown = [parameter for parameter in found if parameter not in signature]
+    if unknown:
+        message = f"the adapter's function gives `{unknown[0]}`, which the graph does not have"
+        hint = did_you_mean(str(unknown[0]), signature) or "`bringup check` lists the parameters that have no rule"
+        raise fail("BU004", message, help=hint, where=site)
+    arrays = cast("Mapping[str, Traced]", found)
+    rules = [Rule(name, _as_parameter(array, signature[name].axes), site) for name, array in arrays.items()]
+    return replace(adapter, rules=[*adapter.rules, *rules], trace=None)
+
+
+def _shown(found: object) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"
+
+
+def _as_parameter(traced: Traced, axes: Axes) -> Expr:
+    """The expression that fills a parameter of these axes. Raises AxesError, when it is planned, for another shape."""
+
+    def run(region: Region) -> Region:
+        if region.shape != shape_of(axes):
+            raise AxesError(f"the function gives shape {list(region.shape)}, the parameter has {list(shape_of(axes))}")
+        return replace(region, axes=axes)
+
+    return Step((traced.expr,), run)
