@@ -9,13 +9,15 @@ from typing import Generic, Literal, TypeVar
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import AS_DECLARED, Buffers
 from bringup.compile.program.program import Call, Entry, EntryPoint, Function, Interface, StateSpec, TensorSpec, Value
+from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Param, State
 from bringup.graphs.core.step import BLOCK
 from bringup.spec import Shape
 
-# The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of.
-Part = Literal["prologue", "layer", "final", "last_rows", "all_rows"]
+# The last two: the epilogue, of which rows. `final`: what the epilogue makes its logits of. `hidden`: the hidden state
+# of what a layer takes.
+Part = Literal["prologue", "layer", "hidden", "final", "last_rows", "all_rows"]
 Tensors = tuple[Sequence[TensorSpec], Sequence[StateSpec]]  # weights, tables among them, and states
 Code = TypeVar("Code")
 
@@ -51,28 +53,37 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
     name, num_tokens = point.point_name, point.num_tokens
     traced: dict[str, Traced[Code]] = {}
     calls: list[Call] = []
+    inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
+    count = len(inputs)  # of values so far: the entry's inputs, then the results of each call
 
-    def call(function: str, part: Part, path: str, values: Sequence[Value], inputs: Sequence[int]) -> None:
+    def call(part: Part, values: Sequence[Value], given: Sequence[int], path: str = "", function: str = "") -> range:
+        """The numbers of its results."""
+        nonlocal count
+        function = f"{name}.{function or part}"
         if function not in traced:
             stage = Stage(name=function, part=part, path=path, point=point, values=tuple(values))
             traced[function] = trace(stage)
-        calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(inputs)))
+        calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(given)))
+        count += len(traced[function].function.results)
+        return range(count - len(traced[function].function.results), count)
 
-    inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
-    first = len(inputs)
-    call(f"{name}.prologue", "prologue", "", tuple(inputs.values()), range(first))
+    first = call("prologue", tuple(inputs.values()), range(count))
     values = traced[f"{name}.prologue"].function.results
-    shared, x = range(first + 1, first + len(values)), [first]
-    for index, (path, kind) in enumerate(zip(layout.layers, layout.kinds, strict=True)):
-        call(f"{name}.layer{kind}", "layer", path, values, (x[-1], *shared))
-        x.append(first + len(values) + index)
+    _check_sizes(values)
+    carried = values[: layout.carried]
+    check_carried(layout, "prologue", carried, carried)
+    x, shared = [first[: layout.carried]], first[layout.carried :]
+    for path, kind in zip(layout.layers, layout.kinds, strict=True):
+        x.append(call("layer", values, (*x[-1], *shared), path, f"layer{kind}"))
+        check_carried(layout, path, traced[f"{name}.layer{kind}"].function.results, carried)
     rows: Part = "last_rows" if not point.decode and not layout.all_logits else "all_rows"
-    call(f"{name}.epilogue", rows, "", values[:1], (x[-1],))
-    outputs = {"logits": x[-1] + 1}
-    if len(layout.layers) in layout.aux_hidden:
-        call(f"{name}.final", "final", "", values[:1], (x[-1],))
-        x[-1] += 2
-    outputs |= {f"hidden.{index}": x[index] for index in layout.aux_hidden}
+    outputs = {"logits": call(rows, carried, x[-1], function="epilogue")[0]}
+    for index in layout.aux_hidden:
+        if index == len(layout.layers):
+            hidden = call("final", carried, x[-1])
+        else:
+            hidden = call("hidden", carried, x[index]) if layout.derives_hidden else x[index]
+        outputs[f"hidden.{index}"] = hidden[0]
     entry = Entry(
         name=name,
         num_tokens=num_tokens,
@@ -84,6 +95,34 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         inputs=tuple(TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in inputs.items()),
     )
     return entry, list(traced.values())
+
+
+def check_carried(layout: Layout, part: str, given: Sequence[Value], taken: Sequence[Value]) -> None:
+    """Raises BU304 where the prologue or a layer does not give what the next layer takes."""
+    if len(given) != layout.carried:
+        counted = f"{layout.carried} value{'s' * (layout.carried > 1)} from layer to layer"
+        help = "set `carried` of the graph, and return as many values from each layer, in a tuple"
+        raise fail("BU304", f"the graph carries {counted}, and `{part}` gives {len(given)}", help=help)
+    for index, (value, other) in enumerate(zip(given, taken, strict=True)):
+        if value != other:
+            message = f"`{part}` gives value {index} as {spelled_value(value)}"
+            message += f", and the next layer takes {spelled_value(other)}"
+            raise fail("BU304", message, help="return it in the shape and dtype that `prologue` gives")
+
+
+def _check_sizes(values: Sequence[Value]) -> None:
+    """Raises BU304 for values of the prologue whose sizes are not fixed: layers take them as they are."""
+    for index, (shape, dtype) in enumerate(values):
+        if -1 in shape:
+            message = f"`prologue` gives value {index} as {spelled_value((shape, dtype))}: -1 is not a fixed size"
+            help = "compute what depends on the number of cache blocks, as `step.block_table`, in the layers"
+            raise fail("BU304", message, help=help)
+
+
+def spelled_value(value: Value) -> str:
+    """`float32 [16, 64]`."""
+    shape, dtype = value
+    return f"{dtype} {list(shape)}"
 
 
 def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code]]]], tensors: Tensors) -> Interface:

@@ -12,7 +12,7 @@ from bringup.compile.program.program import EntryPoint, Value
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Param, State
-from bringup.graphs.core.step import CacheSizes
+from bringup.graphs.core.step import BLOCK, CacheSizes
 from bringup.grouping import grouped
 
 # What safetensors, torch and IREE all hold. Float8 scales without a sign (e8m0) and unsigned words are not among them.
@@ -32,6 +32,8 @@ class Layout:
     `max_batch_size` the largest number of sequences that a step takes in and the caches hold. `all_logits` gives the
     logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
     is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
+    `cache_blocks`: see `CacheSizes`. `carried` values go from layer to layer; `derives_hidden`: hidden states are
+    computed from them by a function of the graph.
     """
 
     layers: Sequence[str]
@@ -43,6 +45,9 @@ class Layout:
     inputs: Mapping[str, Value] = field(default_factory=dict[str, Value])
     max_batch_size: int = 1
     windows: Sequence[int] = ()
+    cache_blocks: int | None = None
+    carried: int = 1
+    derives_hidden: bool = False
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
@@ -50,7 +55,10 @@ class Layout:
         paths = [f"{graph.layer_path}.{index}" for index in range(len(graph.layers))]
         inputs = {name: ((width,), graph.dtype) for name, width in graph.inputs.items()}
         windows = sorted({leaf.window for _, leaf in graph.leaves(State) if leaf.window})
-        stated: dict[str, Any] = {"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows}
+        stated: dict[str, Any] = {
+            **{"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows, "carried": graph.carried},
+            "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
+        }
         return cls(buckets=buckets, context=context, **stated, **settings)
 
     @property
@@ -71,7 +79,12 @@ class Layout:
     @property
     def sizes(self) -> CacheSizes:
         """What the states hold."""
-        return CacheSizes(context=self.context, sequences=self.max_batch_size, chunk=max(self.buckets))
+        return CacheSizes(
+            context=self.context,
+            sequences=self.max_batch_size,
+            chunk=max(self.buckets),
+            cache_blocks=self.cache_blocks,
+        )
 
     @property
     def rewindable(self) -> int | None:
@@ -112,11 +125,13 @@ def layout_of(
     all_logits: bool = False,
     aux_hidden: Sequence[int] = (),
     max_batch_size: int = 1,
+    cache_blocks: int | None = None,
 ) -> Layout:
     """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
 
-    Of the buckets that hold the whole context, only the smallest is kept. Raises BU007 for lengths under 2, or none,
-    BU028 for hidden states that it does not have, BU024 for a `max_batch_size` that is no positive integer.
+    Of the buckets that hold the whole context, only the smallest is kept. `cache_blocks`: see `CacheSizes`. Raises
+    BU007 for lengths under 2, or none, BU028 for hidden states that it does not have, BU024 for a `max_batch_size` that
+    is no positive integer and for fewer `cache_blocks` than one sequence of the whole context needs.
     """
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
@@ -128,8 +143,23 @@ def layout_of(
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
         raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
     hidden = sorted(set(aux_hidden))
-    settings = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
+    settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
+    if cache_blocks is not None:
+        settings["cache_blocks"] = _cache_blocks(cache_blocks, CacheSizes(context=context, sequences=max_batch_size))
     return Layout.of(graph, buckets=useful, context=context, **settings)
+
+
+def _cache_blocks(given: int, largest: CacheSizes) -> int | None:
+    """A number of blocks that holds one sequence; None for that of `largest`, all sequences at their full length."""
+    count, least = whole("cache_blocks", given, least=1), largest.blocks_each
+    if count < least:
+        raise fail(
+            "BU024",
+            f"`cache_blocks` does not take {count}: one sequence of {largest.context:,} tokens needs {least} blocks of "
+            f"{BLOCK} tokens",
+            help=f"give {least} or more, or a smaller --max-seq-len",
+        )
+    return None if count == largest.blocks - 1 else count
 
 
 def context_of(job: Job, requested: int | None) -> int:

@@ -93,8 +93,8 @@ def _check_layers(graph: Graph, buffers: Buffers) -> None:
         first, other = (buffers.below(f"{graph.layer_path}.{each}.") for each in (kind, index))
         if first != other:
             name = next((name for pair in zip_longest(first, other, fillvalue=("",)) for name, *_ in pair if name), "")
-            said = f"the layout treats layers {kind} and {index} differently, which are lowered once: see `{name}`"
-            raise fail("BU131", said, help="write one rule for all layers: `{p:**}.…`")
+            message = f"the layout treats layers {kind} and {index} differently, which are lowered once: see `{name}`"
+            raise fail("BU131", message, help="write one rule for all layers: `{p:**}.…`")
 
 
 def _views(entry: Entry) -> Iterator[tuple[str, View]]:

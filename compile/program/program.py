@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from bringup.spec import Shape
 
@@ -195,6 +195,53 @@ class Executor(Protocol):
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named, with arrays of their shapes and dtypes."""
         ...
+
+
+class Draw(NamedTuple):
+    """How a token is drawn: settings as of `runtime.sampling.next_token`, and a number in [0, 1) that decides.
+
+    At temperature 0 the likeliest token is taken, and `uniform` is not used.
+    """
+
+    temperature: float
+    top_p: float
+    uniform: float
+
+
+@runtime_checkable
+class TokenExecutor(Protocol):
+    """An executor that draws tokens where it computes logits, and can go on with them by itself."""
+
+    def can_draw(self, entry: str) -> bool:
+        """Whether `draw` runs this entry: one of decode that gives nothing but logits."""
+        ...
+
+    def can_continue(self, entry: str) -> bool:
+        """Whether the latest step of this entry was a `draw`, so that one without a step can follow."""
+        ...
+
+    def draw(self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw]) -> list[int]:
+        """Runs a decode entry, and draws a token for each of its first sequences: as many as there are `draws`.
+
+        -1 stands for a token of a sequence whose largest logit is NaN, -2 where it is infinite. Without a `step` each
+        sequence of the latest one takes in the token that was drawn for it, in the blocks that it had.
+        """
+        ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """An executor that holds what the process does not give back by itself: memory of a device."""
+
+    def close(self) -> None:
+        """Gives it back; no step follows. A second call does nothing."""
+        ...
+
+
+def close_executor(executor: Executor) -> None:
+    """Closes an executor that can be closed."""
+    if isinstance(executor, Closeable):
+        executor.close()
 
 
 def bound(call: Call, names: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePath
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from bringup.compile.cache.engine_files import TRACING, tools
@@ -18,7 +18,12 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Module
 
 # The methods of modules and graphs that are traced: no weight depends on their bodies.
-TRACED = ("forward", "prologue", "epilogue", "final")
+TRACED = ("forward", "prologue", "epilogue", "final", "hidden_state")
+# The method of a graph that a stage traces; a layer traces none.
+ROOTS = {
+    **{"prologue": "prologue", "hidden": "hidden_state", "final": "final"},
+    **{"last_rows": "epilogue", "all_rows": "epilogue"},
+}
 
 
 def stage_inputs(
@@ -29,10 +34,10 @@ def stage_inputs(
     `files` are the source files of what encodes it, besides those of this package.
     """
     owner, inside, outside = _parts(graph, stage)
-    structure = spelled(owner.structural_key())
+    structure, options = spelled(owner.structural_key()), spelled(graph.options)
     code = {file for kind in inside for file in files_of(kind)}.union(files)
     sources = digests(code, _left_out(graph, stage, inside, outside))
-    if structure is None or sources is None:
+    if structure is None or options is None or sources is None:
         return None
     return {
         "stage": f"{stage.part} of {type(graph).__qualname__} as {form}",
@@ -41,6 +46,7 @@ def stage_inputs(
         "values": str(stage.values),
         "context": f"{layout.sizes}",
         "dtype": graph.dtype,
+        "options": options,
         "structure": sha256(structure.encode()).hexdigest()[:16],
         "tools": tools(TRACING),
         **sources,
@@ -68,12 +74,38 @@ def bases(module: Module) -> Iterator[type]:
 
 def _left_out(graph: Graph, stage: Stage, inside: set[type], outside: set[type]) -> set[Body]:
     """The bodies that run in other stages only."""
-    elsewhere = {"prologue": ("epilogue", "final"), "layer": TRACED[1:]}.get(stage.part, ("prologue",))
+    used = _methods_used(graph, stage)
+    elsewhere = [name for name in TRACED[1:] if name not in used]
     bodies = {body_of(kind, "forward") for kind in outside if issubclass(kind, Module)}
     for kind in type(graph).__mro__:
         if issubclass(kind, Graph):
             bodies |= {body_of(kind, method) for method in elsewhere}
     return {body for body in bodies if body} - set(_bodies_used(inside, elsewhere))
+
+
+def _methods_used(graph: Graph, stage: Stage) -> set[str]:
+    """The names of the graph's methods that a stage may call: the one that it traces, and what that names."""
+    found: set[str] = set()
+    waiting = [ROOTS[stage.part]] if stage.part in ROOTS else []
+    while waiting:
+        name = waiting.pop()
+        values = [vars(kind)[name] for kind in type(graph).__mro__ if name in vars(kind)]
+        if name in found or not values:
+            continue
+        found.add(name)
+        for value in values:
+            function = value.fget if isinstance(value, property) else value
+            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            waiting += list(_names_in(code)) if isinstance(code, CodeType) else []
+    return found
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Attributes and globals that a function and those inside it name."""
+    yield from code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _names_in(value)
 
 
 def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[Body]:
@@ -126,8 +158,8 @@ def _joined(kind: str, values: Iterable[object], *, in_order: bool = True) -> st
     parts = [spelled(value) for value in values]
     if None in parts:
         return None
-    said = [str(part) for part in parts]
-    return f"{kind}({', '.join(said if in_order else sorted(said))})"
+    texts = [str(part) for part in parts]
+    return f"{kind}({', '.join(texts if in_order else sorted(texts))})"
 
 
 def _of_array(value: Any) -> str | None:

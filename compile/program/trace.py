@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from bringup.compile.program.assemble import Part, Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
-from bringup.compile.program.function_of import function_of
+from bringup.compile.program.function_of import function_of, value_of
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
-from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec
+from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec, Value
+from bringup.compile.program.source_lines import source_lines
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import State
@@ -28,7 +31,7 @@ from bringup.graphs.core.step import FIELDS, Step, step_shapes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.ops.lowering import INLINED, OpLowering, using
 
-Run = Callable[..., Tensor | tuple[Tensor, ...]]
+Method = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class Tracer:
@@ -37,7 +40,7 @@ class Tracer:
     `states` are the buffers updated in place, each with its kind; paged ones have the context rounded up to BLOCK rows
     for each sequence, and at least one more for padding to go to. Other buffers are tables, fed like weights.
     `max_blocks` bounds P. `ops` says what becomes of calls of ops; of parameters that `buffers` hold, a stage reads
-    views.
+    views. `source_lines`: every node knows the lines of Python it comes from, which takes a fifth of the time.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class Tracer:
         max_blocks: int,
         ops: OpLowering = INLINED,
         buffers: Buffers = AS_DECLARED,
+        source_lines: bool = True,
     ) -> None:
+        self.source_lines = source_lines
         self.module, self.states, self.max_blocks = module, dict(states), max_blocks
         self.ops, self.views = ops, buffers.views
         parts = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
@@ -58,43 +63,66 @@ class Tracer:
             self.tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
-        prefix = f"{stage.path}." if stage.path else ""
-        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), using(self.ops):
-            fakes = {
-                name[len(prefix) :]: torch.empty(tensor.shape, dtype=tensor.dtype)
-                for name, tensor in self.tensors.items()
-                if name.startswith(prefix)
-            }
-            inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
-            step = self._step(stage.point)
-            pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part], stage.point)
-            views = {name: (view.buffer[len(prefix) :], view) for name, view in self._views(prefix)}
-            parts = {name: view.of(fakes[buffer]) for name, (buffer, view) in views.items()}
-            with _Reads() as reads:
-                pure(fakes | parts, {}, inputs, step)
-            pure.views = {name: views[name] for name, part in parts.items() if id(part) in reads.seen}
-            read = {buffer for buffer, _ in pure.views.values()}
-            used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen or name in read}
-            states = {name: tensor for name, tensor in used.items() if prefix + name in self.states}
-            weights = {name: tensor for name, tensor in used.items() if name not in states}
-            blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
+        blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
+        with self._fakes():
+            run = self._run(stage)
             shapes = (
-                {name: None for name in weights},
-                {name: None for name in states},
-                tuple(None for _ in inputs),
+                {name: None for name in run.weights},
+                {name: None for name in run.states},
+                tuple(None for _ in run.inputs),
                 tuple(blocks if name == "block_table" else None for name in FIELDS),
             )
-            exported = export(pure, (weights, states, inputs, step), dynamic_shapes=shapes, strict=False)
+            args = (run.weights, run.states, run.inputs, run.step)
+            exported = export(run.pure, args, dynamic_shapes=shapes, strict=False)
         merge_linears(exported)
-        return Traced(function=function_of(stage.name, tuple(weights), tuple(states), exported), code=exported)
+        return Traced(function=function_of(stage.name, tuple(run.weights), tuple(run.states), exported), code=exported)
+
+    def prepare(self) -> None:
+        """Imports what torch imports when it first traces: a second of work, done once before processes are forked."""
+        import_module("torch.export._trace")
+        with self._fakes():
+            torch.empty(0)
+
+    def results(self, stage: Stage) -> tuple[Value, ...]:
+        """Shapes and dtypes of what a stage gives, without a trace of it. A size that is not fixed is -1."""
+        with self._fakes():
+            return tuple(value_of(result) for result in self._run(stage).results)
+
+    @contextmanager
+    def _fakes(self) -> Generator[None]:
+        """In the block, tensors have no content, and calls of ops become what `ops` says."""
+        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), using(self.ops), source_lines(self.source_lines):
+            yield
+
+    def _run(self, stage: Stage) -> _Run:
+        """Runs a stage, to learn which tensors it reads."""
+        prefix = f"{stage.path}." if stage.path else ""
+        fakes = {
+            name[len(prefix) :]: torch.empty(tensor.shape, dtype=tensor.dtype)
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+        inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
+        step = self._step(stage.point)
+        pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part], stage.point)
+        views = {name: (view.buffer[len(prefix) :], view) for name, view in self._views(prefix)}
+        parts = {name: view.of(fakes[buffer]) for name, (buffer, view) in views.items()}
+        with _Reads() as reads:
+            results = pure(fakes | parts, {}, inputs, step)
+        pure.views = {name: views[name] for name, part in parts.items() if id(part) in reads.seen}
+        read = {buffer for buffer, _ in pure.views.values()}
+        used = {name: tensor for name, tensor in fakes.items() if id(tensor) in reads.seen or name in read}
+        states = {name: tensor for name, tensor in used.items() if prefix + name in self.states}
+        weights = {name: tensor for name, tensor in used.items() if name not in states}
+        return _Run(pure, weights, states, inputs, step, results)
 
     def _views(self, prefix: str) -> Iterator[tuple[str, View]]:
         """The parameters below a prefix that are in buffers, without it. Raises BU131 for buffers elsewhere."""
         for name, view in self.views.items():
             if name.startswith(prefix):
                 if not view.buffer.startswith(prefix):
-                    said = f"the layout puts `{name}` into `{view.buffer}`, which is not in `{prefix.rstrip('.')}`"
-                    raise fail("BU131", said, help="a layer's parameters go into buffers of the same layer")
+                    message = f"the layout puts `{name}` into `{view.buffer}`, which is not in `{prefix.rstrip('.')}`"
+                    raise fail("BU131", message, help="a layer's parameters go into buffers of the same layer")
                 yield name[len(prefix) :], view
 
     def specs(self) -> tuple[list[TensorSpec], list[StateSpec]]:
@@ -115,11 +143,20 @@ class Tracer:
         return tuple(torch.empty(shape, dtype=torch.int64) for shape in shapes.values())
 
 
-def tracer_of(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Tracer:
+def tracer_of(
+    graph: Graph,
+    layout: Layout,
+    ops: OpLowering = INLINED,
+    buffers: Buffers = AS_DECLARED,
+    *,
+    source_lines: bool = True,
+) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, layout.sizes)
     states = {name: leaf.kind(layout.sizes) for name, leaf in graph.leaves(State)}
-    return Tracer(module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers)
+    return Tracer(
+        module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers, source_lines=source_lines
+    )
 
 
 def export_graph(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Program:
@@ -138,10 +175,21 @@ def _program(tracer: Tracer, layout: Layout) -> Program:
     return Program(interface=interface_of(layout, entries, tracer.specs()), exported=exported)
 
 
+class _Run(NamedTuple):
+    """A stage that has run: what it was given of what it reads, and what it gave."""
+
+    pure: _Pure
+    weights: Mapping[str, Tensor]
+    states: Mapping[str, Tensor]
+    inputs: tuple[Tensor, ...]
+    step: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+
+
 class _Pure(nn.Module):
     """A part of a module as a pure function of (weights, states, values, step), for the steps of an entry point."""
 
-    def __init__(self, owner: nn.Module, run: Run, point: EntryPoint) -> None:
+    def __init__(self, owner: nn.Module, run: Method, point: EntryPoint) -> None:
         super().__init__()
         self.point = point
         self.hidden = (_Owner(owner, run),)  # in a tuple, no submodule: export sees no parameters but the arguments
@@ -167,7 +215,7 @@ class _Pure(nn.Module):
 class _Owner(nn.Module):
     """Lets `functional_call`, which calls `forward`, reach any method of the module."""
 
-    def __init__(self, owner: nn.Module, run: Run) -> None:
+    def __init__(self, owner: nn.Module, run: Method) -> None:
         super().__init__()
         self.owner, self.run = owner, run
         parts = owner.named_parameters(remove_duplicate=False), owner.named_buffers(remove_duplicate=False)
@@ -200,26 +248,33 @@ def _prologue(module: Any, *values: Tensor | Step) -> tuple[Tensor, ...]:
     return module.prologue(step, *inputs)
 
 
-def _layer(layer: Any, *values: Tensor | Step) -> Tensor:
+def _layer(layer: Any, *values: Tensor | Step) -> Tensor | tuple[Tensor, ...]:
     return layer(*values)
 
 
-def _last_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
+def _last_rows(module: Any, *values: Any) -> Tensor:
     """Logits [B, V] of each sequence's last token; for sequences that are padding, of some token before."""
-    return module.epilogue(x_ND.index_select(0, step.starts[1:] - 1))
+    *carried, step = values
+    rows = step.starts[1:] - 1
+    return module.epilogue(*(value.index_select(0, rows) for value in carried))
 
 
-def _all_rows(module: Any, x_ND: Tensor, step: Step) -> Tensor:
-    return module.epilogue(x_ND)
+def _all_rows(module: Any, *values: Any) -> Tensor:
+    return module.epilogue(*values[:-1])
 
 
-def _final(module: Any, x_ND: Tensor, step: Step) -> Tensor:
-    return module.final(x_ND)
+def _final(module: Any, *values: Any) -> Tensor:
+    return module.final(*values[:-1])
 
 
-_PARTS: dict[Part, Run] = {
+def _hidden(module: Any, *values: Any) -> Tensor:
+    return module.hidden_state(*values[:-1])
+
+
+_PARTS: dict[Part, Method] = {
     "prologue": _prologue,
     "layer": _layer,
+    "hidden": _hidden,
     "final": _final,
     "last_rows": _last_rows,
     "all_rows": _all_rows,

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bringup.compile.cache.store import Store
 from bringup.compile.cache.text_digests import digest
-from bringup.compile.program.assemble import Stage, Traced, interface_of, tensors_of, trace_entry
+from bringup.compile.program.assemble import (
+    Stage,
+    Traced,
+    check_carried,
+    interface_of,
+    spelled_value,
+    tensors_of,
+    trace_entry,
+)
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
-from bringup.compile.program.program import Entry, EntryPoint, Function, Interface
+from bringup.compile.program.program import Entry, EntryPoint, Function, Interface, Value
 from bringup.compile.program.stage_key import spelled_function, stage_inputs
+from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.ops.lowering import INLINED, OpLowering
 from bringup.system import gc_pause
@@ -36,7 +45,8 @@ class StageCodec:
 
     `files` are the source files of the target, `tools` the versions of the distributions that it requires. `key`
     is what else decides its results whatever its options, None where that is unknown. `ops` says what becomes of calls
-    of ops, `layout` which physical buffers a graph's parameters are in.
+    of ops, `layout` which physical buffers a graph's parameters are in. `prepare` does what `encode` needs once in a
+    process: it is called before stages are traced in several.
     """
 
     name: str
@@ -46,6 +56,7 @@ class StageCodec:
     key: Mapping[str, str] | None = field(default_factory=dict[str, str])
     ops: OpLowering = INLINED
     layout: Callable[[Graph], Adapter | None] = lambda graph: None
+    prepare: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +82,8 @@ def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Stor
     parts = {entry: source.part(entry) for entry in layout.entries}
     if missing := [entry for entry, part in parts.items() if part is None]:
         with gc_pause.gc_paused():
-            source.may_trace()
-            parts |= zip(missing, forked(source.part, missing), strict=True)
+            source.trace(missing)
+        parts |= {entry: source.traced_part(entry) for entry in missing}
     whole = [part for part in parts.values() if part]
     stages = [stage for _, traced in whole for stage in traced]
     return EncodedProgram(
@@ -85,27 +96,71 @@ def encoded_program(graph: Graph, layout: Layout, codec: StageCodec, store: Stor
 class _Missing(Exception):
     """A stage that is not in the cache."""
 
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.name)
+        self.stage = stage
+
 
 class _Source:
     """Where stages come from."""
 
+    source_lines = False  # no target's code holds them; `--emit program` and bisection trace with them
+
     def __init__(self, graph: Graph, layout: Layout, codec: StageCodec, store: Store) -> None:
         self.graph, self.layout, self.codec, self.store = graph, layout, codec, store
         self.buffers = buffers_of(graph, codec.layout(graph))
-        self.tracer: Tracer | None = None
+        self.known: dict[Stage, Traced[bytes]] = {}
 
     def part(self, entry: EntryPoint) -> Part | None:
-        """One entry point and its stages; None when one is missing that must not be traced yet."""
+        """One entry point and its stages; None when one is missing that is not traced yet."""
         try:
             return trace_entry(self.layout, entry, self._stage)
         except _Missing:
             return None
 
-    def may_trace(self) -> None:
-        """From here on, what is missing is traced. Done before forking, so that torch is imported once."""
+    def traced_part(self, entry: EntryPoint) -> Part:
+        """The same after `trace`. Raises BU304 where the trace of a stage gave other values than its run."""
+        try:
+            return trace_entry(self.layout, entry, self._stage)
+        except _Missing as missing:
+            name, values = missing.stage.name, missing.stage.values
+            expected = next(stage.values for stage in self.known if stage.name == name)
+            raise fail(
+                "BU304",
+                f"the values for `{name}` are {_listed(values)} in a trace, and {_listed(expected)} in a run",
+                help="return values of the same shapes and dtypes, whether `torch.export` traces or not",
+            ) from None
+
+    def trace(self, entries: Sequence[EntryPoint]) -> None:
+        """Traces what is missing, on all processors. What every stage needs of torch is done before forking."""
         from bringup.compile.program.trace import tracer_of
 
-        self.tracer = tracer_of(self.graph, self.layout, self.codec.ops, self.buffers)
+        tracer = tracer_of(self.graph, self.layout, self.codec.ops, self.buffers, source_lines=self.source_lines)
+        tracer.prepare()
+        self.codec.prepare()
+        missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
+        missing.sort(key=lambda stage: stage.part != "layer")  # which take the longest
+        traced = forked(lambda stage: self._traced(stage, tracer), missing)
+        self.known |= dict(zip(missing, traced, strict=True))
+
+    def _missing(self, entry: EntryPoint, tracer: Tracer) -> list[Stage]:
+        """Stages of an entry point that are not in the cache. What they give is known before they are traced.
+
+        A layer gives what it takes; `_traced` compares that with what it gave.
+        """
+        missing: list[Stage] = []
+
+        def found(stage: Stage) -> Traced[bytes]:
+            try:
+                return self._stage(stage)
+            except _Missing:
+                missing.append(stage)
+            carried = stage.values[: self.layout.carried]
+            results = tracer.results(stage) if stage.part == "prologue" else carried if stage.part == "layer" else _ONE
+            return Traced(function=_expected(stage, results), code=b"")
+
+        trace_entry(self.layout, entry, found)
+        return missing
 
     def _inputs(self, stage: Stage) -> dict[str, str] | None:
         codec = self.codec
@@ -119,20 +174,38 @@ class _Source:
         return {**found, "target tools": codec.tools, "ops": str(ops), "buffers": digest(str(buffers)), **own}
 
     def _stage(self, stage: Stage) -> Traced[bytes]:
-        inputs = self._inputs(stage)
-        cached = self.store.get("stage", inputs) if inputs else None
-        if cached is not None:
-            return _unpacked(cached)
-        if self.tracer is None:
-            raise _Missing
-        start = time.perf_counter()
-        exported = self.tracer(stage)
+        """Raises _Missing for a stage that is neither traced nor in the cache."""
+        if stage not in self.known:
+            inputs = self._inputs(stage)
+            cached = self.store.get("stage", inputs) if inputs else None
+            if cached is None:
+                raise _Missing(stage)
+            self.known[stage] = _unpacked(cached)
+        return self.known[stage]
+
+    def _traced(self, stage: Stage, tracer: Tracer) -> Traced[bytes]:
+        inputs, start = self._inputs(stage), time.perf_counter()
+        exported = tracer(stage)
+        if stage.part == "layer":  # before an error of the epilogue, which takes what the layers give
+            carried = stage.values[: self.layout.carried]
+            check_carried(self.layout, stage.path, exported.function.results, carried)
         code = self.codec.encode(exported.function, exported.code)
         traced = Traced(function=exported.function, code=code)
         if inputs and inputs == self._inputs(stage):  # no file changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced
+
+
+_ONE: tuple[Value, ...] = (((), ""),)
+
+
+def _expected(stage: Stage, results: tuple[Value, ...]) -> Function:
+    return Function(name=stage.name, weights=(), states=(), values=stage.values, results=results, updates=())
+
+
+def _listed(values: Sequence[Value]) -> str:
+    return ", ".join(map(spelled_value, values))
 
 
 def _packed(traced: Traced[bytes]) -> bytes:

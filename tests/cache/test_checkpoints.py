@@ -153,3 +153,22 @@ def test_a_reader_whose_bytes_nothing_tells_has_no_key(path):
     for change in changes:
         checkpoint: Checkpoint = replace(plain, **change)
         assert CacheKeys.of(replace(job, checkpoint=checkpoint), layout, select("torch")).key == "", change
+
+
+def test_files_of_one_name_in_two_folders_do_not_stand_for_one_another(tmp_path, large):
+    """`A/model.safetensors --also B/model.safetensors:…` and the two swapped are other weights."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, other = write(tmp_path / "a" / "model.safetensors"), write(tmp_path / "b" / "model.safetensors", 2.0)
+    job = opened(one)
+    layout = layout_of(job.graph, 32)
+
+    def weights(first: Path, second: Path) -> object:
+        files = {name: first if "mlp" in name else second for name in job.checkpoint.headers}
+        headers = {name: info._replace(file=files[name]) for name, info in job.checkpoint.headers.items()}
+        checkpoint = replace(job.checkpoint, headers=headers)
+        return CacheKeys.of(replace(job, checkpoint=checkpoint), layout, select("torch")).weights
+
+    assert weights(one, other) is not None
+    assert weights(one, other) == weights(one, other)
+    assert weights(one, other) != weights(other, one)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import py_compile
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,8 @@ from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.stage_key import spelled
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.module import Module
+from bringup.graphs.model_folders import file_of
+from bringup.graphs.registry import by_architecture, by_name
 
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 1}
 CONFIG |= {"n_head": 2, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_ctx": 32}
@@ -72,6 +77,41 @@ def test_a_module_loaded_by_a_computed_name_counts(tmp_path, monkeypatch):
     assert before not in (after, None)
 
 
+# The family of a folder with others; computed names are not in its text.
+SHARED_FOLDER = {
+    "a_part.py": "SCALE = 1\n",
+    "bird.py": "import bird_parts.first, shared\nbirds = __import__('bird_' + 'tables')\n",
+    "bird_parts/__init__.py": "",
+    "bird_parts/first.py": "x = 1\n",
+    "bird_tables.py": "x = 1\n",
+    "eagle.py": "import shared\npart = __import__('a_' + 'part')\nfrom bringup.graphs.registry import FAMILIES\n"
+    "from dataclasses import replace\nfamily = replace(FAMILIES[0], name='eagle', architectures=('Eagle',))\n",
+    "shared.py": "x = 1\n",
+}
+
+
+def test_other_models_of_a_folder_are_in_no_key(tmp_path, monkeypatch):
+    """By name only the model's file is run, by architecture all: the keys are the same, and hold its own imports."""
+    found = {}
+    for way in ("name", "architecture"):
+        folder = tmp_path / way / "models"
+        (folder / "bird_parts").mkdir(parents=True)
+        for name, text in SHARED_FOLDER.items():
+            (folder / name).write_text(text)
+        monkeypatch.setenv("BRINGUP_MODELS", str(folder))
+        family = by_name("eagle")[0] if way == "name" else by_architecture(["Eagle"])
+        assert file_of(family) == folder / "eagle.py"
+        for root in ("eagle.py", "shared.py"):  # of a bundle, and of a stage whose class is in a shared file
+            found[way, root] = source_digest.digests([folder / root])
+        names = {name.partition(" ")[2] for name in found[way, "shared.py"]}
+        assert {"models/eagle.py", "models/a_part.py", "models/shared.py"} <= names
+        assert not [name for name in names if "bird" in name]
+        (folder / "a_part.py").write_text("SCALE = 22\n")
+        assert source_digest.digests([folder / "eagle.py"]) not in (found[way, "eagle.py"], None)
+    for root in ("eagle.py", "shared.py"):
+        assert found["name", root] == found["architecture", root]
+
+
 @pytest.mark.parametrize("editable", [False, True])
 def test_of_a_working_copy_the_files_count_and_of_a_package_its_version(editable, tmp_path, monkeypatch):
     name = f"house_{editable}".lower()
@@ -109,10 +149,55 @@ def test_byte_code_that_python_would_take_for_an_edited_file_is_doubt(tmp_path):
     assert source_digest.digests([model])
 
 
+def test_a_method_that_was_replaced_for_a_while_leaves_no_trace(monkeypatch):
+    """As a test or a notebook does: what counts are the methods of now."""
+
+    class Layer(Module):
+        def forward(self, x):
+            return x
+
+    plain = eval(compile("lambda self, x: 2 * x", "/replaced.py", "eval"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Layer, "forward", plain)
+        assert source_digest.files_of(Layer) == {Path(__file__), Path("/replaced.py")}
+    assert source_digest.files_of(Layer) == {Path(__file__)}
+
+
 def test_a_file_that_cannot_be_read_is_doubt(tmp_path):
     assert source_digest.digests([tmp_path / "archive.zip" / "model.py"]) is None
     (tmp_path / "model.py").write_bytes(b"\xff\xfe not text")
     assert source_digest.digests([tmp_path / "model.py"]) is None
+
+
+IMPORTED_LATER = """
+import importlib, json, sys
+from bringup.compile.bundle.bundle_key import weights_inputs
+from bringup.compile.job import open_job
+
+def inputs():
+    return weights_inputs(open_job("gpt2", "dummy", config=json.loads(sys.argv[1]), adapter=sys.argv[2] or None), 0)
+
+before = inputs()
+new = [name for name in ("bringup.adapters.gpt2", "bringup.adapters.dialects.gpt2") if name not in sys.modules]
+for name in new:
+    importlib.import_module(name)
+assert before and inputs() == before
+print(len(new))
+"""
+
+
+@pytest.mark.parametrize(
+    ("adapter", "new"), [("", 1), ("rules.py", 2)], ids=["the family's adapter", "an adapter file"]
+)
+def test_what_a_process_has_imported_is_in_no_key(adapter, new, tmp_path):
+    """One that read a GGUF file or used another adapter before has the keys of one that did not."""
+    rules = Path(__file__).parents[2] / "adapters" / "gpt2.py"
+    (tmp_path / "rules.py").write_text(rules.read_text("utf-8"))
+    os.utime(tmp_path / "rules.py", (0, 0))
+    time.sleep(0.1)  # a file of this moment has no key
+    command = [sys.executable, "-c", IMPORTED_LATER, json.dumps(CONFIG), adapter]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{new}\n"), done.stderr
 
 
 def test_an_adapter_file_counts_though_its_rules_are_written_in_another(tmp_path):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Iterator
 
 import pytest
 
+from bringup.compile.program import stage_key
+from bringup.compile.program.assemble import Stage
+from bringup.compile.program.program import EntryPoint
+from bringup.graphs.core.graph import Graph
 from tests.cache.mini import Mini
 
 FUNCTIONS = 6  # two entry points (the context is one bucket long) of three stages each
@@ -30,6 +36,29 @@ def mini(tmp_path) -> Mini:
     return Mini.write(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory) -> Mini:
+    """Compiled once to `before.mlir`, its stages in `cache`."""
+    mini = Mini.write(tmp_path_factory.mktemp("before"))
+    mini.mlir("before.mlir")
+    return mini
+
+
+@pytest.fixture
+def edited(before) -> Iterator[Mini]:
+    """The same files, for keys have their paths, and a copy of the cache, `copy`; all is as before afterwards."""
+    texts = {path: path.read_text() for path in before.folder.iterdir() if path.is_file()}
+    shutil.copytree(before.folder / "cache", before.folder / "copy")
+    yield before
+    for path in before.folder.iterdir():
+        if path in texts:
+            path.write_text(texts[path])
+        elif path.is_file():
+            path.unlink()
+        elif path.name != "cache":
+            shutil.rmtree(path)
+
+
 def found(stderr: str) -> int:
     if "all from the cache" in stderr:
         return FUNCTIONS
@@ -39,23 +68,21 @@ def found(stderr: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_gives_what_an_empty_cache_gives(mini, edit):
+def test_an_edit_gives_what_an_empty_cache_gives(edited, edit):
     file, old, new, cached = EDITS[edit]
-    before = mini.mlir("before.mlir")
-    mini.edit(file, old, new)
-    output = mini.compile("--emit", "mlir", "-o", "after.mlir").stderr
-    after = (mini.folder / "after.mlir").read_text()
-    assert after != before
-    assert after == mini.mlir("anew.mlir", cache="empty")
+    edited.edit(file, old, new)
+    output = edited.compile("--emit", "mlir", "-o", "after.mlir", cache="copy").stderr
+    after = (edited.folder / "after.mlir").read_text()
+    assert after != (edited.folder / "before.mlir").read_text()
+    assert after == edited.mlir("anew.mlir", cache="empty")
     assert found(output) == cached, output
 
 
-def test_nothing_is_traced_twice_and_torch_is_not_imported(mini):
-    first = mini.mlir("first.mlir")
-    (mini.folder / "torch.py").write_text("raise SystemExit('torch was imported')")
-    output = mini.compile("--emit", "mlir", "-o", "again.mlir").stderr
+def test_nothing_is_traced_twice_and_torch_is_not_imported(edited):
+    (edited.folder / "torch.py").write_text("raise SystemExit('torch was imported')")
+    output = edited.compile("--emit", "mlir", "-o", "again.mlir", cache="copy").stderr
     assert found(output) == FUNCTIONS
-    assert (mini.folder / "again.mlir").read_text() == first
+    assert (edited.folder / "again.mlir").read_text() == (edited.folder / "before.mlir").read_text()
 
 
 def test_an_edit_while_the_process_runs_is_not_mistaken_for_what_it_runs(mini, monkeypatch):
@@ -63,3 +90,33 @@ def test_an_edit_while_the_process_runs_is_not_mistaken_for_what_it_runs(mini, m
 
     monkeypatch.setattr(text_digests, "STARTED", (mini.folder / "mini.py").stat().st_mtime - 1)
     assert source_digest.digests([mini.folder / "mini.py"]) is None
+
+
+def test_what_a_stage_calls_is_in_its_key():
+    """The head calls `final`, which here calls `hidden_state`; neither is the prologue's."""
+
+    class Calls(Graph):
+        def prologue(self, step): ...
+
+        def hidden_state(self, x, r):
+            return x + r
+
+        def final(self, x, r):
+            return [self.hidden_state(a, r) for a in x]
+
+        def epilogue(self, x, r):
+            return self.final(x, r)
+
+    graph = object.__new__(Calls)
+    point = EntryPoint(num_tokens=1, num_sequences=1, decode=True, contiguous=True)
+    used = {
+        part: stage_key._methods_used(graph, Stage(name="x", part=part, path="", point=point)) & set(stage_key.TRACED)
+        for part in ("prologue", "layer", "hidden", "final", "last_rows")
+    }
+    assert used == {
+        "prologue": {"prologue"},
+        "layer": set(),
+        "hidden": {"hidden_state"},
+        "final": {"final", "hidden_state"},
+        "last_rows": {"epilogue", "final", "hidden_state"},
+    }

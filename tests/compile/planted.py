@@ -18,6 +18,7 @@ from transformers import MistralConfig
 from bringup.compile.cache.store import Store
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
+from bringup.compile.program import trace_cached
 from bringup.compile.program.program import Function
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.targets import iree_mlir
@@ -84,6 +85,7 @@ def plant(
         return real(function, exported, **options)
 
     patch.setattr(iree_mlir, "stage_text", wrong)
+    patch.setattr(trace_cached._Source, "source_lines", True)
 
 
 def line_of(node: Node) -> str:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import bringup
+from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import read_manifest
 from bringup.compile.job import Job
 from bringup.compile.runtime.session import Session
-from bringup.compile.verify.command import job_of_bundle
 from bringup.diagnostics import BringupError
 from tests.cli.conftest import SMALL
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
@@ -227,13 +227,13 @@ def test_weights_that_are_no_arrays(value: Any, said: str) -> None:
         read()
 
 
-@pytest.mark.parametrize("key", ["dtype", "asked_model", "adapter", "path", "revision", "source"])
+@pytest.mark.parametrize("key", ["dtype", "model_argument", "adapter", "path", "revision", "source"])
 @pytest.mark.parametrize("value", ["fp16", "", 7, True, ["x"], {"x": 1}])
 def test_an_edited_manifest_is_reported_by_verify(bundle: Path, tmp_path: Path, key: str, value: object) -> None:
     """The job that a verification opens from it; only the provenance of dummy weights may say anything else."""
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     place = manifest["provenance"] if key in ("path", "revision", "source") else manifest
-    place[key] = value or ("nothing" if key == "asked_model" else value)  # without one the family's name serves
+    place[key] = value or ("nothing" if key == "model_argument" else value)  # without one the family's name serves
     if key in ("path", "revision"):
         manifest["provenance"]["source"] = "folder"
     edited = Path(shutil.copytree(bundle, tmp_path / "b"))

@@ -30,6 +30,7 @@ class Fault:
     layers: int = 2
 
 
+# Each part of a program, each entry point, an error of 1 % and a NaN, both dtypes: no product of these.
 FAULTS = {
     "one-layer": Fault("layer1", MUL, MLP, times(1.01), "prefill_16", "model.layers.1"),
     "left-for-the-next-step": Fault(
@@ -37,10 +38,10 @@ FAULTS = {
     ),
     "prologue": Fault("prologue", "aten.index.Tensor", "self.weight[", times(1.01), "prefill_16", "prologue", layers=1),
     "epilogue": Fault("epilogue", "aten.linear.default", "linear(x", times(1.01), "prefill_16", "epilogue"),
-    "decode": Fault("decode.layer", "aten.softmax.int", "attention(", times(1.01), "decode", "model.layers.0"),
+    "nan-in-decode": Fault(
+        "decode.layer", "aten.softmax.int", "attention(", times(float("nan")), "decode", "model.layers.0"
+    ),
     "one-bucket": Fault("prefill_32.layer0", "aten.sigmoid.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
-    "nan": Fault("layer0", "aten.sigmoid.default", MLP, times(float("nan")), "prefill_16", "model.layers.0"),
-    "bfloat16": Fault("layer1", MUL, MLP, times(1.1), "prefill_16", "model.layers.1"),
     "bfloat16-decode": Fault(
         "decode.layer1", "aten.rsqrt.default", "rms_norm(", times(1.1), "decode", "model.layers.1"
     ),

@@ -123,7 +123,7 @@ def test_messages_from_stdin_make_a_conversation(bundle: Path, session: Session)
     answers = [json.loads(line) for line in out.splitlines()]
     conversation = opened(session.tokenizer(), "Be brief")
     for message, answer in zip(["one", " two ", "three"], answers, strict=True):
-        ids = conversation.said(message)
+        ids = conversation.user_message(message)
         assert answer["tokens"] == list(session.generate(ids, max_new_tokens=5, eos=session.tokenizer().eos))
         conversation.heard(answer["text"])
     assert len(conversation.messages) == 7

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bringup.compile.parity.feeds import Feed, Run, not_covered, plan_runs
-from bringup.compile.program.program import Entry, Interface
-from bringup.compile.program.step_inputs import sequence_step
+from bringup.compile.program.program import Entry, Interface, StateSpec
+from bringup.compile.program.step_inputs import chunks_of, sequence_step
 
 
-def interface(sizes: list[int]) -> Interface:
+def interface(sizes: list[int], ring: int = 0) -> Interface:
     points = [(f"prefill_{size}", size, False) for size in sizes] + [("decode", 1, True)]
     entries = [
         Entry(name=name, num_tokens=size, num_sequences=1, decode=one, contiguous=True, calls=(), outputs={})
         for name, size, one in points
     ]
+    rings = (StateSpec(name="k", shape=(2 * ring, 1), dtype="float32", kind="ring"),)
     return Interface(
-        functions=(), entries=tuple(entries), weights=(), states=(), max_blocks=1, all_logits=False, block_size=64,
-        num_blocks=2, num_rows=2,
+        functions=(), entries=tuple(entries), weights=(), states=rings if ring else (), max_blocks=1, all_logits=False,
+        block_size=64, num_blocks=2, num_rows=2,
     )  # fmt: skip
 
 
@@ -46,6 +47,23 @@ def test_a_usual_program() -> None:
     assert runs == [Run(61, 16), Run(125, 4), Run(133, 4)]  # padded; past a block of 64; in two chunks
     assert plan_runs(interface([64]), 200, 16, [100]) == [Run(61, 16), Run(69, 4), Run(103, 4)]
     assert plan_runs(interface([64]), 64, 16, []) == [Run(48, 16)]
+
+
+@given(
+    sizes=st.lists(st.integers(2, 600), min_size=1, max_size=3, unique=True).map(sorted),
+    cap=st.integers(1, 2000),
+    ring=st.integers(1, 2000),
+)
+def test_a_whole_step_is_written_over_the_first_rows_of_a_ring(sizes: list[int], cap: int, ring: int) -> None:
+    runs = plan_runs(interface(sizes, ring), cap, 16, [])
+    assert all(0 < run.prompt <= run.end <= cap for run in runs)
+    assert ring >= cap or any(run.prompt > ring for run in runs)
+    if ring + sizes[-1] + 4 <= cap:
+        prompt = runs[-1].prompt
+        ends = accumulate(taken for taken, _ in chunks_of(prompt, sizes))
+        first = next(end for end in ends if end > ring)
+        assert runs[-1].decode == 4
+        assert any(end == first for end in accumulate([sizes[-1]] * (prompt // sizes[-1])))
 
 
 def test_what_is_not_reached_is_said() -> None:

@@ -18,20 +18,22 @@ import torch
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.program import Executor, Interface, Program
 from bringup.compile.program.step_inputs import sequence_step
+from bringup.compile.program.torch_arrays import to_numpy
 from bringup.compile.program.trace import export_program
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
 from bringup.compile.targets.iree_mlir import to_mlir
-from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions, to_numpy
+from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.step import Step
-from tests.compile.toy import ToyGPT, ToyLlama, seeded
+from tests.compile.toy import ToyAutocast, ToyGPT, ToyLlama, seeded
 
 MAX_SEQ, BUCKET = 256, 64
 # Largest |difference| over largest |reference|: float32 differs by the order of summation only.
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "gpt": (ToyGPT, (0, 0)),
+    "autocast": (ToyAutocast, (0, 0)),
     "llama": (ToyLlama, (0, 0)),
     "window": (lambda: ToyLlama(layers=4, window=24), (0, 1, 0, 1)),
 }
@@ -101,11 +103,13 @@ def assert_close(given: np.ndarray, expected: np.ndarray, dtype: torch.dtype) ->
 
 
 CASES: list[Any] = [("torch", model, torch.float32) for model in MODELS]
-CASES += [("iree", "gpt", torch.float32), ("iree", "llama", torch.bfloat16)]
+CASES += [("iree", "gpt", torch.float32)]
 CASES += [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
+        ("iree", "autocast", torch.float32),
         ("iree", "llama", torch.float32),
+        ("iree", "llama", torch.bfloat16),
         ("iree", "window", torch.float32),
         ("torch", "llama", torch.bfloat16),
         ("iree", "llama", torch.float16),

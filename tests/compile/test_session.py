@@ -151,6 +151,15 @@ def test_sampling_at_its_edges():
     assert {next_token(logits, 9.0, 1.0, random) for _ in range(99)} == {1, 2, 3}
 
 
+def test_a_nucleus_that_ends_between_equal_tokens():
+    """Tokens are those of whole numbers: a sum of rounded twelfths is below a half after six of them."""
+    for seed in range(20):
+        uniform = np.random.default_rng(seed).random()
+        found = next_token(np.zeros(12, np.float32), 1.0, 0.5, np.random.default_rng(seed))
+        assert found == int(6 * uniform)
+        assert next_token(np.zeros(5, np.float32), 1.0, 0.2, np.random.default_rng(seed)) == 0
+
+
 # --- where a bundle is put
 
 

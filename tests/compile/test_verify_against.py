@@ -66,7 +66,7 @@ def against(checkpoint: Path, session: Session) -> Callable[[Path], Parity]:
 
 
 @pytest.mark.parametrize("keep", [["logits"], ["lm_head"], [FIRST]])
-@pytest.mark.parametrize("form", ["safetensors", "npz"])
+@pytest.mark.parametrize("form", ["safetensors", pytest.param("npz", marks=pytest.mark.slow)])
 def test_a_part_of_it_is_enough(against, activations, keep: list[str], form: str, tmp_path: Path) -> None:
     some = {name: activations[name] for name in keep}
     file = tmp_path / f"a.{form}"

@@ -84,17 +84,25 @@ def test_a_write_that_fails_leaves_the_old_result(bundle: Path, monkeypatch: pyt
     assert sorted(path.name for path in bundle.iterdir()) == before
 
 
-KILLED = """
+# Without this module, which imports transformers.
+PARITY = """
 import os, signal, sys
 from pathlib import Path
 from bringup.system import atomic
+from bringup.compile.parity.parity import Parity
 from bringup.compile.verify.command import write_parity
 from bringup.progress import Silent
-from tests.compile.test_verify_bundle import parity
 
+def parity(tokens):
+    return Parity(model="llama", target="torch", dtype="float32", reference="mine", tolerance=2e-4, tokens=tokens)
+"""
+KILLED = (
+    PARITY
+    + """
 atomic.NewFile.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 write_parity(Path(sys.argv[1]), parity(4), Silent())
 """
+)
 
 
 def test_a_kill_in_the_middle_leaves_the_old_result(checkpoint: Path, bundle: Path) -> None:
@@ -109,13 +117,16 @@ def test_a_kill_in_the_middle_leaves_the_old_result(checkpoint: Path, bundle: Pa
     assert compiled(checkpoint, bundle, force=True) == bundle
 
 
-READ_ONLY = """
-import sys
-from pathlib import Path
-from bringup.compile.verify.command import write_parity
-from tests.compile.test_verify_bundle import Heard, parity
+READ_ONLY = (
+    PARITY
+    + """
 from tests.resources.test_refusals import without_privileges
-import os
+
+class Heard(Silent):
+    warnings = []
+
+    def warn(self, finding):
+        self.warnings.append(finding)
 
 if not os.geteuid():
     without_privileges()
@@ -123,6 +134,7 @@ heard = Heard()
 write_parity(Path(sys.argv[1]), parity(4), heard)
 print([(finding.code, finding.severity.value) for finding in heard.warnings])
 """
+)
 
 
 def test_a_bundle_that_takes_no_files(bundle: Path) -> None:

@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from bringup.compile.cache.store import Store
 from bringup.compile.job import Job, open_job
+from bringup.compile.parity.feeds import ring_rows
 from bringup.compile.parity.parity import Parity
-from bringup.compile.verify.command import parity_of, verify
+from bringup.compile.verify.command import _context, parity_of, verify
 from bringup.compile.verify.evidence import GRAPH
-from tests.compile.planted import compiled, job, saved
+from bringup.graphs.ops import attention
+from tests.compile.planted import CONFIG, compiled, job, saved
 
 SWAPPED = """
 from bringup.adapters.algebra.expr import S
@@ -101,10 +103,44 @@ def test_a_window_is_only_wrong_behind_it(checkpoint: Path, cache: Store, tmp_pa
     assert only(parity_of(session, wrong)) == ("BU701", "model.layers.1.self_attn")
 
 
+@pytest.mark.slow
+def test_a_ring_is_only_wrong_once_it_begins_anew(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph's own code, with rings as the program has them: the module is named in the step that departs."""
+    right = job(checkpoint)
+    session = compiled(right, tmp_path / "right", target="torch", context=256)
+    assert ring_rows(session.interface) == [64]
+    found = parity_of(session, right, bisect=True)
+    assert (found.ok, found.tokens, found.findings) == (True, 64 + 16 + 4, [])
+    real = attention.ring_positions
+    monkeypatch.setattr(
+        attention, "ring_positions", lambda step, ring: real(step, ring) + (step.lengths[:, None] > ring).long()
+    )
+    session = compiled(right, tmp_path / "wrong", target="torch", context=256, cache=Store(tmp_path / "other"))
+    short = parity_of(session, right, 20, 2)
+    assert short.ok
+    assert [(note.code, note.help) for note in short.findings] == [
+        ("BU709", "give a prompt of at least 80 tokens: --prompt-length 80")
+    ]
+    assert only(parity_of(session, right)) == ("BU701", "model.layers.1.self_attn")
+
+
+@pytest.mark.parametrize(
+    ("window", "positions", "context"),
+    [(12, 8192, 4 * 320), (1024, 131072, 4 * 1280), (12, 1024, 77), (4096, 131072, 77), (None, 8192, 77)],
+)
+def test_a_model_is_verified_with_rings_where_few_tokens_fill_them(
+    window: int | None, positions: int, context: int
+) -> None:
+    config = CONFIG.to_dict() | {"sliding_window": window, "max_position_embeddings": positions}
+    config["layer_types"] = ["full_attention", "sliding_attention" if window else "full_attention"]
+    opened = open_job("llama", "dummy", config={**config, "architectures": ["MistralForCausalLM"]})
+    assert _context(opened, None, None, 16) == context
+
+
 def test_only_the_decode_step(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph's own code for one query: modules are compared in the step that departs."""
-    from bringup.graphs.ops import attention
-
     real = attention._one_query
     monkeypatch.setattr(attention, "_one_query", lambda *args: real(*args) * 1.5)
     wrong = job(checkpoint)

@@ -91,6 +91,22 @@ class ToyGPT(nn.Module):
         return self.lm_head(self.ln_f(x_ND))
 
 
+class AutocastLayer(GPTLayer):
+    """Computes in the dtypes of its tensors, whatever a caller's autocast says: a graph inside the traced graph."""
+
+    def forward(self, x_ND: Tensor, step: Step) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x_ND, step)
+
+
+class ToyAutocast(ToyGPT):
+    """Changes its states inside a block of autocast."""
+
+    def __init__(self, layers: int = 2, d: int = 64, h: int = 4, vocab: int = 300, max_seq: int = 256) -> None:
+        super().__init__(layers, d, h, vocab, max_seq)
+        self.h = nn.ModuleList(AutocastLayer(d, h, max_seq + BLOCK) for _ in range(layers))
+
+
 def rope(x_NHE: Tensor, cos_NF: Tensor, sin_NF: Tensor) -> Tensor:
     a, b = x_NHE.float().chunk(2, -1)
     cos, sin = cos_NF[:, None], sin_NF[:, None]

@@ -1,0 +1,51 @@
+"""Shares of the probability as whole numbers, so that a host and a device take the same tokens of equal logits.
+
+The weight of a token is 2^40 times its probability over that of the likeliest token, without the fraction. Sums of
+weights are exact, whatever their order. A share is a fraction in units of 2^-64, times a sum, without the fraction.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bringup.compile.program.program import Draw
+
+UNIT = 1 << 40  # the weight of the likeliest token
+WHOLE = 1 << 64  # units of a fraction of 1
+ALL = WHOLE - 1  # the nucleus of all tokens
+# 2^-53: a decimal is at most 2^-54 below the double of a share under 1. Without it 0.2 of five equal tokens were two.
+ROUNDING = 1 << 11
+
+
+def nucleus_of(top_p: float) -> int:
+    """The fraction that the sum up to the last token of the nucleus exceeds; `ALL` where every token is of it."""
+    return ALL if top_p == 1 else max(int(top_p * WHOLE) - ROUNDING, 0)
+
+
+def uniform_of(uniform: float) -> int:
+    """The fraction that the sum up to the drawn token exceeds, of a number in [0, 1)."""
+    return int(uniform * WHOLE)
+
+
+def share_of(fraction: int, total: int) -> int:
+    """floor(fraction · total)."""
+    return fraction * total >> 64
+
+
+def token_of(logits: np.ndarray, draw: Draw) -> int:
+    """The token that a draw takes of logits [V] whose largest is finite; see `runtime.sampling.next_token`."""
+    if not draw.temperature:
+        return int(np.argmax(logits))
+    with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
+        scaled = (logits.astype(np.float64) - float(logits.max())) / draw.temperature
+    order = np.argsort(-logits, kind="stable")
+    sums = np.cumsum((np.exp(scaled[order]) * UNIT).astype(np.int64))
+    total, nucleus = int(sums[-1]), nucleus_of(draw.top_p)
+    if nucleus != ALL:
+        total = int(sums[_place(sums, share_of(nucleus, total))])
+    return int(order[_place(sums, share_of(uniform_of(draw.uniform), total))])
+
+
+def _place(sums: np.ndarray, share: int) -> int:
+    """Of the first sum that is more than a share."""
+    return int(np.searchsorted(sums, share, side="right"))

@@ -1,0 +1,32 @@
+"""The states of a program as torch tensors: what every executor that torch runs has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from bringup.compile.program.program import Interface
+from bringup.compile.program.torch_arrays import to_numpy, to_tensor
+
+
+class TorchStates:
+    """Zeroed states by name; a part of `program.Executor`."""
+
+    def __init__(self, interface: Interface) -> None:
+        self._states = {s.name: torch.zeros(s.shape, dtype=getattr(torch, s.dtype)) for s in interface.states}
+
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for state in self._states.values():
+            state.zero_()
+
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        return {name: to_numpy(state.clone()) for name, state in self._states.items()}
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named."""
+        for name, array in arrays.items():
+            self._states[name].copy_(to_tensor(np.ascontiguousarray(array)))
