@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from bringup.compile.program.program import Draw, Executor, close_executor
 from bringup.compile.runtime.engine import Engine, Results
 from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
-from bringup.compile.runtime.sampling import check_logits, next_token
+from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of, next_token, take_back
 from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import check_context, check_vocabulary
@@ -22,6 +23,9 @@ from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
+
+
+GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that nobody reads
 
 
 class Batch:
@@ -54,6 +58,24 @@ class Batch:
     def shared_tokens(self) -> int:
         """Tokens that a request did not compute, since another one had."""
         return self._scheduler.shared_tokens
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps."""
+        return self._engine.executor
+
+    def close(self) -> None:
+        """Gives back what the executor holds of a device, such as its memory; no step follows.
+
+        Leaving a `with` block closes it, and so does the end of the last reference to the executor.
+        """
+        close_executor(self.executor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
@@ -100,11 +122,13 @@ class Batch:
             planned = self._scheduler.plan()
             ended = self._run(planned) if planned else []
             failed.pop_all()
-        return [self._event(job, logits) for job, logits in ended]
+        return [self._event(job, token) for job, token in ended]
 
-    def _run(self, planned: Sequence[Planned]) -> list[tuple[Job, np.ndarray]]:
-        """Takes in what is planned; logits [V] of the jobs of which all tokens are in, each with a largest one."""
+    def _run(self, planned: Sequence[Planned]) -> list[tuple[Job, int]]:
+        """Takes in what is planned; the next token of the jobs of which all tokens are in."""
         start = time.perf_counter()
+        if not self._scheduler.prefilled and self._engine.can_draw(len(planned)):
+            return self._draw(planned, start)
         run = self._engine.prefill if self._scheduler.prefilled else self._engine.decode
         results: list[Results] = run([each.part() for each in planned])
         seconds = time.perf_counter() - start
@@ -113,11 +137,27 @@ class Batch:
             check_logits(logits, f" of request {job.id}")
         for each in planned:
             _add(each, seconds)
+        return [(job, _next(job, logits)) for job, logits in ended]
+
+    def _draw(self, planned: Sequence[Planned], start: float) -> list[tuple[Job, int]]:
+        """The same for a step of decode whose tokens the executor draws."""
+        last = [len(each.cached.tokens) + each.count == len(each.job.tokens) for each in planned]
+        with ExitStack() as failed:
+            draws = [_draw_of(each.job) if is_last else GREEDY for each, is_last in zip(planned, last, strict=True)]
+            for each, draw in zip(planned, draws, strict=True):
+                failed.callback(take_back, draw, each.job.random)
+            tokens = self._engine.draw([each.part() for each in planned], draws)
+            ended = [(each.job, token) for each, token in zip(planned, tokens, strict=True) if each.done]
+            for job, token in ended:
+                check_drawn(token, f" of request {job.id}")
+            failed.pop_all()
+        seconds = time.perf_counter() - start
+        for each in planned:
+            _add(each, seconds)
         return ended
 
-    def _event(self, job: Job, logits: np.ndarray) -> Event:
+    def _event(self, job: Job, token: int) -> Event:
         request = job.request
-        token = next_token(logits, request.temperature, request.top_p, job.random)
         job.tokens.append(token)
         reason: Reason | None = None
         if token in request.eos:
@@ -129,6 +169,14 @@ class Batch:
         if reason:
             self._scheduler.stop(job)
         return Event(job.id, token, reason, job.stats)
+
+
+def _next(job: Job, logits: np.ndarray) -> int:
+    return next_token(logits, job.request.temperature, job.request.top_p, job.random)
+
+
+def _draw_of(job: Job) -> Draw:
+    return draw_of(job.request.temperature, job.request.top_p, job.random)
 
 
 def _add(planned: Planned, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bringup.adapters.checkpoints.arrays import numpy_dtype
-from bringup.compile.program.program import Entry, Executor, Interface
+from bringup.compile.program.program import Draw, Entry, Executor, Interface, TokenExecutor
 from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
 from bringup.compile.runtime.blocks import BlockPool, block_digest
 from bringup.graphs.core.step import BLOCK
@@ -56,13 +56,15 @@ class Engine:
     """The sequences of one executor.
 
     A step that fails leaves the caches undefined: `reset`, and begin every sequence anew. `share_blocks`: sequences
-    that begin alike use the same blocks, where the states allow it; they are then rewound by whole blocks only.
+    that begin alike use the same blocks, where the states allow it and depend on tokens alone; they are then rewound by
+    whole blocks only.
     """
 
     def __init__(
         self, manifest: Mapping[str, Any], executor: Executor, interface: Interface, *, share_blocks: bool
     ) -> None:
-        self.executor, self.interface = executor, interface
+        self.executor = executor
+        self.interface = interface
         self.max_seq_len: int = manifest["max_seq_len"]
         self.recompute_lengths: list[int] = manifest["recompute_lengths"]
         self.states_vary_past: int | None = manifest.get("states_vary_past")
@@ -72,8 +74,20 @@ class Engine:
         self.pool = BlockPool(interface.num_blocks - 1)  # the last one is for padding
         contiguous = any(entry.contiguous for entry in interface.entries)
         paged = all(state.kind == "paged" for state in interface.states)
-        self.share_blocks = share_blocks and paged and not contiguous
+        by_tokens = not any(entry.inputs for entry in interface.entries)
+        self.share_blocks = share_blocks and paged and by_tokens and not contiguous
         self._rows = list(range(interface.max_batch_size))
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps. Another one that takes its place begins with a whole step."""
+        return self._executor
+
+    @executor.setter
+    def executor(self, executor: Executor) -> None:
+        self._executor = executor
+        self._drawing = executor if isinstance(executor, TokenExecutor) else None  # a slow check: once, not each token
+        self._continued: tuple[str, list[Chunk]] | None = None  # the step that the executor can go on with
 
     @property
     def max_tokens(self) -> int:
@@ -162,13 +176,40 @@ class Engine:
         """One token of each sequence, whose blocks are reserved. Results in the order of `parts`."""
         return self._step(parts, decode=True)
 
-    def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
-        count = sum(len(part.tokens) for part in parts)
+    def can_draw(self, count: int) -> bool:
+        """Whether the executor draws the tokens of a decode step of so many sequences."""
+        return self._drawing is not None and self._drawing.can_draw(self._entry(count, count, decode=True).name)
+
+    def draw(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[int]:
+        """As `decode`, with a token drawn for each sequence; see `TokenExecutor.draw`.
+
+        Where each sequence takes in the token that was drawn for it last, in the blocks that it had, the executor goes
+        on by itself.
+        """
+        executor, entry = self._drawing, self._entry(len(parts), len(parts), decode=True)
+        assert executor is not None
+        chunks = list(map(_chunk, parts))
+        continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name)
+        self._continued = None
+        tokens = executor.draw(entry.name, None if continues else make_step(chunks, entry, self.interface), draws)
+        for part in parts:
+            self._taken(part.cached, part.tokens, part.total)
+        after = [
+            Chunk([token], each.length, each.blocks, each.row, each.total + 1)
+            for each, token in zip(chunks, tokens, strict=True)
+        ]
+        self._continued = entry.name, after
+        return tokens
+
+    def _entry(self, tokens: int, sequences: int, *, decode: bool) -> Entry:
+        """The smallest that takes so many."""
         entries = (entry for entry in self.interface.entries if entry.decode is decode)
-        fitting = [each for each in entries if each.num_tokens >= count and each.num_sequences >= len(parts)]
-        entry = min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
-        chunks = [Chunk(p.tokens, len(p.cached.tokens), p.cached.blocks, p.cached.row, p.total) for p in parts]
-        step = make_step(chunks, entry, self.interface) | _inputs(entry, parts)
+        fitting = [each for each in entries if each.num_tokens >= tokens and each.num_sequences >= sequences]
+        return min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
+
+    def _step(self, parts: Sequence[Part], *, decode: bool) -> list[Results]:
+        entry = self._entry(sum(len(part.tokens) for part in parts), len(parts), decode=decode)
+        step = make_step(list(map(_chunk, parts)), entry, self.interface) | _inputs(entry, parts)
         results = self.executor.step(entry.name, step)
         for part in parts:
             self._taken(part.cached, part.tokens, part.total)
@@ -199,6 +240,12 @@ class Engine:
             Results(logits[row], {name: array[span] for name, array in hidden.items()})
             for row, span in zip(rows, spans, strict=True)
         ]
+
+
+def _chunk(part: Part) -> Chunk:
+    """What a step takes in of a sequence, with the blocks that hold it."""
+    cached, length = part.cached, len(part.cached.tokens) + len(part.tokens)
+    return Chunk(list(part.tokens), len(cached.tokens), cached.blocks[: -(-length // BLOCK)], cached.row, part.total)
 
 
 def _inputs(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:

@@ -65,6 +65,13 @@ def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:
                 return opened
 
 
+def opened_files(bundle: str | PathLike[str]) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    """The folder, the manifest and the weights of a bundle, with nothing that runs it. Raises BU603 for no bundle."""
+    folder = Path(as_path("bundle", bundle))
+    manifest = read_manifest(folder)
+    return folder, manifest, _weights(folder, manifest)
+
+
 def _opened(folder: Path, executor: str | None) -> Opened:
     manifest = read_manifest(folder)
     target = of_bundle(manifest).target

@@ -6,8 +6,12 @@ import math
 
 import numpy as np
 
-from bringup.diagnostics import fail
+from bringup.compile.program.program import Draw
+from bringup.compile.program.shares import token_of
+from bringup.diagnostics import BringupError, fail
 from bringup.shown import shown
+
+PERIOD = 1 << 128  # of PCG64: so many numbers further it is where it was
 
 
 def check_sampling(temperature: float, top_p: float) -> None:
@@ -25,27 +29,42 @@ def check_logits(logits: np.ndarray, of: str = "") -> None:
     """Raises BU607 for logits among which none is the largest; `of` says whose they are."""
     largest = logits.max()
     if not np.isfinite(largest):
-        said = "NaN" if np.isnan(largest) else "infinity"
-        raise fail(
-            "BU607", f"the program gave {said} for logits{of}", help="`bringup verify` finds the module it is from"
-        )
+        raise _no_largest("NaN" if np.isnan(largest) else "infinity", of)
+
+
+def check_drawn(token: int, of: str = "") -> None:
+    """Raises BU607 for what an executor draws from such logits; see `program.TokenExecutor`."""
+    if token < 0:
+        raise _no_largest("NaN" if token == -1 else "infinity", of)
+
+
+def _no_largest(value: str, of: str) -> BringupError:
+    return fail(
+        "BU607", f"the program gave {value} for logits{of}", help="`bringup verify` finds the module it is from"
+    )
+
+
+def draw_of(temperature: float, top_p: float, random: np.random.Generator) -> Draw:
+    """What decides the token that `next_token` draws, with the number that it takes of the generator."""
+    return Draw(float(temperature), float(top_p), random.random() if temperature else 0.0)
+
+
+def take_back(draw: Draw, random: np.random.Generator) -> None:
+    """The generator before `draw_of` gave this. It is one of `numpy.random.default_rng`."""
+    if draw.temperature:
+        generator = random.bit_generator
+        assert isinstance(generator, np.random.PCG64)
+        generator.advance(PERIOD - 1)
 
 
 def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.random.Generator) -> int:
     """Greedy at temperature 0 (lowest index on a tie); else drawn from the softmax, cut to the smallest set of tokens
     whose probabilities reach `top_p` (nucleus sampling, Holtzman et al. 2020). `logits` is [V].
 
+    Tokens are in descending order of their logits, equal ones by number; see `program/shares.py`.
     Raises BU019 for options out of range, BU607 for logits among which none is the largest.
     """
     check_sampling(temperature, top_p)
     check_logits(logits)
-    if temperature == 0:
-        return int(np.argmax(logits))
-    with np.errstate(over="ignore"):  # a temperature near 0: all but the largest become -inf
-        scaled = (logits.astype(np.float64) - float(logits.max())) / temperature
-    weights = np.exp(scaled)
-    weights /= weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    count = int(np.searchsorted(np.cumsum(weights[order]), top_p)) + 1
-    chosen = weights[order[:count]]
-    return int(order[random.choice(len(chosen), p=chosen / chosen.sum())])
+    draw = draw_of(temperature, top_p, random)
+    return token_of(logits, draw)

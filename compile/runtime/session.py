@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from os import PathLike
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 import numpy as np
 
 from bringup.arguments import whole, whole_numbers
-from bringup.compile.program.program import Executor
+from bringup.compile.program.program import Executor, close_executor
 from bringup.compile.runtime.engine import Cached, Engine, Part, Results
 from bringup.compile.runtime.opening import Opened, open_bundle
-from bringup.compile.runtime.sampling import check_sampling, next_token
+from bringup.compile.runtime.sampling import check_drawn, check_sampling, draw_of, next_token
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import check_context, check_vocabulary, integers
 from bringup.diagnostics import fail
@@ -45,6 +45,19 @@ class Session:
     @executor.setter
     def executor(self, executor: Executor) -> None:
         self._engine.executor = executor
+
+    def close(self) -> None:
+        """Gives back what the executor holds of a device, such as its memory; no step follows.
+
+        Leaving a `with` block closes it, and so does the end of the last reference to the executor.
+        """
+        close_executor(self.executor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
@@ -114,8 +127,8 @@ class Session:
         earlier = self._cached.tokens
         if inputs:
             total, lengths = len(earlier) + len(tokens), self.manifest["recompute_lengths"]
-            said = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
-            raise fail("BU029", said, help="reset the session, and give all tokens with their inputs at once")
+            message = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
+            raise fail("BU029", message, help="reset the session, and give all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
         logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
@@ -123,13 +136,19 @@ class Session:
         return logits
 
     def _step(self, part: Part, *, decode: bool) -> Results:
+        with self._reserved(part):
+            results = self._engine.decode([part]) if decode else self._engine.prefill([part])
+        return results[0]
+
+    @contextmanager
+    def _reserved(self, part: Part) -> Generator[Part]:
+        """Blocks for what a step takes in. One that fails leaves no sequence."""
         reserved = self._engine.reserve(part.cached, len(part.tokens))
         assert reserved, "the cache holds a sequence of the whole context"
         with ExitStack() as failed:
             failed.callback(self.reset)
-            results = self._engine.decode([part]) if decode else self._engine.prefill([part])
+            yield part
             failed.pop_all()
-        return results[0]
 
     def generate(
         self,
@@ -160,8 +179,8 @@ class Session:
         start = time.perf_counter()
         logits = self._take(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
+        token = next_token(logits, temperature, top_p, random) if max_new_tokens else 0
         for index in range(max_new_tokens):
-            token = next_token(logits, temperature, top_p, random)
             yield token
             if token in ends or index == max_new_tokens - 1:
                 return
@@ -171,9 +190,20 @@ class Session:
             if len(self._cached.tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
-            logits = self._take([token], {}, decode=True)[0]
+            token = self._next(token, temperature, top_p, random)
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
+
+    def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator) -> int:
+        """Takes in a token, and draws the one after it: where the logits are, if the executor can."""
+        total = len(self._cached.tokens) + 1
+        if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
+            return next_token(self._take([token], {}, decode=True)[0], temperature, top_p, random)
+        draw = draw_of(temperature, top_p, random)
+        with self._reserved(Part(self._cached, [token], total)) as part:
+            (drawn,) = self._engine.draw([part], [draw])
+        check_drawn(drawn)
+        return drawn
 
     def _checked(self, given: Iterable[SupportsIndex], inputs: Mapping[str, np.ndarray]) -> list[int]:
         tokens = integers(given)

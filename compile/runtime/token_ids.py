@@ -30,12 +30,12 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
     """Raises BU015 for a token that is not in a vocabulary of so many, and when there are no tokens."""
     wrong = [token for token in tokens if not 0 <= token < size]
     if wrong or not tokens:
-        said = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
-        raise fail("BU015", said)
+        message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
+        raise fail("BU015", message)
 
 
 def check_context(count: int, context: int) -> None:
     """Raises BU016 for more tokens than a context has room for."""
     if count > context:
-        said = f"{count} tokens do not fit the bundle's context of {context}"
-        raise fail("BU016", said, help="compile with a larger --max-seq-len")
+        message = f"{count} tokens do not fit the bundle's context of {context}"
+        raise fail("BU016", message, help="compile with a larger --max-seq-len")

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from bringup.compile.program.program import Call, Entry, Function, Interface, Program, TensorSpec, bound
 from bringup.graphs.core.step import step_shapes
 
 if TYPE_CHECKING:
-    from torch._ops import OperatorBase
     from torch.export import ExportedProgram
+
+    from bringup.compile.program.functional import Decompositions
 
 SCOPE = "model"
 
@@ -71,52 +73,44 @@ def decode(data: bytes) -> StageText:
     return StageText(text=words["text"], results=tuple(words["results"]), updated=tuple(words["updated"]))
 
 
+def prepare() -> None:
+    """Imports torch-mlir, and reads its table of decompositions."""
+    for module in ("torch_mlir.dialects.torch", "torch_mlir.extras.fx_importer"):
+        import_module(module)
+    _decompositions(keep_attention=False)
+
+
 def stage_text(function: Function, exported: ExportedProgram, *, keep_attention: bool = False) -> StageText:
     """One traced stage as a private function; see `to_mlir`."""
     from torch_mlir import ir
     from torch_mlir.dialects import torch as torch_dialect
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
     from torch_mlir.extras.fx_importer import FxImporter
+
+    from bringup.compile.program.functional import functional
+
+    context = ir.Context()
+    torch_dialect.register_dialect(context)
+    importer = FxImporter(context=context)
+    pure = functional(exported, _decompositions(keep_attention=keep_attention))
+    op = importer.import_program(pure, func_name=function.name, func_visibility="private")  # pyright: ignore[reportArgumentType]
+    text = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
+    first = len(function.weights)
+    updated = tuple(function.states[place - first] for place in pure.updated)
+    assert set(updated) == set(function.updates), f"{function.name}: updates {updated}, expected {function.updates}"
+    return StageText(text=text, results=tuple(str(t) for t in op.type.results), updated=updated)
+
+
+@cache
+def _decompositions(*, keep_attention: bool) -> Decompositions:
+    """Operations that torch-mlir has no lowering for are decomposed."""
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    from bringup.compile.program.functional import Decompositions
 
     table = get_decomposition_table()
     if keep_attention:
         table = {op: rule for op, rule in table.items() if "scaled_dot_product" not in str(op)}
-    context = ir.Context()
-    torch_dialect.register_dialect(context)
-    importer = FxImporter(context=context)
-    exported = _decomposed(exported, table)
-    updated = _updated_states(function, exported)
-    _states_as_values(exported)
-    op = importer.import_program(exported, func_name=function.name, func_visibility="private")
-    text = str(importer.module_op).removeprefix("module {\n").rstrip().removesuffix("}")
-    return StageText(text=text, results=tuple(str(t) for t in op.type.results), updated=updated)
-
-
-def _decomposed(exported: ExportedProgram, table: dict[OperatorBase, Callable[..., Any]]) -> ExportedProgram:
-    with warnings.catch_warnings():
-        # torch 2.13 copies its own deprecated LeafSpec here.
-        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return exported.run_decompositions(table)
-
-
-def _updated_states(function: Function, exported: ExportedProgram) -> tuple[str, ...]:
-    from torch.export.graph_signature import OutputKind
-
-    signature = exported.graph_signature
-    first = len(function.weights)
-    names = dict(zip(signature.user_inputs[first : first + len(function.states)], function.states, strict=True))
-    return tuple(names[s.target] for s in signature.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION)
-
-
-def _states_as_values(exported: ExportedProgram) -> None:
-    """Turns in-place updates into leading results."""
-    from torch.export.graph_signature import OutputKind
-
-    specs = exported.graph_signature.output_specs
-    specs[:] = [
-        replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind is OutputKind.USER_INPUT_MUTATION else s
-        for s in specs
-    ]
+    return Decompositions(table)
 
 
 class _EntryText:

@@ -18,6 +18,11 @@ class ModuleStore:
         self._store, self._common = store, common
         self._first = common()
 
+    @property
+    def store(self) -> Store:
+        """The cache itself, for results whose keys have all that decides them."""
+        return self._store
+
     def get(self, inputs: Mapping[str, str]) -> bytes | None:
         """The module of these inputs; None when it is not in the cache."""
         found = self._inputs(inputs)

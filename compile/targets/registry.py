@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bringup import plugins
 from bringup.compile.cache.source_digest import files_behind
+from bringup.compile.targets.gpu import GPU_TARGETS
 from bringup.compile.targets.iree_cpu import IREE_CPU
+from bringup.compile.targets.iree_gpu import IREE_GPU
+from bringup.compile.targets.schedule import SCHEDULE_TARGET
 from bringup.compile.targets.target import Option, Target
 from bringup.compile.targets.torch import TORCH
 from bringup.diagnostics import BringupError, did_you_mean, fail
@@ -19,9 +22,11 @@ from bringup.diagnostics import BringupError, did_you_mean, fail
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU)
+BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU, SCHEDULE_TARGET, *GPU_TARGETS, *IREE_GPU)
 ALIASES = {"cpu": IREE_CPU.name}  # the best target for the processor of this machine
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_WORD = r"[a-z0-9][a-z0-9._-]*"
+_NAME = re.compile(_WORD)  # of an option
+_TARGET = re.compile(rf"{_WORD}(:{_WORD})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +71,14 @@ def find(name: object) -> Registered:
         raise fail("BU402", f"several packages offer the target `{full}`: {packages}", help="uninstall all but one")
     if found:
         return found[0]
-    hint = did_you_mean(str(name), names()) or f"one of {', '.join(names())}"
+    family = [each for each in names() if each.startswith(f"{name}:")]
+    hint = f"one of {', '.join(family)}" if family else did_you_mean(str(name), names()) or f"one of {_listed()}"
     raise plugins.not_found(failed, code="BU006", message=f"there is no target `{name}`", help=hint)
+
+
+def family_of(target: Target) -> str:
+    """The name before the colon; "" for a target of no family."""
+    return target.name.partition(":")[0] if ":" in target.name else ""
 
 
 def target_named(name: str) -> Target:
@@ -83,15 +94,20 @@ def of_bundle(manifest: Mapping[str, Any]) -> Registered:
     for each in registered(failed):
         if each.target.name == full and each.package == package:
             return each
-    said = f"target `{name}` of the package `{package}`" if package else f"target `{name}`"
+    label = f"target `{name}` of the package `{package}`" if package else f"target `{name}`"
     raise plugins.not_found(
         failed,
         code="BU923",
-        message=f"the bundle was compiled for the {said}, which is not installed",
+        message=f"the bundle was compiled for the {label}, which is not installed",
         help=f"install `{package}`, or compile the model again for another target"
         if package
         else "compile the model again; `bringup targets` lists the targets",
     )
+
+
+def _listed() -> str:
+    """All names, those of a family once: `torch, iree-cpu, cuda:…`."""
+    return ", ".join(dict.fromkeys(f"{name.partition(':')[0]}:…" if ":" in name else name for name in names()))
 
 
 def _loaded(point: EntryPoint) -> Registered:
@@ -111,7 +127,7 @@ def _problem(target: Any) -> str:
     if isinstance(target, type):
         return "is a class; name an object of it"
     name, options = getattr(target, "name", None), getattr(target, "options", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _TARGET.fullmatch(name):
         return f"has a name that is not lower case letters, digits, `-`, `_` and `.`: {name!r}"
     if name in ALIASES or any(name == own.name for own in BUILT_IN):
         return f"has the name of one of bringup's own targets: `{name}`"

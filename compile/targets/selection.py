@@ -24,7 +24,10 @@ from bringup.graphs.ops.lowering import OpLowering
 from bringup.shown import shown
 
 if TYPE_CHECKING:
+    from bringup.graphs.core.graph import Graph
     from bringup.spec import TensorInfo
+
+GPU_PACKAGES = ("triton", "cuda-bindings")  # of the extra `gpu`; all others are of `compile`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ class Selection:
             key=target.cache_key({name: option.default for name, option in target.options.items()}),
             ops=OpLowering(opaque=target.opaque, implementations=target.implementations),
             layout=target.layout,
+            prepare=target.prepare,
         )
 
     def laid_out(self, job: Job) -> Job:
@@ -82,13 +86,21 @@ class Selection:
             **{f"target key {name}": value for name, value in own.items()},
         }
 
+    def check_cache_dtype(self, graph: Graph) -> None:
+        """Raises BU024 for attention caches of a dtype that the target does not compile."""
+        chosen, known = graph.options.cache_dtype, self.target.cache_dtypes
+        if chosen is not None and chosen != graph.dtype and chosen not in known:
+            message = f"target `{self.name}` does not take `{chosen}` as the dtype of caches"
+            raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here")
+
     def check_installed(self) -> None:
         """Raises BU922 for a distribution that the target requires and that is not installed."""
         for name in self.target.requires:
             if not installed(name):
-                said = f"target `{self.name}` requires `{name}`, which is not installed"
-                package = "'bringup[compile]'" if not self.package else name
-                raise fail("BU922", said, help=f"run: pip install {package}")
+                message = f"target `{self.name}` requires `{name}`, which is not installed"
+                extra = "gpu" if name in GPU_PACKAGES else "compile"
+                package = name if self.package else f"'bringup[{extra}]'"
+                raise fail("BU922", message, help=f"run: pip install {package}")
 
     def lower(
         self, program: EncodedProgram, folder: Path, store: Store, dump_dir: Path | None

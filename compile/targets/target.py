@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.core.options import CACHE_DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,9 +61,9 @@ class Estimate:
 
 
 # Python and torch, which traces for every target: resident memory (VmHWM) and address space (VmPeak) of a whole compile
-# whose weights take none, GPT-2 with two layers of 16 channels. Measured on x86-64 Linux, torch 2.13: 350 MB, 294 MB in
-# the forks that trace, 890 MB. A fifth is added for other versions and machines.
-TRACING = Estimate(tools=420_000_000, children=360_000_000, space=900_000_000)
+# whose weights take none, GPT-2 with two layers of 16 channels. Measured on x86-64 Linux, torch 2.13 with Triton, which
+# it imports where it is installed: 460 MB, 396 MB in the forks that trace, 1,134 MB. A fifth is added for others.
+TRACING = Estimate(tools=550_000_000, children=475_000_000, space=1_360_000_000)
 
 
 @runtime_checkable
@@ -74,7 +75,10 @@ class Target(Protocol):
     """
 
     name: str
-    """What `--target` and a bundle's manifest have: lower case letters, digits, `-`, `_` and `.`."""
+    """What `--target` and a bundle's manifest have: lower case letters, digits, `-`, `_` and `.`.
+
+    A target of a family has the family's name before a colon: `cuda:sm_90`. Its members are listed together.
+    """
     summary: str
     """One line for `bringup targets`."""
     requires: tuple[str, ...] = ()
@@ -85,13 +89,22 @@ class Target(Protocol):
     """What `--emit` takes besides `graph`, `plan`, `program` and `bundle`; see `emit`."""
     opaque: frozenset[str] = frozenset()
     """Names of operations (bringup.graphs.ops) that stay operators in the traced program."""
+    cache_dtypes: tuple[str, ...] = CACHE_DTYPES
+    """The dtypes of attention caches that it compiles, besides the one that a model computes in."""
     implementations: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     """By name of an operation: a function that is traced in place of the operation's reference."""
 
     @abstractmethod
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
-        """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options."""
+        """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options.
+
+        Nodes have no stack traces: finding them takes a fifth of the time of tracing.
+        """
         ...
+
+    def prepare(self) -> None:
+        """Imports and tables that `encode` needs: called once before stages are traced in forked processes."""
+        return
 
     @abstractmethod
     def lower(
@@ -148,5 +161,5 @@ class Target(Protocol):
         known = self.devices()
         if name not in known:
             only = f"it has {', '.join(known)}" if known else f"leave it out: {self.name} has one device"
-            said = f"a {self.name} bundle has no executor `{name}`"
-            raise fail("BU018", said, help=did_you_mean(name, known) or only)
+            message = f"a {self.name} bundle has no executor `{name}`"
+            raise fail("BU018", message, help=did_you_mean(name, known) or only)

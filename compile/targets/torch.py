@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bringup.compile.targets.target import Options, Target
+from bringup.graphs.ops.latent_attention import cheaper_form
 from bringup.system.atomic import write_file
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Torch(Target):
     name = "torch"
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
     requires = ("torch",)
+    implementations = MappingProxyType({"latent_attention": cheaper_form})
 
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
         from bringup.compile.targets.torch_executor import encode

@@ -26,6 +26,28 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(job, out=tmp_path_factory.mktemp("b") / "b", target="torch", max_seq_len=512, buckets=(8,))
 
 
+@pytest.fixture(scope="module")
+def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of sequences longer than 64 tokens rope goes by their length (Llama, rope type dynamic)."""
+    words = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
+    config = {key: value for key, value in SMALL.items() if key != "sliding_window"} | words
+    config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    job = open_job("llama", "dummy", config=config)
+    assert job.graph.states_vary_past() == 64
+    return build(job, out=tmp_path_factory.mktemp("d") / "b", target="torch", max_seq_len=256, buckets=(32,))
+
+
+@pytest.mark.parametrize("before", [200, 60])
+def test_states_of_dynamic_rope_are_computed_again(dynamic: Path, before: int) -> None:
+    """Keys of a sequence of 200 tokens do not fit the queries of one of 50; those of one of 60 do."""
+    session, fresh = load(dynamic), load(dynamic)
+    for prompt in ([*TOKENS[:40], *range(10)], [*TOKENS[:40], 7, 8]):
+        list(session.generate(TOKENS[:before], max_new_tokens=1))
+        ours, wanted = taken(session, prompt, resume=True), taken(fresh, prompt, resume=False)
+        assert np.abs(ours - wanted).max() <= CLOSE * np.abs(wanted).max()
+        assert session.stats.prefill_tokens == (len(prompt) if before > 64 else len(prompt) - 40)
+
+
 def taken(session: Session, prompt: list[int], *, resume: bool) -> np.ndarray:
     """Logits of the token after a prompt."""
     assert list(session.generate(prompt, max_new_tokens=1, resume=resume))

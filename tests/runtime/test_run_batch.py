@@ -58,6 +58,14 @@ def test_answers_are_in_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> 
     assert f"Generated {sum(map(len, wanted))} tokens for 5 requests in " in result.stderr
 
 
+def test_a_file_with_a_byte_order_mark(batch: Batch, tmp_path: Path) -> None:
+    """Editors on Windows write one."""
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"tokens": [1, 2]}\n{"tokens": [3]}\n', "utf-8-sig")
+    result = run("--batch", str(path), "--max-new-tokens", "2", "--json")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2), result.output
+
+
 def test_prompts_from_stdin(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "tokenizer", FakeTokenizer)
     result = run("--batch", "-", "--max-new-tokens", "9", stdin='{"prompt": "four"}\n{"tokens": [4]}')

@@ -1,0 +1,35 @@
+"""The trial of a bundle's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from bringup.compile.bundle.manifest import program_of
+from bringup.compile.cuda.emulated import EMULATED
+from bringup.compile.cuda.kernel_plan import read_plan
+from bringup.compile.cuda.trial.trial import Row, Trial
+from bringup.compile.program.program import Interface
+from bringup.compile.runtime.opening import opened_files
+from bringup.compile.targets.gpu import EMULATE, programs_of
+from bringup.compile.targets.registry import of_bundle
+from bringup.compile.targets.schedule import read_schedule
+from bringup.diagnostics import fail
+
+
+def trial_of(bundle: str | PathLike[str], say: Callable[[str], None] = lambda name: None) -> list[Row]:
+    """Every launch of a bundle with what its kernels did; `say` hears the name of each entry point.
+
+    Raises BU603 for what is no bundle, BU018 for one whose target has no kernels that the emulator runs.
+    """
+    folder, manifest, weights = opened_files(bundle)
+    target = of_bundle(manifest).target
+    if EMULATE not in target.devices():
+        help = f"it runs those for {', '.join(EMULATED)}"
+        raise fail("BU018", f"the emulator does not run kernels for {target.name}", help=help)
+    interface = Interface.from_json(manifest["interface"])
+    with program_of(folder):
+        schedule = read_schedule(folder, interface)
+        plan = read_plan(folder, schedule.graphs)
+        trial = Trial(plan, programs_of(folder, plan), schedule, interface, weights)
+    return trial.rows(manifest["vocab_size"], say)

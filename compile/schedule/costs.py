@@ -1,0 +1,173 @@
+"""What a launch has to move and to compute: bytes from and to memory, and floating-point operations.
+
+Each byte is counted once a launch, however many programs read it. What a launch reads of a cache follows from how many
+keys each sequence has. Of experts it is the most: as if each choice were of another expert, and each block full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bringup.compile.schedule.graph.op_graph import Buffer, Group, Node, OpGraph, View
+from bringup.compile.schedule.graph.roles import Role, role_of
+from bringup.spec import DTYPES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Bytes read of weights (tables among them), of caches, and of temporaries, values and the step; bytes written;
+    floating-point operations, a multiplication and an addition counted as two."""
+
+    weights: int = 0
+    cache: int = 0
+    other: int = 0
+    written: int = 0
+    flops: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights + self.cache + self.other + self.written
+
+    def __add__(self, more: Cost) -> Cost:
+        return Cost(
+            weights=self.weights + more.weights,
+            cache=self.cache + more.cache,
+            other=self.other + more.other,
+            written=self.written + more.written,
+            flops=self.flops + more.flops,
+        )
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Their sum."""
+    return sum(costs, Cost())
+
+
+def cost_of(graph: OpGraph, group: Group, keys: int) -> Cost:
+    """The cost of one launch of a group, in a step after which each sequence has `keys` keys in its caches."""
+    size = _Size(graph, keys)
+    read: dict[tuple[str, View], int] = {}
+    written = {name: graph.buffers[name].nbytes for name in group.outputs & graph.planned}
+    for node in group.nodes:
+        for view, nbytes in size.reads(node):
+            if view.buffer not in group.outputs:
+                key = view.buffer, view
+                read[key] = max(read.get(key, 0), nbytes)
+        for name in node.updates:
+            written[name] = size.rows_written(node, graph.buffers[name])
+    by_kind: dict[str, int] = {}
+    for name, nbytes in _once(graph, read):
+        kind = graph.buffers[name].kind
+        by_kind[kind] = by_kind.get(kind, 0) + nbytes
+    return Cost(
+        weights=by_kind.pop("weight", 0),
+        cache=by_kind.pop("state", 0),
+        other=sum(by_kind.values()),
+        written=sum(written.values()),
+        flops=sum(map(size.flops, group.nodes)),
+    )
+
+
+def _once(graph: OpGraph, read: dict[tuple[str, View], int]) -> Iterator[tuple[str, int]]:
+    """Bytes by buffer: views of one buffer overlap at most until all of it is read."""
+    sums: dict[str, int] = {}
+    for (name, _), nbytes in read.items():
+        sums[name] = sums.get(name, 0) + nbytes
+    for name, nbytes in sums.items():
+        yield name, min(nbytes, graph.buffers[name].nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Sizes of a step: of what its nodes read, write and compute."""
+
+    graph: OpGraph
+    keys: int
+
+    @property
+    def sequences(self) -> int:
+        return self.graph.buffers["step:rows"].shape[0]
+
+    def reads(self, node: Node) -> Iterator[tuple[View, int]]:
+        """Each tensor that a node reads, and how many bytes of it."""
+        views = node.views
+        for number, view in enumerate(views):
+            buffer = self.graph.buffers[view.buffer]
+            if view.buffer in node.updates:
+                continue
+            nbytes = _nbytes(buffer, view.elements)
+            if buffer.kind == "state":
+                nbytes = self._rows(node, view, buffer)
+            elif role_of(node) is Role.GATHER and number == 0:
+                nbytes = sum(self.graph.buffers[name].nbytes for name in node.outputs)
+            elif node.short == "expert_linear" and number in (1, 2) and view.buffer != views[-1].buffer:
+                nbytes = nbytes * min(views[0].shape[0], view.shape[0]) // view.shape[0]
+            yield view, nbytes
+
+    def _rows(self, node: Node, view: View, buffer: Buffer) -> int:
+        """Bytes of a cache that attention reads: the keys that its queries see, of every sequence."""
+        seen = self.keys
+        for name in ("window", "ring"):
+            limit = node.argument(name)
+            if isinstance(limit, int):
+                seen = min(seen, self._with_queries(limit) if name == "window" else limit)
+        row = view.elements // view.shape[0]
+        return _nbytes(buffer, min(view.shape[0], self.sequences * seen) * row)
+
+    def _with_queries(self, window: int) -> int:
+        """The keys that some query of a sequence sees: the window of the first, and the queries after it."""
+        return window + self.graph.buffers["step:tokens"].shape[0] // self.sequences - 1
+
+    def rows_written(self, node: Node, buffer: Buffer) -> int:
+        """Bytes that a node changes of a cache: a row for each token."""
+        tokens = self.graph.buffers["step:tokens"].shape[0]
+        return buffer.nbytes // buffer.shape[0] * tokens
+
+    def flops(self, node: Node) -> int:
+        views, given = node.views, [self.graph.buffers[name].shape for name in node.outputs]
+        elements = sum(map(math.prod, given))
+        match role_of(node):
+            case Role.PRODUCT:
+                return 2 * elements * views[0].shape[-1]
+            case Role.ATTENTION:
+                return self._attention(node, views)
+            case Role.GATHER | Role.MOVE | Role.CACHE:
+                return 0
+            case _:
+                return elements
+
+    def _attention(self, node: Node, views: list[View]) -> int:
+        """A query and a key give 2 operations a channel, and so do a share and a value."""
+        (tokens, heads, *_), caches = views[0].shape, [v for v in views[1:] if self._kind(v) == "state"]
+        seen = self._seen(node, tokens // self.sequences)
+        if node.short == "latent_attention":
+            return self._latent(views, tokens, seen)
+        if node.short == "index_scores":
+            return int(2 * tokens * heads * (views[0].shape[2] + 1) * self.keys)
+        channels = sum(view.shape[-1] for view in caches or views[1:3])
+        return int(2 * tokens * heads * channels * seen)
+
+    def _latent(self, views: list[View], tokens: int, seen: float) -> int:
+        """Of the form that multiplies less; see `graphs.ops.latent_attention.cheaper_form`."""
+        queries, rotated, rows, to_keys, to_values = views[:5]
+        (_, h, n), p, c = queries.shape, rotated.shape[2], to_keys.shape[1]
+        v, width = to_values.shape[0] // h, rows.shape[-1]
+        absorbed = 2 * tokens * (h * (width + c) * seen + to_keys.elements + to_values.elements)
+        keys = self.sequences * self.keys
+        direct = 2 * (keys * (to_keys.elements + to_values.elements) + tokens * h * (n + p + v) * seen)
+        return int(min(absorbed, direct))
+
+    def _seen(self, node: Node, queries: int) -> float:
+        """Keys that a query sees, on average over the last `queries` positions of a sequence."""
+        window = node.argument("window")
+        at_most = window if isinstance(window, int) else self.keys
+        return sum(min(self.keys - back, at_most) for back in range(queries)) / queries
+
+    def _kind(self, view: View) -> str:
+        return self.graph.buffers[view.buffer].kind
+
+
+def _nbytes(buffer: Buffer, elements: int) -> int:
+    return DTYPES[buffer.dtype].nbytes((elements,))

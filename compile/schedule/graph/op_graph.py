@@ -1,0 +1,183 @@
+"""OpGraph: one function of a program as plain data. Its nodes are operations; what runs together is a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from bringup.spec import DTYPES, Shape
+
+Kind = Literal["weight", "state", "value", "step", "temporary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Memory that a function reads or writes, dense and in the order of its axes.
+
+    Weights and states are bound by name at each call. Values are what a call is given, `step:<field>` is the step.
+    Temporaries are what nodes give; those that only one group uses need no memory of the plan.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    kind: Kind
+
+    @property
+    def nbytes(self) -> int:
+        return DTYPES[self.dtype].nbytes(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided part of a buffer; strides and offset count elements. A stride of 0 repeats an element."""
+
+    buffer: str
+    shape: Shape
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def elements(self) -> int:
+        """How many different elements of the buffer it has."""
+        return math.prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A dtype as a setting of an operation."""
+
+    name: str
+
+
+Argument = View | DType | bool | int | float | str | None | tuple["Argument", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operation. `op` is its torch operator (`bringup.linear.default`); `arguments` are those of its schema, which
+    calls them `names`. It gives the buffers `outputs`, whole, and changes `updates` in place.
+    """
+
+    op: str
+    names: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    outputs: tuple[str, ...]
+    updates: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """`linear` of `bringup.linear.default`, `add` of `aten.add.Tensor`."""
+        return self.op.split(".")[1]
+
+    def argument(self, name: str) -> Argument:
+        """The argument of a name, None where the operation has none of it."""
+        return next((value for key, value in zip(self.names, self.arguments, strict=True) if key == name), None)
+
+    @property
+    def views(self) -> list[View]:
+        """The tensors among the arguments."""
+        return list(_views(self.arguments))
+
+    @property
+    def reads(self) -> set[str]:
+        return {view.buffer for view in self.views}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that are one launch, in order."""
+
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        return frozenset(name for node in self.nodes for name in node.outputs)
+
+    @cached_property
+    def updates(self) -> frozenset[str]:
+        return frozenset(name for node in self.nodes for name in node.updates)
+
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """The buffers that it reads and does not give itself."""
+        return frozenset(name for node in self.nodes for name in node.reads) - self.outputs
+
+    @property
+    def name(self) -> str:
+        """`rms_norm+linear+add`; equal neighbours once, with their number."""
+        names = [node.short for node in self.nodes]
+        runs: list[list[Any]] = []
+        for name in names:
+            if runs and runs[-1][0] == name:
+                runs[-1][1] += 1
+            else:
+                runs.append([name, 1])
+        return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """One function. `groups` are in an order in which they can run; `results` are what a call gives."""
+
+    name: str
+    buffers: Mapping[str, Buffer]
+    groups: tuple[Group, ...]
+    results: tuple[View, ...]
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[int]]:
+        """By buffer: the numbers of the groups that read it."""
+        found: dict[str, list[int]] = {}
+        for number, group in enumerate(self.groups):
+            for name in group.inputs:
+                found.setdefault(name, []).append(number)
+        return found
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The buffers that results are parts of."""
+        return frozenset(view.buffer for view in self.results)
+
+    @cached_property
+    def planned(self) -> frozenset[str]:
+        """The temporaries that need memory: those that outlive the group which gives them."""
+        every = frozenset(name for group in self.groups for name in group.outputs)
+        return frozenset(name for name in every if name in self.readers) | (every & self.given)
+
+    def with_groups(self, groups: Sequence[Group]) -> OpGraph:
+        return replace(self, groups=tuple(groups))
+
+    def nodes(self) -> Iterator[Node]:
+        for group in self.groups:
+            yield from group.nodes
+
+
+def dense(shape: Shape) -> tuple[int, ...]:
+    """The strides of a dense tensor."""
+    return tuple(math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def within_rows(view: View, buffer: Buffer) -> bool:
+    """Whether row i of a view is part of row i of its buffer, and of more than one element where rows have more."""
+    if not buffer.shape:
+        return True
+    row = dense(buffer.shape)[0]
+    same = bool(view.shape) and view.shape[0] == buffer.shape[0] and view.strides[0] == row and view.offset < row
+    return same and (view.elements > view.shape[0] or row == 1)
+
+
+def whole(buffer: Buffer) -> View:
+    """All of a buffer."""
+    return View(buffer.name, buffer.shape, dense(buffer.shape))
+
+
+def _views(value: Argument) -> Iterator[View]:
+    if isinstance(value, View):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _views(item)

@@ -1,0 +1,49 @@
+"""What kind of work an operation is: fusion goes by this, not by names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from bringup.compile.schedule.graph.op_graph import Group, Node
+
+
+class Role(Enum):
+    """A kind of work, by what an element of the result depends on."""
+
+    ELEMENT = "element"  # the elements at its own place
+    ROW = "row"  # a row of the last axis: norms, softmax, the choice of experts
+    GATHER = "gather"  # rows that an index names
+    PRODUCT = "product"  # a row of activations and a matrix
+    ROTARY = "rotary"  # a pair of channels of its own head
+    CACHE = "cache"  # writes rows of a cache
+    ATTENTION = "attention"  # rows of a cache, for each query
+    MOVE = "move"  # copies elements to other places
+
+
+_NAMES = {
+    Role.ELEMENT: "add sub mul div neg clamp maximum minimum sigmoid tanh exp pow rsqrt silu relu gelu gelu_tanh "
+    "where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
+    Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
+    Role.GATHER: "index index_select",
+    Role.PRODUCT: "linear bmm expert_linear",
+    Role.ROTARY: "rope",
+    Role.CACHE: "write_cache",
+    Role.ATTENTION: "attention row_attention latent_attention index_scores",
+    Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks cached_rows",
+}
+_ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
+NORMS = frozenset({"rms_norm", "layer_norm"})
+
+
+def role_of(node: Node) -> Role | None:
+    """None for an operation that nothing is fused with."""
+    return _ROLES.get(node.short)
+
+
+def roles_of(group: Group) -> set[Role | None]:
+    return {role_of(node) for node in group.nodes}
+
+
+def products(group: Group) -> list[Node]:
+    """Its matrix products."""
+    return [node for node in group.nodes if role_of(node) is Role.PRODUCT]

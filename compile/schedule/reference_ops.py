@@ -1,0 +1,86 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+"""Runs one node by torch: bringup's own ops by their references, others by torch's operator."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bringup.compile.schedule.graph.op_graph import Argument, DType, Node, View
+from bringup.graphs import ops
+from bringup.graphs.ops.op import Op
+from bringup.graphs.ops.operator import operator_of
+
+# What torch composes of core operators and so does not tag, in graphs that torch.export gives before decomposition.
+COMPOSED = frozenset(
+    {"aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"}
+)
+
+
+@cache
+def own_ops() -> Mapping[str, Op[..., Any]]:
+    """bringup's own ops by name."""
+    modules = (import_module(f"{ops.__name__}.{found.name}") for found in pkgutil.iter_modules(ops.__path__))
+    listed = (value for module in modules for value in vars(module).values() if isinstance(value, Op))
+    return {op.name: op for op in listed}
+
+
+def check_operators(nodes: Iterable[Node]) -> None:
+    """Raises ValueError for an operator that may do more than compute: files come from anybody.
+
+    bringup's own ops may run, and of torch's those that it calls core or element-wise and that change nothing.
+    """
+    for name in {node.op for node in nodes}:
+        namespace, _, rest = name.partition(".")
+        if namespace == "bringup" and rest.removesuffix(".default") in own_ops():
+            continue
+        operator = _operator(name) if namespace == "aten" else None
+        tags = set(operator.tags) if operator else set[Any]()
+        if not tags & {torch.Tag.core, torch.Tag.pointwise} and name not in COMPOSED:
+            raise ValueError(f"the operator `{name}` is not one that a schedule may have")
+        if operator and operator._schema.is_mutable:
+            raise ValueError(f"the operator `{name}` changes its arguments")
+
+
+def _operator(name: str) -> Any:
+    """torch's operator of a name. Raises ValueError for one that there is not."""
+    namespace, short, overload = name.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), short), overload)
+    except AttributeError as error:
+        raise ValueError(f"torch has no operator `{name}`") from error
+
+
+def run_node(node: Node, tensor_of: Callable[[View], Tensor]) -> tuple[Tensor, ...]:
+    """What a node gives; what it updates it changes in place. Raises KeyError for an op that this version lacks."""
+    values = [_value(argument, tensor_of) for argument in node.arguments]
+    if node.op.startswith("bringup."):
+        op = own_ops()[node.short]
+        out = op.reference(**operator_of(op).values(tuple(values)))
+    else:
+        operator = _operator(node.op)
+        pairs = list(zip(operator._schema.arguments, values, strict=True))
+        positional = [value for info, value in pairs if not info.kwarg_only]
+        out = operator(*positional, **{info.name: value for info, value in pairs if info.kwarg_only})
+    if out is None:
+        return ()
+    return (out,) if isinstance(out, Tensor) else tuple(out)
+
+
+def _value(argument: Argument, tensor_of: Callable[[View], Tensor]) -> Any:
+    match argument:
+        case View():
+            return tensor_of(argument)
+        case DType():
+            return getattr(torch, argument.name)
+        case tuple():
+            return [_value(item, tensor_of) for item in argument]
+        case _:
+            return argument

@@ -1,0 +1,191 @@
+"""The targets `cuda:…` and `rocm:…`: the launches of a schedule as kernels that are compiled ahead of time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bringup.compile.cuda.emulated import EMULATED
+from bringup.compile.targets.schedule import (
+    SCHEDULE,
+    ScheduleTarget,
+    read_schedule,
+    reference_executor,
+    schedule_of,
+    summary_of,
+)
+from bringup.compile.targets.target import Estimate, Options
+from bringup.system.atomic import write_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bringup.compile.cache.store import Store
+    from bringup.compile.cuda.kernel_plan import Calls, KernelPlan
+    from bringup.compile.cuda.sampling import Sampling
+    from bringup.compile.kernels.call import Kernel, KernelCall
+    from bringup.compile.kernels.compiled import Compiled
+    from bringup.compile.program.program import Executor, Interface
+    from bringup.compile.program.trace_cached import EncodedProgram
+    from bringup.compile.schedule.schedule import Schedule
+    from bringup.compile.targets.module_store import ModuleStore
+    from bringup.spec import TensorInfo
+
+CUDA = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+ROCM = ("gfx90a", "gfx942")
+REFERENCE, EMULATE, GPU = "reference", "emulate", "gpu"
+# A process that compiles kernels: resident memory with Triton 3.9.0 on x86-64 Linux. GPT-2 small takes 173 MB for the
+# 23 kernels of sm_90; a fifth is added for others.
+TRITON = 210_000_000
+
+
+class GpuTarget(ScheduleTarget):
+    """A family's target for one architecture. A bundle has the schedule, its kernels compiled, and no compiler.
+
+    Programs are traced as for `schedule`; what no kernel takes as one launch is split. The cubins are for the driver,
+    the PTX for the emulator, the schedule for both and for the reference.
+    """
+
+    phases = ("schedule", "ptx", "ttgir")
+
+    def __init__(self, family: str, architecture: str) -> None:
+        self.name = f"{family}:{architecture}"
+        self.cuda = family == "cuda"
+        self.architecture = architecture
+        self.requires = ("torch", "triton", "cuda-bindings") if self.cuda else ("torch", "triton")
+        what = "a GPU of NVIDIA's" if self.cuda else "a GPU of AMD's; bringup has no launcher for it yet"
+        self.summary = f"kernels by Triton, compiled ahead of time, for {what}"
+        if not self.cuda:
+            self.phases = ("schedule", "ttgir")
+
+    @contextmanager
+    def lower(
+        self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+    ) -> Generator[Callable[[], str]]:
+        """A dump is that of `schedule`, and has each function after the splits too."""
+        from bringup.compile.cuda.kernel_plan import planned, write_plan
+        from bringup.compile.cuda.sampling import sampling_of
+        from bringup.compile.schedule.codec import schedule_to_json
+
+        schedule, calls = self._launches(program, options, dump_dir)
+        sampling = sampling_of(schedule, program.interface)
+        threads = ThreadPoolExecutor(1)
+        work = threads.submit(self._compiled, calls, sampling, store.store)
+
+        def finish() -> str:
+            compiled = work.result()
+            write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
+            plan = planned(self.architecture, calls, compiled, sampling)
+            write_plan(plan, compiled, folder, "cubin" if self.cuda else "hsaco")
+            return f"{len(compiled)} kernels; {summary_of(schedule)}"
+
+        try:
+            yield finish
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def load(
+        self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
+    ) -> Executor:
+        """`gpu` is the default of CUDA's targets. Raises BU614 where there is none, BU615 for another, BU616."""
+        schedule = read_schedule(folder, interface)
+        if device == REFERENCE or not self.cuda:
+            return reference_executor(schedule, interface, weights)
+        from bringup.compile.cuda.executor import CudaExecutor
+        from bringup.compile.cuda.kernel_plan import read_plan
+        from bringup.compile.cuda.opening import count_launches, open_double, open_gpu
+        from bringup.compile.cuda.sampling import check_calls
+        from bringup.compile.cuda.sizes import device_bytes
+
+        plan = read_plan(folder, schedule.graphs)
+        check_calls(plan, schedule, interface)
+        count = None
+        if device == EMULATE:
+            nbytes = device_bytes(plan, schedule, interface, weights)
+            driver, double = open_double(plan, programs_of(folder, plan), nbytes)
+            count = partial(count_launches, double)
+        else:
+            driver = open_gpu(plan)
+        read = partial(binary_of, folder)
+        return CudaExecutor(driver, plan, read, schedule, interface, weights, count)
+
+    def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
+        """The schedule with the time that its bytes take at least; the PTX, or Triton's IR, of all kernels."""
+        from bringup.compile.cuda.sampling import sampling_of
+        from bringup.compile.schedule.floors import devices_of
+        from bringup.compile.schedule.text import text_of
+
+        schedule, calls = self._launches(program, options, dump_dir)
+        if phase == "schedule":
+            return text_of(schedule, program.interface, devices_of(self.architecture)).encode()
+        compiled = self._compiled(calls, sampling_of(schedule, program.interface), None)
+        return "\n".join(_section(kernel, each, phase) for kernel, each in compiled.items()).encode()
+
+    def devices(self) -> Sequence[str]:
+        if not self.cuda:
+            return (REFERENCE,)
+        return (GPU, EMULATE, REFERENCE) if self.architecture in EMULATED else (GPU, REFERENCE)
+
+    def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
+        """What tracing takes, or a process of Triton's: they do not run at one time."""
+        found = super().estimate(weights, options)
+        return replace(found, children=max(found.children, TRITON))
+
+    def _launches(
+        self, program: EncodedProgram, options: Options, dump_dir: Path | None
+    ) -> tuple[Schedule, dict[str, tuple[tuple[KernelCall, ...], ...]]]:
+        """The schedule, and by function the kernel calls of each group."""
+        from bringup.compile.kernels.select.registry import calls_of
+        from bringup.compile.kernels.select.split import split
+
+        schedule = schedule_of(program, options, dump_dir, lambda graph: split(graph, self.architecture))
+        found: dict[str, tuple[tuple[KernelCall, ...], ...]] = {}
+        for name, graph in schedule.graphs.items():
+            calls = [calls_of(graph, group, self.architecture) for group in graph.groups]
+            assert None not in calls, "every group is of operations that kernels take, once it is split"
+            found[name] = tuple(each for each in calls if each is not None)
+        return schedule, found
+
+    def _compiled(self, calls: Calls, sampling: Sampling, store: Store | None) -> dict[Kernel, Compiled]:
+        from bringup.compile.kernels.aot import compile_kernels
+
+        kernels = [call.kernel for groups in calls.values() for group in groups for call in group]
+        kernels += [call.kernel for found in sampling.values() for call in found]
+        return compile_kernels(kernels, self.architecture, store)
+
+
+def binary_of(folder: Path, digest: str) -> bytes:
+    """A cubin of a bundle. Raises ValueError for one that is not what it was."""
+    found = (folder / "cubins" / f"{digest}.cubin").read_bytes()
+    if hashlib.sha256(found).hexdigest() != digest:
+        raise ValueError(f"`{digest}.cubin` has other bytes than its name says")
+    return found
+
+
+def programs_of(folder: Path, plan: KernelPlan) -> dict[str, str]:
+    """The PTX of a bundle's kernels, by digest of the cubin. Raises ValueError for one that is not what it was."""
+    digests = {each.digest: each.ptx_digest for each in plan.kernels.values()}
+    found: dict[str, str] = {}
+    for digest, wanted in sorted(digests.items()):
+        text = (folder / "ptx" / f"{digest}.ptx").read_bytes()
+        if hashlib.sha256(text).hexdigest() != wanted:
+            raise ValueError(f"`{digest}.ptx` has other bytes than `kernels.json` says")
+        found[digest] = text.decode()
+    return found
+
+
+def _section(kernel: Kernel, compiled: Compiled, phase: str) -> str:
+    """The text of one kernel after a line that names it."""
+    constants = ", ".join(f"{name}={value}" for name, value in kernel.constants if "\n" not in str(value))
+    text = compiled.assembly if phase == "ptx" else compiled.ttgir
+    return f"// {kernel.stem}({', '.join(kernel.types)}) {constants}\n{text}"
+
+
+GPU_TARGETS = (*(GpuTarget("cuda", each) for each in CUDA), *(GpuTarget("rocm", each) for each in ROCM))
