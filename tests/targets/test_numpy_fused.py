@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,19 +34,31 @@ CONFIGS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory):
     """The target's module, in a folder of its own with the metadata of a distribution."""
-    site = tmp_path / "site"
+    site = tmp_path_factory.mktemp("site")
     info = site / "numpy_fused-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy-fused\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[bringup.targets]\nnumpy-fused = numpy_fused:target\n")
     shutil.copy(Path(__file__).with_name("numpy_fused.py"), site)
-    monkeypatch.syspath_prepend(site)
-    module = importlib.import_module("numpy_fused")
-    yield module
-    monkeypatch.delitem(importlib.sys.modules, "numpy_fused")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield importlib.import_module("numpy_fused")
+    del sys.modules["numpy_fused"]
+
+
+@pytest.fixture(scope="module")
+def bundle_of(installed, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The bundle of a model for a target: compiled once."""
+    folder = tmp_path_factory.mktemp("bundles")
+
+    @cache
+    def compiled(model: str, target: str) -> Path:
+        return build(job(model), out=folder / f"{model}-{target}", target=target, buckets=(8,), all_logits=True)
+
+    return compiled
 
 
 def logits(bundle: Path) -> np.ndarray:
@@ -56,11 +71,8 @@ def job(model: str) -> Job:
 
 
 @pytest.mark.parametrize("model", CONFIGS)
-def test_logits_are_those_of_torch(model: str, installed, tmp_path: Path) -> None:
-    bundles = {
-        target: build(job(model), out=tmp_path / target, target=target, buckets=(8,), all_logits=True)
-        for target in ("torch", "numpy-fused")
-    }
+def test_logits_are_those_of_torch(model: str, installed, bundle_of) -> None:
+    bundles = {target: bundle_of(model, target) for target in ("torch", "numpy-fused")}
     manifest = json.loads((bundles["numpy-fused"] / "manifest.json").read_text("utf-8"))
     assert (manifest["target"], manifest["target_package"]) == ("numpy-fused", "numpy-fused")
     installed.CALLS.clear()
@@ -70,22 +82,20 @@ def test_logits_are_those_of_torch(model: str, installed, tmp_path: Path) -> Non
     assert {"attention": 2 * steps, "linear": (4 * 2 + 1) * steps} == installed.CALLS
 
 
-def test_weights_are_the_buffers(installed, tmp_path: Path) -> None:
+def test_weights_are_the_buffers(bundle_of) -> None:
     """The bundle holds the fused matrices alone, and the program says so."""
-    llama = job("llama")
-    bundle = build(llama, out=tmp_path / "b", target="numpy-fused", buckets=(8,))
+    bundle = bundle_of("llama", "numpy-fused")
     with safe_open(bundle / "weights.safetensors", "numpy") as file:
         names = set(file.keys())
         qkv = file.get_tensor("model.layers.1.self_attn.qkv_proj.weight")
     assert qkv.shape == (64, 32)
     assert not {name for name in names if "q_proj" in name or "up_proj" in name.replace("gate_up_proj", "")}
-    assert set(lay_out(llama.plan, fused()).entries) <= names
+    assert set(lay_out(job("llama").plan, fused()).entries) <= names
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     assert {spec["name"] for spec in manifest["interface"]["weights"]} <= names | manifest["aliases"].keys()
 
 
-def test_it_is_verified(installed, tmp_path: Path) -> None:
+def test_it_is_verified(bundle_of) -> None:
     """By its own executor and, operation by operation, against torch."""
-    bundle = build(job("llama"), out=tmp_path / "b", target="numpy-fused", buckets=(8,), all_logits=True)
-    found = parity_of(load(bundle), job("llama"), bisect=True)
+    found = parity_of(load(bundle_of("llama", "numpy-fused")), job("llama"), bisect=True)
     assert found.ok, found.findings

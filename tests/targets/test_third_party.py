@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.headers import gpt2_config
-from tests.targets.third_party import bringup, install, manifest
+from tests.targets.third_party import bringup, here, install, manifest
 
 SMALL = {"layers": 1, "hidden": 128, "vocab": 21, "positions": 32}
 COMPILE = ("compile", "gpt2", "--checkpoint", "dummy", "--config", "config.json", "--target")
@@ -21,8 +21,11 @@ def built(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("built")
     site = install(folder / "site")
     (folder / "config.json").write_text(json.dumps(gpt2_config(**SMALL)))
-    for words in (("scale", "-o", "s.bundle", "--target-option", "factor=3"), ("torch", "-o", "t.bundle")):
-        done = bringup(folder, site, *COMPILE, *words)
+    for run, words in (  # the first in a process, as every compile that has to find what it left
+        (bringup, ("scale", "-o", "s.bundle", "--target-option", "factor=3")),
+        (here, ("torch", "-o", "t.bundle")),
+    ):
+        done = run(folder, site, *COMPILE, *words)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -40,13 +43,11 @@ def test_it_is_compiled_and_run(built):
     )  # fmt: skip
     assert found["tools"]["scale-target"] == "1.5"
     words = ("--tokens", "1,2,3", "--max-new-tokens", "4", "--json")
-    tokens = [
-        json.loads(bringup(built, built / "site", "run", name, *words).stdout) for name in ("s.bundle", "t.bundle")
-    ]
+    tokens = [json.loads(here(built, built / "site", "run", name, *words).stdout) for name in ("s.bundle", "t.bundle")]
     assert tokens[0]["tokens"] == tokens[1]["tokens"]
-    done = bringup(built, built / "site", "run", "s.bundle", *words, "--executor", "left")
+    done = here(built, built / "site", "run", "s.bundle", *words, "--executor", "left")
     assert done.returncode == 0, done.stderr
-    done = bringup(built, built / "site", "run", "s.bundle", *words, "--executor", "lfet")
+    done = here(built, built / "site", "run", "s.bundle", *words, "--executor", "lfet")
     assert "error[BU018]: a scale bundle has no executor `lfet`" in done.stderr
     assert "did you mean `left`?" in done.stderr
 
@@ -57,7 +58,7 @@ VERIFY += ("--prompt-length", "5", "--json", "--target-option")
 
 @pytest.mark.parametrize(("factor", "code"), [(1, 0), (3, 1)])
 def test_it_is_verified(built, factor, code):
-    done = bringup(built, built / "site", *VERIFY, f"factor={factor}")
+    done = here(built, built / "site", *VERIFY, f"factor={factor}")
     assert done.returncode == code, done.stdout + done.stderr
     assert json.loads(done.stdout)["target"] == "scale"
 
@@ -65,29 +66,30 @@ def test_it_is_verified(built, factor, code):
 @pytest.mark.slow
 def test_a_departure_is_bisected(built):
     """Parts of the program are compiled for the target too: its factor shows in the first one."""
-    done = bringup(built, built / "site", *VERIFY, "factor=3", "--bisect")
+    done = here(built, built / "site", *VERIFY, "factor=3", "--bisect")
     (finding,) = json.loads(done.stdout)["findings"]
     assert (done.returncode, finding["code"]) == (1, "BU704"), done.stderr
     assert "when compiled for `scale`" in finding["message"]
 
 
+@pytest.mark.slow
 def test_its_phases(built, tmp_path):
-    done = bringup(built, built / "site", *COMPILE, "scale", "--emit", "factors", "-o", tmp_path / "x")
+    done = here(built, built / "site", *COMPILE, "scale", "--emit", "factors", "-o", tmp_path / "x")
     assert (done.returncode, (tmp_path / "x").read_text()) == (0, "1"), done.stderr
     words = ("--dump-dir", tmp_path / "dump", "-o", tmp_path / "b", "--target-option", "factor=2")
-    done = bringup(built, built / "site", *COMPILE, "scale", *words)
+    done = here(built, built / "site", *COMPILE, "scale", *words)
     assert (tmp_path / "dump" / "2-factor.txt").read_text() == "2", done.stderr
     assert (tmp_path / "dump" / "1-program.decode.layer0.txt").is_file()
-    done = bringup(built, built / "site", *COMPILE, "scale", "--emit", "mlir", "-o", tmp_path / "y")
+    done = here(built, built / "site", *COMPILE, "scale", "--emit", "mlir", "-o", tmp_path / "y")
     assert "error[BU008]: target `scale` has no phase `mlir`" in done.stderr
     assert "`--target iree-cpu` has it" in done.stderr
-    done = bringup(built, built / "site", *COMPILE, "torch", "--emit", "factors", "-o", tmp_path / "y")
+    done = here(built, built / "site", *COMPILE, "torch", "--emit", "factors", "-o", tmp_path / "y")
     assert "`--target scale` has it" in done.stderr
 
 
 def test_a_bundle_whose_target_is_gone(built):
     for words in (("run", "s.bundle", "--tokens", "1"), ("verify", "s.bundle")):
-        done = bringup(built, None, *words)
+        done = here(built, None, *words)
         assert done.returncode == 3, done.stderr
         assert "target `scale` of the package `scale-target`, which is not installed" in done.stderr + done.stdout
         assert "error[BU923]" in done.stderr + done.stdout
@@ -121,7 +123,14 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("what", ["its source file", "a file that it imports", "its distribution's version"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "its source file",
+        pytest.param("a file that it imports", marks=pytest.mark.slow),
+        pytest.param("its distribution's version", marks=pytest.mark.slow),
+    ],
+)
 def test_an_edit_is_in_every_key(folder, what):
     """Stages, the module and the bundle are computed again after an edit that may change any of them."""
     site = folder / "site"

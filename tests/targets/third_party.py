@@ -8,6 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from bringup.cli.main import cli
+
 SOURCE = '''\
 """Runs what torch exports, with every logit multiplied."""
 
@@ -86,6 +91,20 @@ def bringup(folder: Path, site: Path | None, *words: object) -> subprocess.Compl
     env = os.environ | {"BRINGUP_COMPILE_CACHE": str(folder / "cache"), "PYTHONPATH": str(site or "")}
     command = [sys.executable, "-m", "bringup", *map(str, words)]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def here(folder: Path, site: Path | None, *words: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process: for packages that nobody edits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRINGUP_COMPILE_CACHE", str(folder / "cache"))
+        patch.chdir(folder)
+        if site:
+            patch.syspath_prepend(site)
+        patch.delitem(sys.modules, "scale_target", raising=False)
+        command = [str(word) for word in words]
+        done = CliRunner().invoke(cli, command)
+        sys.modules.pop("scale_target", None)
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
 def manifest(bundle: Path) -> dict:

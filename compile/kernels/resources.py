@@ -1,0 +1,79 @@
+"""What a compiled kernel takes of a processor: registers, memory for spilled registers, shared memory, occupancy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
+from bringup.compile.kernels.compiled import Compiled
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+_AMD = re.compile(r"^\s*\.(agpr_count|vgpr_count|vgpr_spill_count|sgpr_spill_count):\s*(\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """`registers` of a thread; `stack` bytes of local memory of a thread, which spilled registers are in, or for AMD
+    the spilled registers; `shared` bytes of a block, dynamic and static; `warps` that fit a processor of `most`.
+    """
+
+    registers: int
+    stack: int
+    shared: int
+    warps: int
+    most: int
+
+    @property
+    def occupancy(self) -> float:
+        """Of the warps that a processor can have, the part that fits. 0: not even one block fits."""
+        return self.warps / self.most
+
+
+def resources(compiled: Compiled) -> Resources:
+    """As the binary has them. Raises OSError where Triton's cuobjdump cannot run, ValueError where it has no result."""
+    registers, stack, static = (_of_cubin if is_nvidia(compiled.capability) else _of_assembly)(compiled)
+    shared, limits = compiled.shared + static, ARCHITECTURES[compiled.capability]
+    unit = limits.register_unit
+    each = -(-registers * compiled.warp_size // unit) * unit
+    # Registers belong to one of the four parts of a processor, so does each warp.
+    by_registers = limits.registers // 4 // max(each, unit) * 4 // compiled.num_warps
+    taken = -(-(shared + limits.reserved) // limits.shared_unit) * limits.shared_unit
+    by_shared = limits.shared_each // taken if taken else limits.blocks
+    blocks = min(limits.blocks, limits.warps // compiled.num_warps, by_registers, by_shared)
+    fits = shared <= limits.shared
+    return Resources(
+        registers=registers,
+        stack=stack,
+        shared=shared,
+        warps=blocks * compiled.num_warps if fits else 0,
+        most=limits.warps,
+    )
+
+
+def _of_cubin(compiled: Compiled) -> tuple[int, int, int]:
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("triton")
+    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.binary)
+        file.flush()
+        run = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=False)
+    found = _USAGE.search(run.stdout)
+    if found is None:
+        raise ValueError(f"cuobjdump reports nothing of `{compiled.name}`: {run.stderr.strip()}")
+    registers, stack, static, local = map(int, found.groups())
+    return registers, stack + local, static
+
+
+def _of_assembly(compiled: Compiled) -> tuple[int, int, int]:
+    """The metadata at an assembly's end: https://llvm.org/docs/AMDGPUUsage.html#code-object-metadata."""
+    found = {name: int(count) for name, count in _AMD.findall(compiled.assembly)}
+    if "vgpr_count" not in found:
+        raise ValueError(f"the assembly of `{compiled.name}` has no metadata")
+    return found["vgpr_count"], found.get("vgpr_spill_count", 0) + found.get("sgpr_spill_count", 0), 0

@@ -1,0 +1,1 @@
+"""Which kernels a launch of a schedule becomes. Nothing here imports Triton."""

@@ -1,0 +1,180 @@
+"""Attention over caches as one kernel: of one query a sequence, or of packed prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bringup.compile.kernels.call import Constant, KernelCall
+from bringup.compile.kernels.code.types import power_of_two
+from bringup.compile.kernels.select.attention_tiles import (
+    TENSOR_CORE,
+    decode_tiles,
+    parts_of,
+    prefill_tiles,
+    supports_e4m3,
+)
+from bringup.compile.kernels.select.scratch import COUNTERS, counters, workspace
+from bringup.compile.kernels.select.tensors import Parameter, Tensor, argument_of, call_of, dense_tensor
+from bringup.compile.schedule.graph.op_graph import Node, OpGraph
+from bringup.graphs.core.step import BLOCK
+
+WIDE = "float32"
+NARROW = ("bfloat16", "float16")
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The fields of a step that kernels read; see `graphs.core.step.Step`."""
+
+    positions: Tensor
+    starts: Tensor
+    block_table: Tensor
+    rows: Tensor
+    lengths: Tensor
+    decode: bool
+    contiguous: bool
+
+    @property
+    def sequences(self) -> int:
+        return self.lengths.shape[0]
+
+    @property
+    def length(self) -> int:
+        """Keys of a sequence at most."""
+        return self.block_table.shape[1] * BLOCK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """`attention` of queries [N, H, K] over keys [S, G, K] and values [S, G, V] to `out`, which is dense.
+
+    The other tensors are dense too.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    step: Step
+    scale: float
+    window: int | None = None
+    ring: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+    chosen: Tensor | None = None
+
+    @property
+    def wide(self) -> bool:
+        """Whether products are of float32 numbers. 8-bit floats are 16-bit ones exactly."""
+        cached = {self.k.dtype, self.v.dtype} - {E4M3, E5M2}
+        return self.q.dtype == WIDE or bool(cached - {self.q.dtype})
+
+    @property
+    def heads_each(self) -> int:
+        """Query heads of a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def keys_seen(self) -> int:
+        """Keys that a query sees at most."""
+        return min(size for size in (self.step.length, self.window, self.ring) if size is not None)
+
+    def is_taken(self, capability: str) -> bool:
+        """Whether there is a kernel."""
+        cached = (WIDE, *NARROW, E5M2, *((E4M3,) if supports_e4m3(capability) else ()))
+        others = (self.sinks, self.slopes, self.chosen)
+        return (
+            self.q.dtype in (WIDE, *NARROW)
+            and all(each.dtype in cached for each in (self.k, self.v))
+            and all(each.strides[2] == 1 for each in (self.q, self.k, self.v))
+            and all(each is None or each.is_dense for each in others)
+        )
+
+    def rows(self) -> dict[str, Parameter]:
+        """What says which rows of the caches a sequence has."""
+        ring, direct = self.ring is not None, self.step.contiguous
+        return {
+            "block_table_BP": None if direct or ring else self.step.block_table,
+            "rows_B": self.step.rows if ring and not direct else None,
+            "lengths_B": self.step.lengths if ring else None,
+        }
+
+    def constants(self) -> dict[str, Constant]:
+        """Sizes and strides; keys' channels in two parts, values' as a power of two."""
+        first, rest = parts_of(self.k.shape[2])
+        return {
+            **{"H": self.q.shape[1], "G": self.k.shape[1], "K": self.k.shape[2], "V": self.v.shape[2]},
+            **{"K1": first, "K2": rest, "V1": max(TENSOR_CORE, power_of_two(self.v.shape[2]))},
+            **{"Q_ROW": self.q.strides[0], "Q_HEAD": self.q.strides[1]},
+            **{"K_ROW": self.k.strides[0], "K_HEAD": self.k.strides[1]},
+            **{"V_ROW": self.v.strides[0], "V_HEAD": self.v.strides[1]},
+            **{"TABLE": self.step.block_table.shape[1], "LENGTH": self.step.length, "WIDE": self.wide},
+            **{"WINDOW": self.window, "RING": self.ring, "SOFTCAP": self.softcap},
+        }
+
+
+def step_of(graph: OpGraph, node: Node) -> Step:
+    """The step of a node that has one."""
+    fields: Mapping[str, Tensor | None] = {
+        name: argument_of(graph, node, f"step_{name}")
+        for name in ("positions", "starts", "block_table", "rows", "lengths")
+    }
+    present = {name: field for name, field in fields.items() if field is not None}
+    decode, contiguous = (node.argument(f"step_{name}") is True for name in ("decode", "contiguous"))
+    return Step(**present, decode=decode, contiguous=contiguous)
+
+
+def attention_call(attention: Attention, capability: str, begin: int = COUNTERS) -> KernelCall:
+    """The call of an attention that is taken; its memory of scratch starts at `begin`."""
+    return _decode(attention, capability, begin) if attention.step.decode else _prefill(attention, capability)
+
+
+def _prefill(attention: Attention, capability: str) -> KernelCall:
+    tokens, heads, channels = attention.q.shape
+    tiles = prefill_tiles(attention.wide, channels, attention.v.shape[2], tokens, capability)
+    parameters: dict[str, Parameter] = {
+        **{"q_NHK": attention.q, "k_SGK": attention.k, "v_SGV": attention.v},
+        **{"positions_N": attention.step.positions, "starts": attention.step.starts},
+        **attention.rows(),
+        **{"out_NHV": attention.out, "scale": attention.scale},
+        **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "chosen_NL": attention.chosen},
+    }
+    sizes = {"N": tokens, "B": attention.step.sequences, "QUERIES": tiles.rows, "KEYS": tiles.keys}
+    grid = (-(-tokens // tiles.rows), heads, attention.step.sequences + 1)
+    constants = attention.constants() | sizes
+    return call_of("attention_prefill", parameters, constants, grid, warps=tiles.warps, stages=tiles.stages)
+
+
+def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
+    sequences, heads, channels = attention.q.shape
+    groups, values = attention.k.shape[1], attention.v.shape[2]
+    tiles = decode_tiles(attention.wide, channels, values, attention.heads_each, capability)
+    programs = groups * -(-attention.heads_each // tiles.rows)
+    splits = tiles.splits(programs * sequences, attention.keys_seen)
+    count = counters(4 * programs * sequences)
+    if count is None or splits == 1:
+        splits, scratch, parts = 1, 0, dict[str, Parameter](mixed_BHSV=None, top_BHS=None, total_BHS=None, count=None)
+    else:
+        each = (sequences, heads, splits)
+        nbytes = 4 * sequences * heads * splits
+        (mixed, top, total), scratch = workspace([nbytes * values, nbytes, nbytes], begin)
+        parts = {
+            **{"mixed_BHSV": dense_tensor(mixed, WIDE, (*each, values)), "top_BHS": dense_tensor(top, WIDE, each)},
+            **{"total_BHS": dense_tensor(total, WIDE, each)},
+            "count": dense_tensor(count, "int32", (sequences, programs)),
+        }
+    parameters: dict[str, Parameter] = {
+        **{"q_NHK": attention.q, "k_SGK": attention.k, "v_SGV": attention.v},
+        **{"positions_B": attention.step.positions},
+        **attention.rows(),
+        **{"out_BHV": attention.out, "scale": attention.scale},
+        **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "chosen_BL": attention.chosen},
+        **parts,
+    }
+    constants = attention.constants() | {"SPLITS": splits, "HEADS": tiles.rows, "KEYS": tiles.keys}
+    grid = (splits, programs, sequences)
+    settings = {"warps": tiles.warps, "stages": tiles.stages, "scratch": scratch}
+    return call_of("attention_decode", parameters, constants, grid, **settings)

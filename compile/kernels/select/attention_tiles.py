@@ -1,0 +1,63 @@
+"""Tile sizes of the attention kernels: what fits the registers and the shared memory of an architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bringup.compile.kernels.code.types import power_of_two
+
+PROGRAMS = 264  # that decode is split into at least, where there are keys enough: two for each processor of an H200
+MOST_SPLITS = 32
+SPILLING = ("sm_120",)  # fewer keys, or more warps: with the tiles of others a thread spills 8 to 16 bytes there
+TENSOR_CORE = 16  # the least rows, and channels, of a product of 16-bit numbers
+
+
+def supports_e4m3(capability: str) -> bool:
+    """Whether Triton converts float8_e4m3fn there."""
+    return not capability.startswith("sm_8") or capability == "sm_89"
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """`rows` of queries or heads by `keys`."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    def splits(self, programs: int, keys: int) -> int:
+        """Into how many programs a sequence's keys are split, where there are already so many programs."""
+        return max(1, min(-(-PROGRAMS // programs), -(-keys // (2 * self.keys)), MOST_SPLITS))
+
+
+def parts_of(channels: int) -> tuple[int, int]:
+    """Channels as the largest power of two that fits, and one that has the rest: 96 as 64 and 32, 64 as 64 and 0."""
+    first = max(TENSOR_CORE, 1 << (channels.bit_length() - 1))
+    rest = channels - first
+    return first, 0 if rest <= 0 else max(TENSOR_CORE, power_of_two(rest))
+
+
+def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability: str) -> Tiles:
+    """For `heads` query heads of a key head."""
+    widest = max(sum(parts_of(channels)), power_of_two(values))
+    if wide:
+        rows = min(4 if widest > 256 else 8, power_of_two(heads))
+        return Tiles(rows, max(8, min(32, (2048 if capability in SPILLING else 4096) // widest)), 4, 2)
+    warps = 8 if capability in SPILLING and widest > 256 else 4
+    return Tiles(TENSOR_CORE, max(16, min(64, 8192 // widest)), warps, 3 if widest <= 128 else 2)
+
+
+def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capability: str) -> Tiles:
+    """For a step of so many tokens."""
+    widest = max(sum(parts_of(channels)), power_of_two(values))
+    rows = max(16, power_of_two(tokens))
+    if wide and widest > 256:
+        return Tiles(16, 8, 8, 1)
+    if wide:
+        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, 2048 // widest)), 4, 2)
+    if widest <= 64:
+        return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
+    if widest <= 256:
+        return Tiles(min(64, rows), 32, 8 if widest > 128 else 4, 2)
+    return Tiles(16, 16, 8 if capability in SPILLING else 4, 2)

@@ -1,0 +1,230 @@
+"""Heads between their projection and attention: norm, rope and the write into a cache, before anything is stored.
+
+A lane is a pair of channels of a head: two that turn together, or two others. So a program has both in its
+accumulators, and a tile that is a whole head has what its norm needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bringup.compile.kernels.code.index import At, Index
+from bringup.compile.kernels.code.types import TYPES, power_of_two
+from bringup.compile.kernels.code.writer import Code, NotTaken
+from bringup.compile.kernels.select.elements import store_row
+from bringup.compile.kernels.select.outputs import columns_of
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
+from bringup.compile.schedule.graph.roles import Role, products, role_of
+
+
+@dataclass(slots=True)
+class Section:
+    """Heads [N, G, K] of a product, what is done to them, and where they go: results by name, and writes of caches."""
+
+    rows: View
+    norm: Node | None
+    rope: Node | None
+    results: list[str] = field(default_factory=list[str])
+    writes: list[Node] = field(default_factory=list[Node])
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The code of `COLUMNS`, the number of lanes, and how many a tile has to have."""
+
+    columns: str
+    lanes: int
+    head: int | None
+
+
+def has_heads(graph: OpGraph, group: Group) -> bool:
+    """Whether rope or norms of heads follow the product."""
+    after = group.nodes[group.nodes.index(products(group)[0]) :]
+    return any(role_of(node) is Role.ROTARY or node.short == "rms_norm" for node in after)
+
+
+def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads:
+    """Writes code for every section; no tile has fewer than `narrowest` lanes.
+
+    Raises NotTaken for anything else that the group does.
+    """
+    sections = _sections(code, product)
+    columns = code.graph.buffers[product.outputs[0]].shape[-1]
+    halves = [section.rows.shape[2] // 2 for section in sections]
+    if len(lead) != 1 or any(section.rows.shape[2] % 2 for section in sections):
+        raise NotTaken
+    normed = any(section.norm for section in sections)
+    head = max(narrowest, power_of_two(max(halves))) if normed else None
+    lines = ["def columns(lane):", "c0 = lane * 0 - 1", "c1 = lane * 0 - 1"]
+    begin = 0
+    for number, (section, half) in enumerate(zip(sections, halves, strict=True)):
+        step = head or half
+        end = begin + step * section.rows.shape[1]
+        places = _Places(number, begin, end, step, half, section, columns)
+        lines += places.columns()
+        _write(code, product, section, places, lead)
+        begin = end
+    return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, head)
+
+
+class _Places:
+    """Where a section's lanes are: head, number of the pair, and its two channels."""
+
+    def __init__(self, number: int, begin: int, end: int, step: int, half: int, section: Section, columns: int) -> None:
+        self.first, self.head_step = columns_of(section.rows, columns)
+        self.head, self.pair, self.inside = f"h{number}", f"i{number}", f"in{number}"
+        self.channels = (f"a{number}", f"b{number}")
+        self.begin, self.end, self.step, self.half = begin, end, step, half
+        cos = section.rope.argument("cos_NC") if section.rope else None
+        self.turned = cos.shape[1] if isinstance(cos, View) else 0
+        self.interleaved = bool(section.rope and section.rope.argument("interleaved"))
+
+    def lines(self, live: str) -> list[str]:
+        rest = self.half - self.turned
+        own, other = (f"{self.pair} * 2", f"{self.pair} * 2 + 1") if self.interleaved else (
+            self.pair,
+            f"{self.pair} + {self.turned}",
+        )  # fmt: skip
+        if rest:
+            plain = f"{self.pair} + {self.turned}" if self.turned else self.pair
+            far = f"{self.pair} + {self.turned + rest}"
+            own = f"tl.where({self.pair} < {self.turned}, {own}, {plain})" if self.turned else plain
+            other = f"tl.where({self.pair} < {self.turned}, {other}, {far})" if self.turned else far
+        return [
+            f"{self.head} = (lane - {self.begin}) // {self.step}",
+            f"{self.pair} = (lane - {self.begin}) % {self.step}",
+            f"{self.inside} = {live}(lane >= {self.begin}) & (lane < {self.end}) & ({self.pair} < {self.half})",
+            f"{self.channels[0]} = {own}",
+            f"{self.channels[1]} = {other}",
+        ]
+
+    def columns(self) -> list[str]:
+        base = f"{self.first} + {self.head} * {self.head_step}"
+        return [
+            *self.lines(""),
+            *(f"c{n} = tl.where({self.inside}, {base} + {channel}, c{n})" for n, channel in enumerate(self.channels)),
+        ]
+
+
+def _write(code: Code, product: Node, section: Section, places: _Places, lead: Index) -> None:
+    code.lines += places.lines("live & ")
+    code.masks |= dict.fromkeys([places.head, places.pair, *places.channels], places.inside)
+    name, bias = product.outputs[0], product.argument("bias")
+    buffer, head = code.graph.buffers[name], At(places.head)
+    index = (*lead, head)
+    values: list[str] = []
+    for n, channel in enumerate(places.channels):
+        text = f"acc{n}"
+        if isinstance(bias, View):
+            column = At(
+                code.variable(f"{places.first} + {places.head} * {places.head_step} + {channel}", (At(channel),))
+            )
+            text = f"{text} + {code.cast(code.at(bias, (column,)), 'float')}"
+        values.append(code.given(text, buffer, (*index, At(channel))).text)
+    if section.norm:
+        values = _normed(code, section, places, values, index)
+    if section.rope:
+        values = _turned(code, section.rope, places, values, lead, index)
+    for channel, value in zip(places.channels, values, strict=True):
+        place = (*index, At(channel))
+        for result in section.results:
+            to = code.graph.buffers[result]
+            where = code.address(to, whole(to).strides, place)
+            code.lines.append(f"tl.store({where}, {value}.to({TYPES[to.dtype]}), mask={places.inside})")
+        for node in section.writes:
+            cache, slots = node.argument("cache_SGK"), node.argument("slots_N")
+            if not isinstance(cache, View) or not isinstance(slots, View):
+                raise NotTaken
+            slot = code.at(slots, lead)
+            store_row(code, cache, (At(slot.text), head, At(channel)), value, places.inside)
+
+
+def _normed(code: Code, section: Section, places: _Places, values: list[str], index: Index) -> list[str]:
+    node = section.norm
+    assert node
+    weight, eps = node.argument("weight"), node.argument("eps")
+    if not isinstance(weight, View):
+        raise NotTaken
+    one, other = values
+    width, inside = float(section.rows.shape[2]), places.inside
+    sum_ = code.variable(
+        f"tl.sum(tl.where({inside}, {one} * {one} + {other} * {other}, 0.0), 1, keep_dims=True)", index
+    )
+    factor = code.variable(f"tl.rsqrt({sum_} / {width} + {eps})", index)
+    dtype = TYPES[code.graph.buffers[node.outputs[0]].dtype]
+    out: list[str] = []
+    for channel, value in zip(places.channels, values, strict=True):
+        by = code.cast(code.at(weight, (At(channel),)), "float")
+        if offset := node.argument("offset"):
+            text = f"{value} * {factor} * ({by} + {offset})"
+        elif node.argument("round_last"):
+            text = f"{value} * {factor} * {by}"
+        else:
+            text = f"({value} * {factor}).to({dtype}).to(tl.float32) * {by}"
+        out.append(code.given(text, code.graph.buffers[node.outputs[0]], (*index, At(channel))).text)
+    return out
+
+
+def _turned(code: Code, node: Node, places: _Places, values: list[str], lead: Index, index: Index) -> list[str]:
+    cos, sin = node.argument("cos_NC"), node.argument("sin_NC")
+    if not isinstance(cos, View) or not isinstance(sin, View):
+        raise NotTaken
+    one, other = values
+    pair = At(places.pair)
+    if places.turned < places.half:
+        pair = At(code.variable(f"tl.where({places.pair} < {places.turned}, {places.pair}, 0)", (pair,)))
+    c, s = code.cast(code.at(cos, (*lead, pair)), "float"), code.cast(code.at(sin, (*lead, pair)), "float")
+    texts = [f"{one} * {c} - {other} * {s}", f"{other} * {c} + {one} * {s}"]
+    if places.turned < places.half:
+        texts = [
+            f"tl.where({places.pair} < {places.turned}, {text}, {own})" for text, own in zip(texts, values, strict=True)
+        ]
+    buffer = code.graph.buffers[node.outputs[0]]
+    return [code.given(text, buffer, (*index, pair)).text for text in texts]
+
+
+def _sections(code: Code, product: Node) -> list[Section]:
+    """The heads that a group stores. Raises NotTaken for nodes that are no part of them."""
+    if product.outputs[0] in code.graph.planned:
+        raise NotTaken
+    found: list[Section] = []
+    seen: list[Node] = []
+    after = code.group.nodes[code.group.nodes.index(product) + 1 :]
+    for node in after:
+        if node.short == "write_cache":
+            rows = node.argument("rows_NGK")
+            if not isinstance(rows, View):
+                raise NotTaken
+            _section(code, product, rows, found, seen).writes.append(node)
+            seen.append(node)
+        for name in node.outputs:
+            if name in code.graph.planned:
+                _section(code, product, whole(code.graph.buffers[name]), found, seen).results.append(name)
+    if any(node not in seen for node in after):
+        raise NotTaken
+    return found
+
+
+def _section(code: Code, product: Node, view: View, found: list[Section], seen: list[Node]) -> Section:
+    """The section that a view is the result of; `seen` gets the nodes that it takes."""
+    rope, norm = None, None
+    while view.buffer != product.outputs[0]:
+        node = code.nodes.get(view.buffer)
+        source = node.arguments[0] if node else None
+        if node is None or view != whole(code.graph.buffers[view.buffer]) or not isinstance(source, View):
+            raise NotTaken
+        if node.short == "rope" and rope is None and norm is None:
+            rope = node
+        elif node.short == "rms_norm" and norm is None:
+            norm = node
+        else:
+            raise NotTaken
+        seen.append(node)
+        view = source
+    if len(view.shape) != 3:
+        raise NotTaken
+    same = next((each for each in found if (each.rows, each.rope, each.norm) == (view, rope, norm)), None)
+    if same is None:
+        same = Section(view, norm, rope)
+        found.append(same)
+    return same

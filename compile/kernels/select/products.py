@@ -1,0 +1,170 @@
+"""Matrix products, with the norm before them, what is done to their elements, and heads that go to caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bringup.compile.kernels.call import Constant, KernelCall, Operand
+from bringup.compile.kernels.code.formulas import FORMULAS
+from bringup.compile.kernels.code.index import At, Index
+from bringup.compile.kernels.code.types import POINTERS, kernel, pointer
+from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, Value
+from bringup.compile.kernels.select.heads import has_heads, write_heads
+from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
+from bringup.compile.kernels.select.outputs import write_elements
+from bringup.compile.kernels.select.tiles import NARROWEST, Tiles, gemv, tile
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
+from bringup.compile.schedule.graph.roles import products
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done with up to two accumulators.
+
+    `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` how many lanes there are.
+    `head`: how many lanes a tile has, where that is fixed.
+    """
+
+    columns: str
+    factors: tuple[Factor, ...]
+    lanes: int
+    head: int | None = None
+
+
+def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """One launch of `linear` for one row, of `linear_tile` for more."""
+    found = products(group)
+    if not 1 <= len(found) <= 2 or any(node.short not in ("linear", "expert_linear") for node in found):
+        return None
+    try:
+        return (_call(graph, group, found),)
+    except NotTaken:
+        return None
+
+
+def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
+    given = input_of(graph, group, found)
+    factors = [weight_of(graph, node) for node in found]
+    dtypes = {graph.buffers[view.buffer].dtype for view in (given.x, *(factor.weight for factor in factors))}
+    shape = graph.buffers[found[0].outputs[0]].shape
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
+        raise NotTaken
+    code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
+    lead = _lead(code, given, shape)
+    accumulators: list[tuple[int, int, int]] = []
+    for number, factor in enumerate(factors):
+        code.bases[factor.node.outputs[0]] = _accumulated(code, factor, number, lead, accumulators)
+    if has_heads(graph, group):
+        if len(factors) != 1 or given.batch:
+            raise NotTaken
+        done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else 1)
+        epilogue = Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head)
+    else:
+        lanes = write_elements(code, group, lead, shape)
+        if not accumulators:
+            raise NotTaken
+        places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
+        columns = f"def columns(lane):\n    return {places}\n"
+        epilogue = Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes)
+    return _launch(graph, code, given, epilogue)
+
+
+def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:
+    """The place of a tile's rows in the result: all axes but the last."""
+    if given.batch:
+        block = At("batch") if given.batch > 1 else At()
+        return block, At("row") if given.rows > 1 else At()
+    return code.unflat(At("row"), shape[:-1]) if given.rows > 1 else tuple(At() for _ in shape[:-1])
+
+
+def _accumulated(
+    code: Code, factor: Factor, number: int, lead: Index, accumulators: list[tuple[int, int, int]]
+) -> Callable[[Index], Value | None]:
+    """What a product gives at a place: an accumulator for each set of its columns that lanes stand for."""
+
+    def value(index: Index) -> Value | None:
+        at, name = index[-1], factor.node.outputs[0]
+        if index[:-1] != lead or at.symbol != "lane":
+            return None
+        key = (number, at.scale, at.offset)
+        if key not in accumulators:
+            accumulators.append(key)
+        if len(accumulators) > 2:
+            return None
+        return biased(code, factor, f"acc{accumulators.index(key)}", index, name)
+
+    return value
+
+
+def biased(code: Code, factor: Factor, text: str, index: Index, name: str) -> Value:
+    """An accumulator with the bias of its columns, rounded to the product's dtype."""
+    if factor.bias is not None:
+        place = index[-1:]
+        if factor.expert is not None:
+            place = (At(code.at(factor.expert, (At("batch"),)).text), *place)
+        text = f"{text} + {code.cast(code.at(factor.bias, place), 'float')}"
+    return code.given(text, code.graph.buffers[name], index)
+
+
+def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> KernelCall:
+    first, dtype = epilogue.factors[0], graph.buffers[given.x.buffer].dtype
+    pair = len(epilogue.factors) == 2
+    channels = given.x.shape[-1]
+    sizes = _tiles(given, epilogue, channels, dtype)
+    names = [f"p{n}" for n in range(POINTER_LIMIT)]
+    parameters: list[tuple[str, Operand]] = []
+    constants: dict[str, Constant] = {name: None for name in names[len(code.parameters) :]}
+
+    def take(name: str, view: View | None) -> None:
+        if view is None:
+            constants[name] = None
+        else:
+            buffer = graph.buffers[view.buffer]
+            parameters.append((POINTERS[buffer.dtype], pointer(buffer, view.offset)))
+
+    norm = given.norm
+    take("x", given.x)
+    take("w0", first.weight)
+    take("w1", epilogue.factors[1].weight if pair else None)
+    take("expert", first.expert)
+    take("scale", norm.scale if norm else None)
+    take("shift", norm.shift if norm else None)
+    parameters += code.parameters
+    constants |= {
+        "COLUMNS": epilogue.columns,
+        "EPILOGUE": "\n    ".join(
+            [f"def epilogue(acc0, acc1, row, lane, live, batch, {', '.join(names)}):", *code.lines]
+        )
+        + "\n",
+        "PAIR": pair,
+        "LANES": epilogue.lanes,
+        "K": channels,
+        "X_STRIDE": given.stride,
+        "W_STRIDE": first.weight.strides[-2],
+        "E_STRIDE": first.weight.strides[0] if first.expert is not None else 0,
+        "NORM": norm.kind if norm else "",
+        "EPS": norm.eps if norm else 0.0,
+        "OFFSET": norm.offset if norm else 0.0,
+        "ROUND_LAST": norm.round_last if norm else False,
+        "BN": sizes.lanes,
+        "BK": sizes.channels,
+    }
+    across = -(-epilogue.lanes // sizes.lanes)
+    if given.rows == 1:
+        constants["SHARE"] = given.share
+        stem, grid = "linear", (across, max(1, given.batch), 1)
+    else:
+        constants |= {"M": given.rows, "BM": sizes.rows}
+        stem, grid = "linear_tile", (across, -(-given.rows // sizes.rows), max(1, given.batch))
+    specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
+    return KernelCall(kernel=specialised, grid=grid, arguments=arguments)
+
+
+def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles:
+    accumulators = len(epilogue.factors)
+    if given.rows == 1:
+        return gemv(epilogue.lanes * max(1, given.batch), channels, dtype, accumulators, epilogue.head)
+    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.head)

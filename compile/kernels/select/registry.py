@@ -1,0 +1,35 @@
+"""The selectors in order: the first that takes a group gives its kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bringup.compile.kernels.call import KernelCall
+from bringup.compile.kernels.select.attention import attention
+from bringup.compile.kernels.select.elements import elements
+from bringup.compile.kernels.select.experts import experts
+from bringup.compile.kernels.select.indexer import indexer
+from bringup.compile.kernels.select.latent_attention import latent_attention
+from bringup.compile.kernels.select.products import product
+from bringup.compile.kernels.select.rows import rows
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph
+
+# (function, one of its groups, architecture such as sm_90) -> the calls, None where it does not take the group.
+# A selector depends on nothing else, so that equal functions have equal kernels.
+Selector = Callable[[OpGraph, Group, str], tuple[KernelCall, ...] | None]
+LARGEST_GRID = (2**31 - 1, 65535, 65535)  # programs (CUDA C++ Programming Guide, "Technical Specifications")
+SELECTORS: tuple[Selector, ...] = (attention, latent_attention, indexer, product, experts, rows, elements)
+
+
+def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
+    """The kernel calls of a group, in order; None where no kernel takes it as it is (see `split`)."""
+    for select in SELECTORS:
+        calls = select(graph, group, capability)
+        if calls is not None and all(_fits(call) for call in calls):
+            return calls
+    return None
+
+
+def _fits(call: KernelCall) -> bool:
+    """Whether a device starts so many programs."""
+    return all(size <= most for size, most in zip(call.grid, LARGEST_GRID, strict=True))

@@ -1,0 +1,83 @@
+"""Tensors that kernels take: views of a function's buffers, or memory of `scratch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bringup.compile.kernels.call import Constant, KernelCall, Operand, Pointer
+from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, size_of
+from bringup.compile.schedule.graph.op_graph import Node, OpGraph, View, dense, whole
+from bringup.spec import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Strides count elements."""
+
+    place: Pointer
+    dtype: str
+    shape: Shape
+    strides: tuple[int, ...]
+
+    @property
+    def parameter(self) -> tuple[str, Operand]:
+        """Its type and its address."""
+        return POINTERS[self.dtype], self.place
+
+    @property
+    def is_dense(self) -> bool:
+        return self.strides == dense(self.shape)
+
+    def columns(self, begin: int, end: int) -> Tensor:
+        """A slice of the last axis."""
+        offset = begin * self.strides[-1] * size_of(self.dtype)
+        place = Pointer(self.place.buffer, self.place.offset + offset)
+        return replace(self, place=place, shape=(*self.shape[:-1], end - begin))
+
+
+Parameter = Tensor | float | None
+
+
+def tensor_of(graph: OpGraph, view: View) -> Tensor:
+    """A part of a buffer."""
+    buffer = graph.buffers[view.buffer]
+    return Tensor(pointer(buffer, view.offset), buffer.dtype, view.shape, view.strides)
+
+
+def argument_of(graph: OpGraph, node: Node, name: str) -> Tensor | None:
+    """A tensor among a node's arguments; None where the node has none of that name."""
+    view = node.argument(name)
+    return tensor_of(graph, view) if isinstance(view, View) else None
+
+
+def result_of(graph: OpGraph, node: Node) -> Tensor:
+    """The only result of a node."""
+    (name,) = node.outputs
+    return tensor_of(graph, whole(graph.buffers[name]))
+
+
+def dense_tensor(place: Pointer, dtype: str, shape: Shape) -> Tensor:
+    """A tensor of contiguous memory."""
+    return Tensor(place, dtype, shape, dense(shape))
+
+
+def call_of(
+    stem: str,
+    parameters: Mapping[str, Parameter],
+    constants: Mapping[str, Constant],
+    grid: tuple[int, int, int],
+    *,
+    warps: int,
+    stages: int,
+    scratch: int = 0,
+) -> KernelCall:
+    """Parameters in the order of the function's, numbers as float32; those that are None are constants of it."""
+    absent: dict[str, Constant] = {name: None for name, value in parameters.items() if value is None}
+    present: list[tuple[str, Operand]] = [
+        value.parameter if isinstance(value, Tensor) else ("fp32", float(value))
+        for value in parameters.values()
+        if value is not None
+    ]
+    found, arguments = kernel(stem, present, dict(constants) | absent, num_warps=warps, num_stages=stages)
+    return KernelCall(kernel=found, grid=grid, arguments=arguments, scratch=scratch)

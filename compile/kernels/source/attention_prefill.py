@@ -1,0 +1,132 @@
+"""Causal attention of many queries a sequence, packed one sequence after the other, over caches that have their keys.
+
+H query heads to G key heads. Keys of earlier steps are in the caches as well.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from bringup.compile.kernels.source.attention_parts import (
+    INFINITY,
+    channels,
+    finished,
+    first_row,
+    scored,
+    shares_of,
+)
+
+
+@triton.jit
+def attention_prefill(
+    q_NHK,
+    k_SGK,
+    v_SGV,
+    positions_N,
+    starts,
+    block_table_BP,
+    rows_B,
+    lengths_B,
+    out_NHV,
+    scale,
+    sinks_H,
+    slopes_H,
+    chosen_NL,
+    N: tl.constexpr,
+    B: tl.constexpr,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    K1: tl.constexpr,
+    K2: tl.constexpr,
+    V1: tl.constexpr,
+    Q_ROW: tl.constexpr,
+    Q_HEAD: tl.constexpr,
+    K_ROW: tl.constexpr,
+    K_HEAD: tl.constexpr,
+    V_ROW: tl.constexpr,
+    V_HEAD: tl.constexpr,
+    TABLE: tl.constexpr,
+    LENGTH: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RING: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Grid [ceil(N / QUERIES), H, B + 1]: QUERIES tokens of a sequence for one head, KEYS keys at a time.
+
+    The last of the grid's third axis writes zeros for padding, which follows `starts[B]`. The other settings are those
+    of `attention_decode`. The longest tiles start first.
+    """
+    sequence = tl.program_id(2)
+    head = tl.program_id(1)
+    group = head // (H // G)
+    DOT: tl.constexpr = tl.float32 if WIDE else q_NHK.dtype.element_ty
+    first = tl.load(starts + sequence).to(tl.int32)
+    last = tl.load(starts + sequence + 1, mask=sequence < B, other=N).to(tl.int32)
+    token = first + (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES + tl.arange(0, QUERIES)
+    is_token = token < last
+    cv = tl.arange(0, V1)
+    at = tl.arange(0, KEYS)
+    is_value = is_token[:, None] & (cv < V)[None, :]
+    place = out_NHV + (token.to(tl.int64) * H + head)[:, None] * V + cv[None, :]
+    top = tl.full((QUERIES,), -INFINITY, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    mixed = tl.zeros((QUERIES, V1), tl.float32)
+    if sequence == B:
+        tl.store(place, mixed.to(out_NHV.dtype.element_ty), mask=is_value)
+        return
+    if tl.min(token, 0) >= last:
+        return
+
+    position = tl.load(positions_N + token, mask=is_token, other=-1).to(tl.int32)
+    end = tl.minimum(tl.max(position, 0) + 1, LENGTH)
+    begin = 0
+    oldest = 0
+    if RING is not None:
+        end = tl.max(position, 0) + 1
+        oldest = tl.maximum(oldest, tl.load(lengths_B + sequence).to(tl.int32) - RING)
+        begin = oldest
+    if WINDOW is not None:
+        begin = tl.maximum(begin, tl.min(tl.where(is_token, position, 2147483647), 0) + 1 - WINDOW)
+    sinks = None
+    slopes = None
+    if sinks_H is not None:
+        sinks = tl.load(sinks_H + head).to(tl.float32) + tl.zeros((QUERIES,), tl.float32)
+    if slopes_H is not None:
+        slopes = tl.load(slopes_H + head).to(tl.float32) + tl.zeros((QUERIES,), tl.float32)
+
+    c1 = tl.arange(0, K1)
+    q_rows = q_NHK + token.to(tl.int64)[:, None] * Q_ROW + head * Q_HEAD
+    q1 = channels(q_rows, is_token[:, None], c1[None, :], K, 0, K1, DOT)
+    if K2:
+        c2 = tl.arange(0, K2)
+        q2 = channels(q_rows, is_token[:, None], c2[None, :], K, K1, K2, DOT)
+    for start in range(begin // KEYS * KEYS, end, KEYS):
+        key = start + at
+        is_key = (key >= begin) & (key < end)
+        row = first_row(start, sequence, block_table_BP, rows_B, TABLE, RING)
+        k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
+        products = tl.dot(q1, channels(k_rows, is_key[None, :], c1[:, None], K, 0, K1, DOT), input_precision="ieee")
+        if K2:
+            k2 = channels(k_rows, is_key[None, :], c2[:, None], K, K1, K2, DOT)
+            products = tl.dot(q2, k2, products, input_precision="ieee")
+        distance = key[None, :] - position[:, None]
+        scores = scored(products, distance, slopes, scale, SOFTCAP)
+        seen = (distance <= 0) & is_key[None, :]
+        if WINDOW is not None:
+            seen = seen & (distance > -WINDOW)
+        if chosen_NL is not None:
+            chosen = chosen_NL + token.to(tl.int64)[:, None] * LENGTH + key[None, :]
+            seen = seen & (tl.load(chosen, mask=seen, other=0) != 0)
+        scores = tl.where(seen, scores, -INFINITY)
+        shares, top, factor = shares_of(scores, top)
+        total = total * factor + tl.sum(shares, 1)
+        v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
+        values = channels(v_rows, is_key[:, None], cv[None, :], V, 0, V1, DOT)
+        mixed = tl.dot(shares.to(DOT), values, mixed * factor[:, None], input_precision="ieee")
+    tl.store(place, finished(mixed, top, total, sinks).to(out_NHV.dtype.element_ty), mask=is_value)

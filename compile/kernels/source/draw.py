@@ -1,0 +1,137 @@
+"""The next token of each sequence, and the fields of the step that takes it in.
+
+Sampling is nucleus sampling (Holtzman et al. 2020) by inversion, as in runtime/sampling.py: tokens in descending order
+of their logits, equal ones by number; the token at which the sum of the weights exceeds a uniform share of the nucleus.
+No order is stored. A token's place in it is searched for, two bits of its logit a pass over the row. Weights are whole
+numbers of 2^-40, so their sums are exact and every pass has the same.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from bringup.compile.kernels.source.ordering import ordered
+
+
+@triton.jit
+def weights_of(logits, highest, inverse):
+    """int64: 2^40 times exp((logit - highest) / temperature); `inverse` is log2(e) / temperature."""
+    return (tl.exp2((logits - highest) * inverse) * 1099511627776.0).to(tl.int64)
+
+
+@triton.jit
+def share_of(fraction, total):
+    """floor(fraction · total) of a fraction in units of 2^-64, both int64."""
+    product = tl.umulhi(fraction.to(tl.uint64, bitcast=True), total.to(tl.uint64, bitcast=True))
+    return product.to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def token_at(row_V, highest, inverse, target, V: tl.constexpr, BLOCK: tl.constexpr):
+    """The first token in order up to which the weights sum up to more than `target`, and that sum."""
+    at = tl.arange(0, BLOCK)
+    least = tl.full((), 0, tl.uint32)  # the order of that token's logit: the largest that leaves enough weight
+    for step in range(16):
+        unit = tl.full((), 1 << 30, tl.uint32) >> (2 * step)
+        one, two, three = least + unit, least + 2 * unit, least + 3 * unit
+        above_one = tl.zeros((BLOCK,), tl.int64)
+        above_two = tl.zeros((BLOCK,), tl.int64)
+        above_three = tl.zeros((BLOCK,), tl.int64)
+        for start in range(0, V, BLOCK):
+            logits = tl.load(row_V + start + at, mask=start + at < V, other=-float("inf")).to(tl.float32)
+            order = ordered(logits)
+            weights = weights_of(logits, highest, inverse)
+            above_one += tl.where(order >= one, weights, 0)
+            above_two += tl.where(order >= two, weights, 0)
+            above_three += tl.where(order >= three, weights, 0)
+        least = tl.where(tl.sum(above_one, 0) > target, one, least)
+        least = tl.where(tl.sum(above_two, 0) > target, two, least)
+        least = tl.where(tl.sum(above_three, 0) > target, three, least)
+    above = tl.zeros((BLOCK,), tl.int64)
+    weight = tl.zeros((BLOCK,), tl.int64)  # of a token with that logit: they are equal
+    for start in range(0, V, BLOCK):
+        logits = tl.load(row_V + start + at, mask=start + at < V, other=-float("inf")).to(tl.float32)
+        order = ordered(logits)
+        weights = weights_of(logits, highest, inverse)
+        above += tl.where(order > least, weights, 0)
+        weight = tl.maximum(weight, tl.where(order == least, weights, 0))
+    before = tl.sum(above, 0)
+    each = tl.max(weight, 0)
+    place = (target - before) // each  # of the token among equal ones
+    found = tl.zeros((BLOCK,), tl.int64)
+    seen = tl.full((), 0, tl.int64)
+    for start in range(0, V, BLOCK):
+        logits = tl.load(row_V + start + at, mask=start + at < V, other=-float("inf")).to(tl.float32)
+        equal = ((ordered(logits) == least) & (start + at < V)).to(tl.int64)
+        number = seen + tl.cumsum(equal, 0) - 1
+        found += tl.where((equal != 0) & (number == place), start + at, 0)
+        seen += tl.sum(equal, 0)
+    return tl.sum(found, 0), before + (place + 1) * each
+
+
+@triton.jit
+def draw(
+    logits_BV,
+    best_BP,
+    inverse_B,
+    nucleus_B,
+    uniform_B,
+    tokens_B,
+    positions_B,
+    slots_B,
+    block_table_BT,
+    lengths_B,
+    totals_B,
+    drawn_B,
+    V: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDE: tl.constexpr,
+    TABLE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Grid [B]. `drawn_B` int64: the token; -1 where the largest logit is NaN, -2 where it is infinite.
+
+    `best_BP` is that of `largest`, WIDE >= PARTS a power of 2. `inverse` is log2(e) / temperature, 0 for the likeliest
+    token; `nucleus` and `uniform` are fractions in units of 2^-64, -1 of `nucleus` for all tokens. Then the fields are
+    those of the step that takes the token in: the row of a cache of ROWS rows a block follows from the block table
+    [B, TABLE]. A sequence of no tokens is padding, and stays.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, WIDE)
+    best = tl.max(tl.load(best_BP + row * PARTS + part, mask=part < PARTS, other=0).to(tl.uint64, bitcast=True), 0)
+    order = best >> 32
+    token = 2147483647 - (best & 0xFFFFFFFF).to(tl.int64)
+    inverse = tl.load(inverse_B + row)
+    nucleus = tl.load(nucleus_B + row)
+    uniform = tl.load(uniform_B + row)
+    position = tl.load(positions_B + row) + 1
+    length = tl.load(lengths_B + row)
+    total = tl.load(totals_B + row) + 1
+    is_used = length > 0
+    block = position // ROWS
+    first = tl.load(block_table_BT + row * TABLE + block, mask=is_used & (block < TABLE), other=0) * ROWS
+    if order == 0xFFFFFFFF:
+        token = token * 0 - 1
+    elif (order == 0xFF800000) | (order == 0x007FFFFF):
+        token = token * 0 - 2
+    elif inverse > 0:
+        row_V = logits_BV + row * V
+        highest = tl.load(row_V + token).to(tl.float32)
+        at = tl.arange(0, BLOCK)
+        sums = tl.zeros((BLOCK,), tl.int64)
+        for start in range(0, V, BLOCK):
+            logits = tl.load(row_V + start + at, mask=start + at < V, other=-float("inf")).to(tl.float32)
+            sums += weights_of(logits, highest, inverse)
+        weight = tl.sum(sums, 0)
+        if nucleus != -1:
+            _, weight = token_at(row_V, highest, inverse, share_of(nucleus, weight), V, BLOCK)
+        token, _ = token_at(row_V, highest, inverse, share_of(uniform, weight), V, BLOCK)
+    tl.debug_barrier()  # every thread has read the fields
+    tl.store(drawn_B + row, token)
+    tl.store(tokens_B + row, tl.maximum(token, 0), mask=is_used)
+    tl.store(positions_B + row, position, mask=is_used)
+    tl.store(slots_B + row, first + position % ROWS, mask=is_used)
+    tl.store(lengths_B + row, length + 1, mask=is_used)
+    tl.store(totals_B + row, total, mask=is_used)

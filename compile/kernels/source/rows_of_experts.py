@@ -1,0 +1,37 @@
+"""Where the rows of tokens go in a mixture of experts, and the copies of rows by expert."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows_of_experts(
+    chosen, expert, row,
+    F: tl.constexpr, E: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+    PE: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """expert[B] of each block of R rows, and row[F] of each of the F choices, in order; see `graphs.ops.moe_experts`.
+
+    dtypes: int64. One program. E experts, PE a power of two. Bytes: the choices twice, the results once. Operations:
+    a comparison for each choice and expert, twice.
+    """
+    e = tl.arange(0, PE)[None, :]
+    total = tl.zeros((1, PE), tl.int32)
+    for f in range(0, F, CHUNK):
+        at = f + tl.arange(0, CHUNK)[:, None]
+        own = (tl.load(chosen + at, mask=at < F, other=-1).to(tl.int32) == e).to(tl.int32)
+        total += tl.sum(own, 0, keep_dims=True)
+    blocks = tl.where(e < E, (total + R - 1) // R, 0)
+    last = tl.cumsum(blocks, 1)
+    first = (last - blocks) * R
+    for b in range(0, B, BLOCKS):
+        at = b + tl.arange(0, BLOCKS)[:, None]
+        after = tl.sum(((at >= last) & (e < E)).to(tl.int32), 1, keep_dims=True)
+        tl.store(expert + at, tl.minimum(after, E - 1).to(tl.int64), mask=at < B)
+    before = first
+    for f in range(0, F, CHUNK):
+        at = f + tl.arange(0, CHUNK)[:, None]
+        own = (tl.load(chosen + at, mask=at < F, other=-1).to(tl.int32) == e).to(tl.int32)
+        place = tl.sum(own * (before + tl.cumsum(own, 0) - 1), 1, keep_dims=True)
+        tl.store(row + at, place.to(tl.int64), mask=at < F)
+        before += tl.sum(own, 0, keep_dims=True)

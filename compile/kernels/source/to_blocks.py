@@ -1,0 +1,30 @@
+"""Rows of tokens, block by block of one expert."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def to_blocks(
+    x, row, out,
+    F: tl.constexpr, SHARE: tl.constexpr, R: tl.constexpr, K: tl.constexpr, X_STRIDE: tl.constexpr,
+    PR: tl.constexpr, CHUNK: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """out[b, r] = x[f // SHARE] of the choice f whose row[f] is b · R + r; 0 where there is none. Grid: blocks.
+
+    dtypes: any of x; row int64. PR: R or more, a power of two. Bytes: every choice once for each block, each row of x
+    once for each of its copies, the result once. Operations: a comparison for each choice and row.
+    """
+    b = tl.program_id(0)
+    r = tl.arange(0, PR)[:, None]
+    token = tl.full((PR, 1), -1, tl.int32)
+    for f in range(0, F, CHUNK):
+        at = f + tl.arange(0, CHUNK)[None, :]
+        places = tl.load(row + at, mask=at < F, other=-1)
+        same = places == (b * R + r)
+        token = tl.maximum(token, tl.max(tl.where(same & (at < F), at // SHARE, -1), 1, keep_dims=True))
+    for k in range(0, K, BK):
+        at = k + tl.arange(0, BK)[None, :]
+        inside = (r < R) & (at < K)
+        value = tl.load(x + token.to(tl.int64) * X_STRIDE + at, mask=inside & (token >= 0), other=0.0)
+        tl.store(out + (b.to(tl.int64) * R + r) * K + at, value, mask=inside)

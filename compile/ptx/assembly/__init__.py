@@ -1,0 +1,1 @@
+"""PTX text as instructions, basic blocks and a table of what is supported."""

@@ -1,0 +1,59 @@
+"""Barriers of a thread block (PTX ISA, `bar`, `barrier`): which lanes wait where, and when they go on."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bringup.compile.ptx.hardware.context import Context
+from bringup.compile.ptx.hardware.values import any_lane
+from bringup.compile.ptx.translate.outcomes import Waiting
+
+
+def add_work(context: Context, block: int, lanes: NDArray[np.bool_] | None) -> None:
+    """Lanes (None: all) that are at the begin of a basic block, together with those that are there already."""
+    if block in context.work:
+        present = context.work[block]
+        lanes = None if present is None or lanes is None else present | lanes
+    context.work[block] = lanes
+
+
+def open_barriers(context: Context) -> bool:
+    """Lets lanes go on from each barrier that is complete in their thread block. Whether any was.
+
+    A barrier is complete when its count of threads, or every thread of the block that has not returned, waits there.
+    """
+    waiting: list[Waiting] = context.waiting
+    context.waiting = []
+    opened = False
+    for identity in sorted({each.identity for each in waiting}):
+        group = [each for each in waiting if each.identity == identity]
+        complete = _complete(context, group)
+        if not any_lane(complete):
+            context.waiting += group
+            continue
+        opened = True
+        rows = complete[:, None]
+        released = np.zeros((context.block_count, context.thread_count), bool)
+        for each in group:
+            assert each.lanes is not None
+            leaving, staying = each.lanes & rows, each.lanes & ~rows
+            released |= leaving
+            if any_lane(leaving):
+                add_work(context, each.after, leaving)
+            if any_lane(staying):
+                context.waiting.append(Waiting(identity, each.count, staying, None, each.after, each.instruction))
+        for observer in context.launch.observers:
+            observer.barrier(context, released, group[0].instruction)
+    return opened
+
+
+def _complete(context: Context, group: list[Waiting]) -> NDArray[np.bool_]:
+    """The thread blocks (B,) of which all expected threads wait."""
+    present = np.zeros((context.block_count, context.thread_count), bool)
+    for each in group:
+        present |= context.full(True if each.lanes is None else each.lanes)
+    if group[0].count:
+        return np.asarray(present.sum(1) == group[0].count)
+    expected = context.full(True if context.alive is None else context.alive)
+    return np.asarray(~(expected & ~present).any(1) & present.any(1))

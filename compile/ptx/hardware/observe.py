@@ -1,0 +1,140 @@
+"""Observer: what watches a launch. Every event has an empty method here; an observer overrides those it needs.
+
+In every event `index` or `relative` are byte offsets whose shape broadcasts to (B, T), `mask` the lanes that take part
+(None: all), and `size` the bytes of one lane's access.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bringup.compile.ptx.assembly.kernel import Instruction
+    from bringup.compile.ptx.hardware.context import Context, Launch
+
+Offsets = NDArray[np.int64]
+Mask = NDArray[np.bool_] | None
+
+
+class Observer:
+    """Watches one launch; `name` is the attribute of the run that holds `result()`."""
+
+    name = ""
+
+    # the launch
+
+    def begin(self, launch: Launch) -> None:
+        """Before the first block runs."""
+
+    def attach(self, context: Context) -> None:
+        """Blocks begin."""
+
+    def split(self, context: Context, part: Context, rows: NDArray[np.int64]) -> None:
+        """`rows` of a context go on in a context of their own."""
+
+    def finish(self, launch: Launch) -> None:
+        """After the last block."""
+
+    def result(self) -> Any:
+        """What was found, as plain data."""
+
+    # memory
+
+    def read_global(self, context: Context, instruction: Instruction, index: Offsets, mask: Mask, size: int) -> None:
+        """A load; `index` counts from the begin of device memory."""
+
+    def write_global(
+        self, context: Context, instruction: Instruction, index: Offsets, mask: Mask, size: int, values: list[Any]
+    ) -> None:
+        """A store, before it is done."""
+
+    def atomic_global(
+        self,
+        context: Context,
+        instruction: Instruction,
+        index: Offsets,
+        mask: NDArray[np.bool_],
+        size: int,
+        order: str,
+        served: NDArray[np.int64],
+    ) -> None:
+        """An atomic operation with memory order `order`, before it is done. `served`: the active lanes in turn."""
+
+    def read_shared(self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int) -> None:
+        """A load; `relative` counts from the begin of the block's shared memory."""
+
+    def write_shared(
+        self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int, values: list[Any]
+    ) -> None:
+        """A store, before it is done. `values` are its elements; none where they are not known."""
+
+    # asynchronous reads and writes of whole tiles, by the tensor cores and the copy engine
+
+    def read_operand(
+        self,
+        context: Context,
+        instruction: Instruction,
+        rows: NDArray[np.int64],
+        groups: NDArray[np.int64],
+        tile: Offsets,
+        size: int,
+    ) -> None:
+        """wgmma reads `tile`, offsets of elements in shared memory, in block `rows[i]` for warp group `groups[i]`."""
+
+    def commit_operands(self, context: Context, instruction: Instruction, mask: Mask) -> None:
+        """wgmma.commit_group."""
+
+    def wait_operands(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
+        """wgmma.wait_group: all groups but the last `pending` are done."""
+
+    def issue_tensor_load(
+        self, context: Context, instruction: Instruction, row: int, thread: int, barrier: int, tile: Offsets, size: int
+    ) -> None:
+        """A thread starts a tensor copy to shared memory, whose bytes count at a barrier object."""
+
+    def issue_tensor_store(
+        self, context: Context, instruction: Instruction, row: int, thread: int, tile: Offsets, size: int
+    ) -> None:
+        """A thread starts a tensor copy from shared memory."""
+
+    def issue_copy(self, context: Context, instruction: Instruction, relative: Offsets, mask: Mask, size: int) -> None:
+        """cp.async starts to write shared memory."""
+
+    def commit_copies(self, context: Context, instruction: Instruction, mask: Mask) -> None:
+        """cp.async.commit_group."""
+
+    def wait_copies(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
+        """cp.async.wait_group: all groups of the thread but the last `pending` are done; before they are done here."""
+
+    def commit_tensor_stores(self, context: Context, instruction: Instruction, mask: Mask) -> None:
+        """cp.async.bulk.commit_group."""
+
+    def wait_tensor_stores(self, context: Context, instruction: Instruction, pending: int, mask: Mask) -> None:
+        """cp.async.bulk.wait_group: all groups of the thread but the last `pending` have read shared memory."""
+
+    def move_tile(self, context: Context, instruction: Instruction, index: Offsets, size: int, *, store: bool) -> None:
+        """A tensor copy reads or writes elements of `size` bytes of device memory."""
+
+    # order
+
+    def barrier(self, context: Context, lanes: Mask, instruction: Instruction) -> None:
+        """A barrier lets `lanes` go on."""
+
+    def arrive(
+        self, context: Context, instruction: Instruction, row: int, threads: NDArray[np.int64], barrier: int
+    ) -> None:
+        """Threads of block `row` arrive at a barrier object, before its phase may end."""
+
+    def end_phase(self, context: Context, row: int, barrier: int) -> None:
+        """The phase of a barrier object ends."""
+
+    def pass_phase(
+        self, context: Context, instruction: Instruction, row: int, threads: NDArray[np.int64], barrier: int
+    ) -> None:
+        """Threads of block `row` see that a phase has ended."""
+
+    def fence(self, context: Context, instruction: Instruction, mask: Mask) -> None:
+        """fence.* or membar.*"""

@@ -1,0 +1,108 @@
+"""Unwritten: reads of global memory that nothing has written, neither the host nor a kernel before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bringup.compile.ptx.assembly.kernel import Instruction
+from bringup.compile.ptx.hardware.context import Context, Launch, Mask
+from bringup.compile.ptx.hardware.device import UNSIGNED, Device
+from bringup.compile.ptx.hardware.observe import Observer
+from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
+from bringup.compile.ptx.watch.lanes import active_pairs, place
+
+
+@dataclass(slots=True)
+class UnwrittenRead:
+    """Reads of one instruction: how many, and the block and the place of the first."""
+
+    instruction: str
+    count: int
+    block: int
+    place: str
+
+    def __str__(self) -> str:
+        return (
+            f"read of global memory never written: {self.instruction}; {self.count} accesses, "
+            f"first in block {self.block} at {self.place}"
+        )
+
+
+class Unwritten(Observer):
+    """Finds such reads. One of them may watch several launches of a device, one after the other: what these store is
+    written from then on. `result()` is a tuple of `UnwrittenRead`, of the last launch."""
+
+    name = "unwritten"
+
+    def __init__(self, device: Device) -> None:
+        self._written: NDArray[np.uint8] = np.zeros(device.nbytes, np.uint8)  # 1 for each byte that is
+        self._found: dict[int, UnwrittenRead] = {}
+
+    def mark(self, address: int, nbytes: int, parts: NDArray[np.bool_] | None = None) -> None:
+        """The host has written memory at an address: all of it, or some of its equal parts."""
+        start = address - GLOBAL_BASE
+        range_ = self._written[start : start + nbytes]
+        if parts is None:
+            range_[:] = 1
+        else:
+            range_.reshape(len(parts), -1)[parts] = 1
+
+    def begin(self, launch: Launch) -> None:
+        self._found = {}
+
+    def result(self) -> tuple[UnwrittenRead, ...]:
+        """The reads by instruction."""
+        return tuple(self._found.values())
+
+    def read_global(self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int) -> None:
+        offsets, rows, _ = active_pairs(context, index, mask)
+        self._check(context, instruction, offsets, rows, size)
+
+    def _check(self, context: Context, instruction: Instruction, offsets: Any, rows: Any, size: int) -> None:
+        bad = ~self._all(offsets, size)
+        if not bad.any():
+            return
+        found = self._found.get(instruction.index)
+        if found is None:
+            first = int(np.argmax(bad))
+            where = context.device.describe(int(offsets[first]))
+            text, block = place(context.launch.kernel, instruction), int(context.blocks[rows[first]])
+            found = self._found[instruction.index] = UnwrittenRead(text, 0, block, where)
+        found.count += int(np.count_nonzero(bad))
+
+    def write_global(
+        self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int, values: list[Any]
+    ) -> None:
+        self._store(active_pairs(context, index, mask)[0], size)
+
+    def atomic_global(
+        self, context: Context, instruction: Instruction, index: Any, mask: Any, size: int, order: str, served: Any
+    ) -> None:
+        self.read_global(context, instruction, index, mask, size)
+        self._store(active_pairs(context, index, mask)[0], size)
+
+    def move_tile(self, context: Context, instruction: Instruction, index: Any, size: int, *, store: bool) -> None:
+        if store:
+            self._store(index, size)
+        elif index.size:
+            self._check(context, instruction, index, np.zeros(index.shape, np.int64), size)
+
+    def _all(self, offsets: Any, size: int) -> Any:
+        width = min(size, 8)
+        flags = self._written.view(UNSIGNED[width])
+        ones = np.full(width, 1, np.uint8).view(UNSIGNED[width])[0]
+        found = flags[offsets // width] == ones
+        for more in range(width, size, width):
+            found &= flags[(offsets + more) // width] == ones
+        return found
+
+    def _store(self, offsets: Any, size: int) -> None:
+        width = min(size, 8)
+        flags = self._written.view(UNSIGNED[width])
+        ones = np.full(width, 1, np.uint8).view(UNSIGNED[width])[0]
+        for more in range(0, size, width):
+            flags[(offsets + more) // width] = ones

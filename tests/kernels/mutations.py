@@ -1,0 +1,60 @@
+"""Barriers removed, waits made too shallow and orders relaxed in the kernels that bundles have: what finds each.
+
+`python -m tests.kernels.mutations [word …]` prints every planted fault with what found it, of the tasks and
+architectures whose names have the words.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.kernels.shipped import pairs, shipped
+from tests.ptx.mutations import Mutant, mutants
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault in a kernel of a task, and the first thing that found it: a finding, a wrong result, or nothing."""
+
+    task: str
+    capability: str
+    mutant: Mutant
+    found: str
+
+    def __str__(self) -> str:
+        mutant = self.mutant
+        what = self.found.partition("\n")[0][:80] or "NOT FOUND"
+        return f"{self.task} {self.capability} {mutant.kind} line {mutant.line}: {mutant.change[:60]}: {what}"
+
+
+def planted(task: str, capability: str) -> Iterator[Planted]:
+    """Every fault in the kernels of a task: by all checks of `bringup kernels test`, and by the results."""
+    built = shipped(task, capability)
+    seen, sound = built.run()
+    assert seen.findings == []
+    for digest, text in built.texts.items():
+        if "head_product" in task and built.compiled[digest].name != "head_product":
+            continue  # attention has tasks of its own
+        for mutant in mutants(text):
+            seen, found = built.run({**built.texts, digest: mutant.text})
+            wrong = [name for name, array in found.items() if not np.array_equal(array, sound[name])]
+            what = seen.findings[0] if seen.findings else f"wrong `{wrong[0]}`" if wrong else ""
+            yield Planted(task, capability, mutant, what)
+
+
+def main() -> None:
+    total = hits = 0
+    for task, capability in pairs():
+        if all(word in f"{task} {capability}" for word in sys.argv[1:]):
+            for each in planted(task, capability):
+                total, hits = total + 1, hits + bool(each.found)
+                print(each, flush=True)
+    print(f"{hits} of {total} found")
+
+
+if __name__ == "__main__":
+    main()

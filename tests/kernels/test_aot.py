@@ -1,0 +1,66 @@
+"""Kernels compiled ahead of time: cached by what they depend on, and one error for all failures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bringup.compile.cache.store import Store
+from bringup.compile.kernels import aot
+from bringup.compile.kernels.aot import compile_kernels
+from bringup.compile.kernels.architectures import ARCHITECTURES
+from bringup.compile.kernels.call import Kernel
+from bringup.compile.kernels.compiled import compiled_from_json, compiled_to_json, kernel_from_json, kernel_to_json
+from bringup.compile.kernels.resources import resources
+from bringup.diagnostics import BringupError
+
+pytestmark = pytest.mark.usefixtures("fresh_triton")
+SIZES = {"BK": 16, "CHUNK": 16, "F": 6, "K": 16, "PR": 4, "R": 4, "SHARE": 2, "X_STRIDE": 16}
+ROWS = Kernel(
+    stem="to_blocks", types=("*fp32", "*i64", "*fp32"), constants=tuple(sorted(SIZES.items())), aligned=(0, 1, 2)
+)
+
+
+def test_a_kernel_is_compiled_once(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    (first,) = compile_kernels([ROWS, ROWS], "sm_80", store).values()
+    assert first.types == (*ROWS.types, "*i8", "*i8")
+    assert (first.name, first.threads, first.global_scratch_size) == ("to_blocks", 128, 0)
+    assert first.binary.startswith(b"\x7fELF")
+    assert '.file\t1 "bringup/compile/kernels/source/to_blocks.py"' in first.assembly
+    assert "fma.rn.f32" not in first.assembly
+    assert compiled_from_json(json.loads(json.dumps(compiled_to_json(first)))) == first
+    assert kernel_from_json(json.loads(json.dumps(kernel_to_json(ROWS)))) == ROWS
+    monkeypatch.setattr(aot, "_compiled", lambda kernels, _: pytest.fail("compiled again") if kernels else ())
+    assert compile_kernels([ROWS], "sm_80", store) == {ROWS: first}
+
+
+def test_settings_of_triton_do_not_count(monkeypatch):
+    """Of the environment: the cache's key has none of them."""
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    (found,) = compile_kernels([ROWS], "sm_90", None).values()
+    assert ".loc" in found.assembly
+
+
+@pytest.mark.parametrize(
+    ("kernel", "capability", "message"),
+    [
+        (replace(ROWS, types=("*fp32",)), "sm_80", "1 types are given"),
+        (ROWS, "sm_1", "does not compile for sm_1"),
+    ],
+)
+def test_a_failure_is_one_error(kernel, capability, message):
+    with pytest.raises(BringupError, match=f"BU501: .*{message}"):
+        compile_kernels([kernel], capability, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+def test_every_architecture(capability):
+    (found,) = compile_kernels([ROWS], capability, None).values()
+    used = resources(found)
+    assert (used.stack, found.capability) == (0, capability)
+    assert used.warps == used.most

@@ -1,0 +1,99 @@
+"""benchmarks/gpu.py: its part of correctness in the emulator, and what it says without a card."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu
+from benchmarks.cards import correctness, launches, speed
+from benchmarks.cards.rows import DRY, TIMED
+from benchmarks.cards.tables import markdown
+from bringup.compile.cuda.opening import has_gpu
+from bringup.diagnostics import BringupError
+
+SMALL = correctness.Sizes(32, 128, 1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
+    """All of one model; a result that is off by a thousandth is past its limit."""
+    monkeypatch.setattr(gpu, "DRY", DRY[1:])
+    monkeypatch.setattr(correctness, "DRY", SMALL)
+    assert gpu.main(["--dry-run", "--out", str(tmp_path / "found")]) == 0
+    rows = json.loads((tmp_path / "found.json").read_text("utf-8"))["correctness"]
+    kernels = {stem for row in rows for stem in row["kernels"].split(" + ")}
+    assert kernels >= {"linear", "linear_tile", "elements", "attention_decode", "attention_prefill", "draw", "largest"}
+    assert all((row["ok"] and row["error"] < row["limit"]) or row["error"] == 0 for row in rows)
+    assert (tmp_path / "found.md").read_text("utf-8") == capsys.readouterr().out[:-1]
+    exact = launches.in_float64
+    monkeypatch.setattr(
+        launches, "in_float64", lambda *given: {name: array * 1.001 for name, array in exact(*given).items()}
+    )
+    wrong = list(correctness.rows(DRY[1:], "sm_90", "emulate", ("float32",), SMALL, math.inf))
+    assert any(not row["ok"] for row in wrong)
+    assert "WRONG" in markdown({"device": "a card", "about": {}, "correctness": wrong})
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_without_a_card(capsys) -> None:
+    assert gpu.main([]) == 2
+    assert capsys.readouterr().err.startswith("BU614: this machine has no CUDA driver; `--dry-run`")
+
+
+def test_infinities_are_equal_or_wrong() -> None:
+    """A masked score is minus infinity on both sides."""
+    exact = np.array([-np.inf, 1.0, 2.0])
+    assert launches.far(np.array([-np.inf, 1.0, 2.0], np.float32), exact) == 0
+    assert launches.far(np.array([0.0, 1.0, 2.0], np.float32), exact) == np.inf
+    assert launches.far(np.array([-np.inf, np.nan, 2.0], np.float32), exact) == np.inf
+
+
+def test_a_failure_ends_one_row(monkeypatch) -> None:
+    """Of each part: the others are run, and the reason is in the table."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nmore | lines")
+
+    monkeypatch.setattr(correctness, "save", fails)
+    rows = list(correctness.rows(DRY, "sm_90", "emulate", ("float32",), SMALL, math.inf))
+    assert [row["not run"] for row in rows] == ["RuntimeError: CUDA error: out of memory"] * len(DRY)
+    assert not any(row["ok"] for row in rows)
+    assert "not run: RuntimeError" in markdown({"device": "a card", "about": {}, "correctness": rows})
+    late = correctness.rows(DRY, "sm_90", "emulate", ("float32",), SMALL, -1.0)
+    assert all("seconds of this part were over" in row["not run"] for row in late)
+    for name, stub in (("ceilings", fails), ("forget", lambda: None)):
+        monkeypatch.setattr(speed, name, stub)
+    found = list(speed.rows("sm_90", [TIMED[0].name, TIMED[1].name], 60.0))
+    assert [row["not run"] for row in found] == ["RuntimeError: CUDA error: out of memory"] * 2
+
+
+def test_the_target_of_a_card() -> None:
+    """The newest that runs: 8.7 has none of its own."""
+    assert [gpu.target_of(each) for each in ((8, 0), (8, 7), (8, 9), (9, 0))] == ["sm_80", "sm_86", "sm_89", "sm_90"]
+    with pytest.raises(BringupError, match=r"7\.5"):
+        gpu.target_of((7, 5))
+
+
+def test_a_floor() -> None:
+    """Reads at the rate of a read, writes at the rate of a copy; operations where they take longer."""
+    limits = {"read GB/s": 4000.0, "copy GB/s": 2000.0, "bf16 TFLOP/s": 500.0}
+    assert speed.floor_of({"read": 4_000_000, "written": 2_000_000, "flops": 500_000_000}, limits) == pytest.approx(2)
+    assert speed.floor_of({"read": 0, "written": 0, "flops": 5_000_000_000}, limits) == pytest.approx(10)
+
+
+def test_a_table_of_times() -> None:
+    row = {
+        "row": "GPT-2", "read GB/s": 4000.0, "floor us": 60.0, "share of floor": 0.5, "launches": 62,
+        "us": {name: {"median": 120.0, "all": [119.0, 121.0]} for name in ("bringup", "transformers")},
+        "equal tokens": {"bringup": 144, "transformers": 144},
+    }  # fmt: skip
+    text = markdown({"device": "a card", "about": {}, "speed": [row, {"row": "Llama", "not run": "time"}]})
+    assert (
+        "| GPT-2 | 4,000 | 60.0 | 120.0 [119.0 - 121.0] | 50% | 120.0 [119.0 - 121.0] |  | 62 | transformers 144 |"
+        in text
+    )
+    assert "| Llama | not run: time |" in text

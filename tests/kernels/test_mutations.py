@@ -1,0 +1,27 @@
+"""Do the checks bite in the kernels that bundles have? `python -m tests.kernels.mutations` lists what finds what."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton")
+
+from tests.kernels.mutations import planted
+from tests.kernels.shipped import TASKS
+
+SHARE = 0.75  # of all planted faults; docs/kernels.md has the others, with the reasons
+
+
+def test_faults_in_a_product_are_found() -> None:
+    found = list(planted("linear, bfloat16, gated", "sm_80"))
+    assert found
+    assert [str(each) for each in found if not each.found] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
+def test_most_faults_are_found(capability: str) -> None:
+    """A minute of processor time each, and that of compiling."""
+    results = [each for task in TASKS for each in planted(task, capability)]
+    missed = [str(each) for each in results if not each.found]
+    assert len(missed) <= (1 - SHARE) * len(results), "\n".join(missed)

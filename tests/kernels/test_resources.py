@@ -1,0 +1,36 @@
+"""docs/kernels.md is what kernels take; for NVIDIA none spills, and all fit shared memory."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.kernels import BEGIN, END, PAGE, configurations, table
+from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
+
+ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
+
+
+def tables() -> dict[str, str]:
+    text = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
+    parts = re.split(r"^### (\w+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+def test_the_page_has_every_configuration_and_none_spills(capability):
+    rows = ROW.findall(tables()[capability])
+    expected = [(kernel.stem, what, dtype) for what, dtype, kernel in configurations(capability)]
+    assert [row[:3] for row in rows] == expected
+    for stem, what, dtype, _, stack, shared, warps, _ in rows:
+        where = f"{stem}, {what}, {dtype}"
+        assert int(shared.replace(",", "")) <= ARCHITECTURES[capability].shared, where
+        assert int(warps) > 0, where
+        assert int(stack) == 0 or not is_nvidia(capability), where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])  # each takes a minute; `benchmarks/kernels.py` writes all
+def test_the_page_is_what_kernels_take(capability):
+    assert table(capability).partition("\n")[2].strip() == tables()[capability].strip()

@@ -1,0 +1,79 @@
+"""Sessions and batches on a device: what they hold, when they give it back, and in which thread they work."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from bringup.compile.cuda.double.double import Double
+from bringup.compile.cuda.double.queues import Happening
+from bringup.compile.cuda.executor import CudaExecutor
+from bringup.compile.runtime.batch import load_batch
+from bringup.compile.runtime.session import load
+from bringup.diagnostics import BringupError
+
+
+def drivers_of(monkeypatch: pytest.MonkeyPatch) -> list[Double]:
+    """The doubles that are opened from now on."""
+    found: list[Double] = []
+    init = Double.__init__
+
+    def noted(self: Double, *arguments: Any) -> None:
+        init(self, *arguments)
+        found.append(self)
+
+    monkeypatch.setattr(Double, "__init__", noted)
+    return found
+
+
+def held(double: Double) -> int:
+    return len(double._handles) + len(double._sizes) + len(double._host)
+
+
+@pytest.mark.parametrize("end", ["close", "with", "batch", "garbage", "failure"])
+def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> None:
+    doubles = drivers_of(monkeypatch)
+    if end == "failure":
+        monkeypatch.setattr(CudaExecutor, "reset", lambda self: self._driver.free(0))
+        with pytest.raises(BringupError, match="BU617"):
+            load(gpu_bundle, "emulate")
+    elif end == "batch":
+        with load_batch(gpu_bundle, "emulate"):
+            assert held(doubles[0])
+    else:
+        session = load(gpu_bundle, "emulate")
+        profile = session.executor.start_profile()
+        for _ in range(2):
+            list(session.generate([1, 2], max_new_tokens=2))
+            events = sum(isinstance(each, Happening) for each in doubles[0]._handles.values())
+            assert events == 0
+        assert profile.measured
+        assert held(doubles[0])
+        if end == "with":
+            with session:
+                pass
+        elif end == "close":
+            session.close()
+            session.close()
+            with pytest.raises(BringupError, match="the executor is closed"):
+                session.reset()
+        del session
+        gc.collect()
+    assert held(doubles[0]) == 0
+
+
+def test_a_session_goes_to_another_thread(gpu_bundle) -> None:
+    session = load(gpu_bundle, "emulate")
+    wanted = list(session.generate([1, 2, 3], max_new_tokens=3))
+
+    def use() -> list[int]:
+        session.executor.set_states(session.executor.states())
+        found = list(session.generate([1, 2, 3], max_new_tokens=3))
+        session.close()
+        return found
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(use).result() == wanted

@@ -1,0 +1,165 @@
+"""Tokens that are drawn on the device: those of the host, with the fields of a step advanced by the kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.compile.cuda.executor import CudaExecutor
+from bringup.compile.cuda.sampling import sampling_of
+from bringup.compile.cuda.sizes import fields_of
+from bringup.compile.pipeline import build
+from bringup.compile.program.program import Draw, TensorSpec
+from bringup.compile.runtime.batch import Batch, load_batch
+from bringup.compile.runtime.request import Request
+from bringup.compile.runtime.session import Session, load
+from bringup.diagnostics import BringupError
+from tests.schedule.models import CONTEXT, PREFILL, job_of
+from tests.targets.test_gpu_files import damaged
+
+PROMPT = list(range(1, 61))  # its blocks of 64 tokens: the fifth new token begins another one
+NEW = 8
+SETTINGS = [(0.0, 1.0), (1.0, 1.0), (0.8, 0.7)]
+
+
+class Watched:
+    """An executor that notes which draws had a step."""
+
+    def __init__(self, executor: CudaExecutor, largest: int = 0) -> None:
+        self.executor, self.largest = executor, largest
+        self.had_step: list[bool] = []
+        for name in ("step", "reset", "states", "set_states", "can_draw", "can_continue", "close"):
+            setattr(self, name, getattr(executor, name))
+
+    def draw(self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw]) -> list[int]:
+        self.had_step.append(step is not None)
+        tokens = self.executor.draw(entry, step, draws)
+        return [self.largest or token for token in tokens]
+
+
+def watch(opened: Session | Batch, largest: int = 0) -> Watched:
+    assert isinstance(opened.executor, CudaExecutor)
+    opened._engine.executor = watched = Watched(opened.executor, largest)
+    return watched
+
+
+def test_tokens_of_a_session(gpu_bundle) -> None:
+    """A step is given when a sequence begins, and when it has another block; the rest is on the device."""
+    session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
+    watched = watch(session)
+    for temperature, top_p in SETTINGS:
+        settings = {"max_new_tokens": NEW, "temperature": temperature, "top_p": top_p, "seed": 5}
+        assert list(session.generate(PROMPT, **settings)) == list(wanted.generate(PROMPT, **settings))
+    assert watched.had_step == 3 * [True, False, False, False, True, False, False]
+
+
+def test_a_step_between(gpu_bundle) -> None:
+    """Logits after draws, and draws after logits, are those of the same sequence."""
+    session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
+    tokens = list(session.generate(PROMPT[:3], max_new_tokens=4))
+    assert tokens == list(wanted.generate(PROMPT[:3], max_new_tokens=4))
+    assert np.allclose(session.decode(tokens[-1]), wanted.decode(tokens[-1]), atol=1e-5)
+    assert list(session.generate(PROMPT[:3], max_new_tokens=3)) == tokens[:3]
+
+
+def test_another_executor(gpu_bundle) -> None:
+    """One that has drawn too, for another sequence, begins with a step of this one."""
+    session, second, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
+    list(second.generate(PROMPT[:3], max_new_tokens=3))
+    answer = session.generate(PROMPT[:5], max_new_tokens=NEW)
+    tokens = [next(answer) for _ in range(3)]
+    second.executor.set_states(session.executor.states())
+    session.executor = second.executor
+    assert [*tokens, *answer] == list(wanted.generate(PROMPT[:5], max_new_tokens=NEW))
+
+
+def test_a_step_that_is_copied(gpu_bundle) -> None:
+    """The fields of another step are on the device: the next draw needs its own."""
+    session = load(gpu_bundle, "emulate")
+    list(session.generate(PROMPT[:3], max_new_tokens=3))
+    executor = session.executor
+    assert isinstance(executor, CudaExecutor)
+    assert executor.can_continue("decode")
+    fields = {
+        spec.name: np.zeros(spec.shape) for spec in fields_of(session.interface.entry("decode"), session.interface)
+    }
+    executor.copy_step("decode", fields)
+    assert not executor.can_continue("decode")
+
+
+def test_a_draft_draws_nothing(gpu_bundle) -> None:
+    """What takes hidden states with each token has no next step in a token alone."""
+    executor = load(gpu_bundle, "emulate").executor
+    assert isinstance(executor, CudaExecutor)
+    interface, hidden = executor._interface, TensorSpec(name="hidden", shape=(1, 8), dtype="float32")
+    entries = tuple(replace(entry, inputs=(hidden,)) for entry in interface.entries)
+    assert set(sampling_of(executor._schedule, interface)) == {"decode"}
+    assert not sampling_of(executor._schedule, replace(interface, entries=entries))
+
+
+def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
+    """Calls of an entry that draws nothing, and of memory that the logits do not have."""
+    for number, name in enumerate(("prefill_32", "decode")):
+
+        def change(plan: dict, name: str = name) -> None:
+            calls = plan["sampling"]["decode"]
+            calls[0]["arguments"][0] = ["logits", 10**6]
+            plan["sampling"] = {name: calls}
+
+        with pytest.raises(BringupError, match=r"BU603.*kernels.json"):
+            load(damaged(gpu_bundle, tmp_path / str(number), change), "emulate")
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("batches")
+    settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 2}
+    return build(job_of("gpt2", folder), out=folder / "b", target="cuda:sm_80", **settings)
+
+
+def requests(batch: Batch) -> dict[int, list[int]]:
+    settings = [*SETTINGS, (1.2, 1.0)]
+    return {
+        batch.add(Request(PROMPT[at : 3 * at + 2], max_new_tokens=NEW - at, temperature=heat, top_p=share, seed=at)): []
+        for at, (heat, share) in enumerate(settings)
+    }
+
+
+def test_tokens_of_a_batch(batches) -> None:
+    """Greedy and random requests in one step, which end one after the other."""
+    batch, wanted = load_batch(batches, "emulate"), load_batch(batches, "reference")
+    watched = watch(batch)
+    answers, expected = requests(batch), requests(wanted)
+    for each, found in ((batch, answers), (wanted, expected)):
+        while each:
+            for event in each.step():
+                found[event.id].append(event.token)
+    assert answers == expected
+    assert False in watched.had_step
+    plan = json.loads((batches / "kernels.json").read_text("utf-8"))
+    assert set(plan["sampling"]) == {"decode", "decode_2"}
+
+
+def test_a_failed_draw_takes_no_random_number(batches) -> None:
+    """Logits that are no numbers end a step; the requests then get the tokens that they would have had."""
+    batch, wanted = load_batch(batches, "emulate"), load_batch(batches, "reference")
+    answers, expected = requests(batch), requests(wanted)
+    while wanted:
+        for event in wanted.step():
+            expected[event.id].append(event.token)
+    for event in batch.step():
+        answers[event.id].append(event.token)
+    executor = batch.executor
+    watch(batch, largest=-1)
+    with pytest.raises(BringupError, match=r"BU607.*NaN for logits of request 0"):
+        batch.step()
+    batch._engine.executor = executor
+    while batch:
+        for event in batch.step():
+            answers[event.id].append(event.token)
+    assert answers == expected
