@@ -14,11 +14,16 @@ from bringup.compile.program.export_options import context_of, layout_of
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Const
+from bringup.graphs.core.step import BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Bytes, except `parameters` and `context`, which count."""
+    """Bytes, except `parameters`, `context`, `max_batch_size` and `cache_blocks`, which count.
+
+    `cache`: all states, a block and a row of padding among them; `rings` is the part of it for sliding windows.
+    `cache_blocks`: of the paged states, padding's apart; None for as many as all sequences at their full length.
+    """
 
     parameters: int
     elements: int
@@ -27,19 +32,20 @@ class Sizes:
     tables: int
     context: int
     max_batch_size: int
+    cache_blocks: int | None
+    cache_dtype: str
     cache_per_token: int
+    cache: int
     rings: int
     packed: int
     compiling: CompileMemory
 
     @property
-    def cache(self) -> int:
-        return self.cache_per_token * self.context * self.max_batch_size + self.rings
-
-    @property
     def _tokens(self) -> str:
         each = f"{self.context:,} tokens"
         whole = each if self.max_batch_size == 1 else f"{self.max_batch_size} sequences of {each}"
+        whole = f"{self.cache_blocks} blocks of {BLOCK} tokens, shared by {whole}" if self.cache_blocks else whole
+        whole = f"{whole} and padding"
         return f"{whole}, {_mb(self.rings)} of it for sliding windows" if self.rings else whole
 
     @property
@@ -50,7 +56,10 @@ class Sizes:
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables in addition"),
-            ("cache", f"{self.cache_per_token:,} bytes a token, {_mb(self.cache)} for {self._tokens}"),
+            (
+                "cache",
+                f"{self.cache_per_token:,} bytes a token in {self.cache_dtype}, {_mb(self.cache)} for {self._tokens}",
+            ),
             (
                 "compile memory",
                 f"at most {_mb(self.compiling.process)}: tools {_mb(self.compiling.tools)} + weights at once "
@@ -69,6 +78,8 @@ def dry_run(
     max_seq_len: int | None,
     max_batch_size: int = 1,
     target_options: Mapping[str, str | int] | None = None,
+    *,
+    cache_blocks: int | None = None,
 ) -> Sizes:
     """The sizes of a compile. Raises what `build` would raise before exporting.
 
@@ -76,8 +87,9 @@ def dry_run(
     """
     check(job).raise_if_errors()
     context, selection = context_of(job, max_seq_len), select(target, target_options)
+    selection.check_cache_dtype(job.graph)
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
-    held = layout_of(job.graph, context, max_batch_size=max_batch_size).sizes
+    held = layout_of(job.graph, context, max_batch_size=max_batch_size, cache_blocks=cache_blocks).sizes
     aliases = job.plan.aliases()
     stored = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
     sizes = [declared.nbytes for declared in stored]
@@ -90,7 +102,10 @@ def dry_run(
         tables=sum(tables),
         context=context,
         max_batch_size=max_batch_size,
+        cache_blocks=held.cache_blocks,
+        cache_dtype=job.graph.cache_dtype,
         cache_per_token=job.graph.state_bytes(held),
+        cache=job.graph.cache_bytes(held),
         rings=job.graph.ring_bytes(held),
         packed=estimate_of(job, selection).packed,
         compiling=compile_memory(job, selection),

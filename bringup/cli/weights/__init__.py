@@ -1,0 +1,1 @@
+"""Commands that write weights in another form, or compare them: `convert`, `export`, `diff`, `lock`, `fit`."""

@@ -1,0 +1,60 @@
+"""`bringup export`: weights back in their published layout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Unpack
+
+import click
+
+from bringup.arguments import FLOAT_DTYPES
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.words import CHECKPOINT, OneOf
+
+
+@click.command("export")
+@job_options
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Of the parameters.")
+@click.option(
+    "--with-dropped", type=CHECKPOINT, metavar="SRC", help="Copy the tensors that the adapter drops from this source."
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Output folder.")
+@click.option("--force", is_flag=True, help="Replace a folder that an earlier export wrote.")
+def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Named]) -> None:
+    """Write the weights of MODEL, or of a bundle, in the layout of the checkpoint that they came from.
+
+    Tensors that the model reads have the bytes that they had; files, their order and their metadata are those of the
+    checkpoint. Of a bundle, --checkpoint names the checkpoint when it has moved: its headers are read, not its weights.
+    Refused, with the list of rules, where a rule rounds values or has no inverse.
+    """
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
+    from bringup.compile.bundle.folder import bundle_of
+    from bringup.compile.convert.export import export, export_bundle
+    from bringup.render.progress import StageLines
+
+    bundle = bundle_of(named["model"]) if named["model"] else None
+    progress, dropped = StageLines(), open_checkpoint(with_dropped) if with_dropped else None
+    if bundle is not None:
+        done, note = export_bundle(
+            bundle, out, checkpoint=named["checkpoint"], with_dropped=dropped, force=force, progress=progress
+        )
+    else:
+        job = open_named(named)
+        done, note = export(job, out, with_dropped=dropped, force=force, progress=progress), job.notice
+    if note:
+        print(f"note: {note}", file=sys.stderr)
+    for line in _left_out(done.left_out):
+        print(line, file=sys.stderr)
+    print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    """One line for each reason."""
+    from bringup.grouping import grouped
+
+    reasons: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        reasons.setdefault(why, []).append(name)
+    return [f"left out: {', '.join(grouped(names))} ({why})" for why, names in reasons.items()]

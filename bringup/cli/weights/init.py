@@ -1,0 +1,36 @@
+"""`bringup init`: a first draft of what an unknown architecture needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from bringup.cli.parameters.options import revised
+from bringup.cli.parameters.words import CHECKPOINT
+
+
+@click.command("init")
+@click.option("--checkpoint", type=CHECKPOINT, required=True, metavar="SRC", help="A folder, a file, hf://ORG/NAME.")
+@click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
+@click.option("--name", metavar="NAME", help="The family's name; default: the config's model_type.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder; default: the family's name."
+)
+def command(checkpoint: str, revision: str | None, name: str | None, out: Path | None) -> None:
+    """Draft graph, adapter, dialect and test of an architecture that no family serves.
+
+    Reads config.json, and names and shapes of the tensors; no weights. Rules are written where the checker proves
+    them. What names and shapes leave open is printed, and is in the files as comments that begin with `# ?`.
+    docs/adding-a-model.md says how to go on.
+    """
+    from bringup.adapters.sources.open_checkpoint import open_checkpoint
+    from bringup.compile.draft.draft import draft, write_draft
+    from bringup.render.draft import draft_text
+
+    source = revised(None, checkpoint, revision) or checkpoint
+    found = draft(open_checkpoint(source, partial=True, headers_only=True), name)
+    folder = out or Path(found.name)
+    write_draft(found, folder)
+    sys.stdout.write(draft_text(found, folder, checkpoint))

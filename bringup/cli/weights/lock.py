@@ -1,0 +1,78 @@
+"""`bringup lock`: a plan in a file, and whether it is still the plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import click
+
+from bringup.arguments import FLOAT_DTYPES
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.words import OneOf
+from bringup.diagnostics import BringupError, Diagnostic, fail
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+LOCK = ".lock"
+REQUEST = ("model", "checkpoint", "config", "adapter", "also", "allow_config", "revision", "dtype")
+
+
+@click.command("lock")
+@job_options
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the lock to FILE.")
+@click.option("--check", "locked", type=FILE, metavar="FILE", help="Compare with the lock in FILE, and in FILES.")
+@click.argument("files", nargs=-1, type=click.Path())
+def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **named: Unpack[Named]) -> None:
+    """Write what every parameter of MODEL is computed from to a file, or check that it still is.
+
+    The file belongs in the repository. In CI, `bringup lock --check FILE` plans the model again, from headers only, and
+    fails when a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. It takes model and
+    checkpoint from the file where they are not named. Several files are checked one after the other: further words
+    that end in .lock are FILES, as pre-commit gives them.
+    """
+    from bringup.compile.convert.lock import lock_of, write_lock
+
+    if (out is None) == (locked is None):
+        raise fail("BU023", "lock takes either -o FILE or --check FILE", help="bringup lock MODEL -o plan.lock")
+    if locked is not None:
+        _check(locked, files, named)
+    elif files:
+        raise fail("BU023", f"`{files[0]}` is one word too many", help="bringup lock MODEL -o plan.lock")
+    elif out is not None:
+        job = open_named(named)
+        if job.notice:
+            print(f"note: {job.notice}", file=sys.stderr)
+        lock = lock_of(job, {key: value for key in REQUEST if (value := cast("dict[str, Any]", named)[key])})
+        write_lock(lock, out)
+        print(f"wrote {out}: {len(lock['parameters'])} parameters, plan {lock['plan'][:16]}", file=sys.stderr)
+
+
+def _check(locked: Path, files: Sequence[str], named: Named) -> None:
+    """Compares every lock with its plan. Raises BU141 with the changes of all, BU044 for a file that is no lock."""
+    words = [word for word in (named["model"], *files) if word]
+    locks = [locked, *(Path(word) for word in words if word.endswith(LOCK))]
+    models = [word for word in words if not word.endswith(LOCK)]
+    if len(models) > 1:
+        help = "name one MODEL; further lock files end in .lock"
+        raise fail("BU023", f"`{models[1]}` is neither a lock file nor the model", help=help)
+    given: Any = {**named, "model": models[0] if models else None}
+    findings = [finding for file in locks for finding in _changes(file, given)]
+    if findings:
+        raise BringupError(*findings)
+
+
+def _changes(file: Path, given: Any) -> Sequence[Diagnostic]:
+    """What a lock and its plan differ in; reports a lock that holds."""
+    from bringup.compile.convert.lock import check_lock, lock_of, read_lock
+
+    old = read_lock(file)
+    if not (given["model"] or given["checkpoint"]):
+        given = {**given, **{key: old["request"][key] for key in REQUEST if key in old.get("request", {})}}
+    new = lock_of(open_named(given), {})
+    if findings := check_lock(old, new, str(file)):
+        return findings
+    print(f"{file}: unchanged, {len(new['parameters'])} parameters, plan {new['plan'][:16]}", file=sys.stderr)
+    return []

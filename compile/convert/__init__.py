@@ -1,0 +1,1 @@
+"""Weights on disk in another form: each rank's arrays, the published layout back, plans that are compared."""

@@ -1,0 +1,58 @@
+"""`bringup.adapt`: a job's arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bringup.adapters.apply.fuse import lay_out
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import check_axes, rank_plan
+from bringup.arguments import choice, whole, whole_numbers
+from bringup.compile.check.checker import check_job
+from bringup.compile.convert.forms import stages_of
+from bringup.compile.job import Job, as_job
+from bringup.compile.targets.selection import select
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def adapt(
+    job: Job,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    pp: int = 1,
+    rank: int = 0,
+    to: str = "graph",
+    target: str = "cpu",
+    stage_layers: Sequence[int] = (),
+    vocab_multiple: int = 1,
+    experts: Sequence[Sequence[int]] = (),
+    redundant: int = 0,
+    copy: bool = False,
+) -> dict[str, np.ndarray]:
+    """Every parameter that `rank` holds, by exact name, in its declared shape and dtype.
+
+    Arrays are C-contiguous, writable and never share memory that a write would show; they are numpy's, so that
+    `torch.from_dlpack` and others take them without a copy (bfloat16 and float8 of ml_dtypes: by `array.view`). Bytes
+    that no rule moves are mapped from the checkpoint's file, copy on write; `copy` gives every array its own memory.
+
+    Ranks are numbered as `bringup.adapters.Parallel` says; `to` is `graph`, or `layout` for the physical buffers of
+    `target`. `experts` has the logical expert of each physical one, a row for every layer or one for all. Raises
+    BringupError for what `check` finds, BU045, BU130 and BU138 where ranks do not fit.
+    """
+    job, to = as_job(job), choice("to", to, ("graph", "layout"))
+    parallel = Parallel(
+        tp=whole("tp", tp), ep=whole("ep", ep), pp=whole("pp", pp),
+        stage_layers=tuple(whole_numbers("stage_layers", stage_layers)),
+        vocab_multiple=whole("vocab_multiple", vocab_multiple),
+        experts=tuple(tuple(whole_numbers("experts", row)) for row in experts), redundant=whole("redundant", redundant),
+    )  # fmt: skip
+    check_job(job).raise_if_errors()
+    check_axes(job.plan, parallel)
+    plan = rank_plan(job.plan, parallel, whole("rank", rank), stages_of(job))
+    layout = select(target).target.layout(job.graph) if to == "layout" else None
+    return materialise(lay_out(plan, layout) if layout else plan, job.checkpoint, copy=copy)

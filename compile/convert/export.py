@@ -1,0 +1,233 @@
+"""Back to the published layout: the tensors that a checkpoint had, in its own files, from a model's parameters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from bringup.adapters.apply.materialise import fill
+from bringup.adapters.apply.reverse import components, irreversible, reverse
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.files import some
+from bringup.adapters.checkpoints.folder_layout import SAFETENSORS
+from bringup.adapters.checkpoints.reader import HEAD
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.sources.file_readers import SAFETENSORS_READER
+from bringup.arguments import path
+from bringup.compile.bundle import folder as bundles
+from bringup.compile.bundle.bundle_job import job_of_bundle
+from bringup.compile.check.checker import check_job
+from bringup.compile.convert.array_files import ArrayFile, array_file
+from bringup.compile.convert.convert import NOTE, SCHEMA, write_json
+from bringup.compile.job import Job
+from bringup.diagnostics import BringupError, fail
+from bringup.progress import Progress, Silent
+from bringup.spec import DTYPES, TensorInfo
+from bringup.system.os_errors import need_room
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Besides config.json: files that say how text becomes tokens, and how transformers generates.
+SIDECARS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written: the folder, its files of tensors, how many tensors, and by name the reason of each left out."""
+
+    folder: Path
+    files: tuple[str, ...]
+    tensors: int
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def export(
+    job: Job,
+    out: str | Path,
+    *,
+    plan: Plan | None = None,
+    read: Callable[[str, Entry], np.ndarray] | None = None,
+    with_dropped: Checkpoint | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Writes the tensors of the job's checkpoint, computed from parameters, to the folder `out`.
+
+    Every tensor that the plan reads has the bytes that it had. Files, their order and their metadata are those of the
+    checkpoint where it consists of safetensors files; otherwise there is one file. Tensors that the adapter drops are
+    left out, or copied from `with_dropped`.
+
+    `read` gives the array of an entry of `plan`; by default both are the job's own, so that the result is the
+    checkpoint taken through its adapter and back. Memory: parameters and tensors that depend on one another, such as
+    the experts of one matrix. Raises what `check` finds, BU117 with the list of all rules that have no inverse,
+    BU143 for GGUF files and where `with_dropped` lacks a tensor, BU011 and BU012.
+    """
+    progress, out = progress or Silent(), Path(path("out", out))
+    plan = job.plan if plan is None else plan
+
+    def own(name: str, entry: Entry) -> np.ndarray:
+        return fill(entry, job.checkpoint.load or job.checkpoint.read)
+
+    read = read or own
+    with progress.stage("Checking") as stage:
+        check_job(job).raise_if_errors()
+        if job.checkpoint.format == "gguf":
+            help = (
+                "export writes safetensors files in a layout that transformers publishes; `convert` writes the graph's"
+            )
+            raise fail("BU143", f"`{job.checkpoint.source}` is a GGUF file, which export does not write", help=help)
+        if refused := irreversible(plan):
+            raise BringupError(*refused)
+        consumed = {info.name for entry in plan.entries.values() for info in entry.tensors}
+        dropped = {name: drop.why for name, drop in job.plan.dropped.items()}
+        copied = _dropped(dropped, with_dropped)
+        wanted = [info for info in job.plan.headers.values() if info.name in consumed or info.name in copied]
+        left_out = {name: why for name, why in dropped.items() if name not in copied}
+        files = _files(wanted)
+        stage.done(f"{len(consumed)} tensors from {len(plan.entries)} parameters")
+    with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
+        need_room(out.resolve().parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in wanted))
+        with ExitStack() as stack:
+            where: dict[str, ArrayFile] = {}
+            for file, infos in files.items():
+                header, metadata = _original(infos)
+                opened = stack.enter_context(array_file(folder / file, infos, metadata=metadata, header=header))
+                where |= dict.fromkeys((info.name for info in infos), opened)
+            parts = components(plan)
+            for count, part in enumerate(parts, 1):
+                arrays = {name: read(name, entry) for name, entry in part.entries.items()}
+                for name, array in reverse(part, arrays).items():
+                    where[name].put(name, array)
+                stage.advance(count / len(parts))
+            for name, info in copied.items():
+                where[name].put(name, cast(Checkpoint, with_dropped).read(info))
+        _write_words(job, folder, files, left_out)
+        stage.done(f"{len(wanted)} tensors in {len(files)} files")
+    return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
+
+
+def _dropped(dropped: Mapping[str, str], source: Checkpoint | None) -> dict[str, TensorInfo]:
+    """The dropped tensors that a source has to give. Raises BU143 where it lacks some."""
+    if source is None:
+        return {}
+    if absent := [name for name in dropped if name not in source.headers]:
+        help = "name the checkpoint that the model came from, or leave --with-dropped out"
+        raise fail("BU143", f"`{source.source}` lacks {some(absent)}, which the adapter drops", help=help)
+    return {name: source.headers[name] for name in dropped}
+
+
+def _files(tensors: Sequence[TensorInfo]) -> dict[str, list[TensorInfo]]:
+    """Tensors by the name of the file that they go to, each file in the order of its bytes."""
+    found: dict[str, list[TensorInfo]] = {}
+    for info in tensors:
+        name = info.file.name if info.file else SAFETENSORS.single
+        if not name.endswith(".safetensors"):  # pytorch_model-00001-of-00002.bin
+            name = f"{name.rpartition('.')[0].replace('pytorch_model', 'model')}.safetensors"
+        found.setdefault(name, []).append(info)
+    return {name: sorted(infos, key=lambda info: info.offset) for name, infos in sorted(found.items())}
+
+
+def _original(tensors: Sequence[TensorInfo]) -> tuple[bytes, dict[str, str]]:
+    """Of the safetensors file that held these tensors: its header if it held no others, and its metadata."""
+    file = tensors[0].file
+    if file is None:
+        return b"", {"format": "pt"}
+    with file.open("rb") as opened:
+        start = opened.read(HEAD)
+        if not SAFETENSORS_READER.detects(file, start):  # of two sources, each has a format of its own
+            return b"", {"format": "pt"}
+        opened.seek(0)
+        head = opened.read(8)
+        text = opened.read(int.from_bytes(head, "little"))
+    words = cast("dict[str, Any]", json.loads(text))
+    metadata: dict[str, str] = words.pop("__metadata__", None) or {}
+    return (head + text if words.keys() == {info.name for info in tensors} else b""), metadata
+
+
+def _write_words(
+    job: Job, folder: Path, files: Mapping[str, Sequence[TensorInfo]], left_out: Mapping[str, str]
+) -> None:
+    """The index of several files, config.json, files of the tokenizer, and bringup.json."""
+    named = job.checkpoint.provenance.get("path")
+    source = Path(named) if named else None
+    source = source.parent if source is not None and source.is_file() else source
+    if len(files) > 1 or SAFETENSORS.single not in files:
+        total = sum(DTYPES[info.dtype].nbytes(info.shape) for infos in files.values() for info in infos)
+        old = source / SAFETENSORS.index if source is not None else None
+        metadata: dict[str, Any] = {}
+        if old is not None and old.is_file():
+            metadata = json.loads(old.read_text("utf-8")).get("metadata") or {}
+        places = {info.name: file for file, infos in files.items() for info in infos}
+        write_json(
+            folder / SAFETENSORS.index,
+            {"metadata": metadata | {"total_size": total}, "weight_map": dict(sorted(places.items()))},
+        )
+    if source is not None and (source / "config.json").is_file():
+        shutil.copyfile(source / "config.json", folder / "config.json")
+    else:
+        write_json(folder / "config.json", job.config)
+    for name in SIDECARS if source is not None else ():
+        if (cast(Path, source) / name).is_file():
+            shutil.copyfile(cast(Path, source) / name, folder / name)
+    note = {"schema": SCHEMA, "to": "published", "model": job.family.name, "source": job.checkpoint.source}
+    note["weights"] = "dummy" if job.checkpoint.is_dummy else "checkpoint"
+    write_json(folder / NOTE, {**note, "left_out": dict(left_out)})
+
+
+def export_bundle(
+    bundle: Path,
+    out: str | Path,
+    *,
+    checkpoint: str | None = None,
+    with_dropped: Checkpoint | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Exported, str]:
+    """Exports the weights of a bundle; see `export`. Gives a note too, "" where there is nothing to say.
+
+    Shard split and metadata are those of the checkpoint that the bundle was compiled from, of which headers are read,
+    or of `checkpoint`. Where it cannot be opened, all tensors go to one file. Raises BU603 and BU608 for a bundle whose
+    files are not those that were compiled.
+    """
+    from bringup.adapters.checkpoints.arrays import mapped
+    from bringup.adapters.checkpoints.safetensors import read_header
+    from bringup.compile.targets.selection import selection_of
+
+    manifest = bundles.read_manifest(bundle)
+    bundles.check_files(bundle, manifest)
+    job, note = _job_of(bundle, manifest, checkpoint)
+    plan = selection_of(manifest).laid_out(job).plan
+    file, aliases = bundle / bundles.WEIGHTS, cast("dict[str, str]", manifest["aliases"])
+    infos = read_header(file)
+    if absent := [name for name in plan.entries if aliases.get(name, name) not in infos]:
+        raise fail("BU143", f"`{bundle}` lacks {some(absent)}", help="name the checkpoint that it was compiled from")
+
+    def read(name: str, entry: Entry) -> np.ndarray:
+        return mapped(file, infos[aliases.get(name, name)])
+
+    done = export(job, out, plan=plan, read=read, with_dropped=with_dropped, force=force, progress=progress)
+    return done, note
+
+
+def _job_of(bundle: Path, manifest: dict[str, Any], checkpoint: str | None) -> tuple[Job, str]:
+    """The bundle's job; where its checkpoint is gone, one of the names and shapes that its adapter reads."""
+    try:
+        return job_of_bundle(manifest, checkpoint), ""
+    except BringupError as error:
+        if checkpoint is not None or error.findings[0].code not in ("BU005", "BU034", "BU911", "BU201"):
+            raise
+        message = error.findings[0].message
+    job = job_of_bundle(manifest, "dummy")
+    weights = manifest["weights"]
+    provenance = {"source": manifest["provenance"]["source"], "weights": weights}
+    opened = replace(job.checkpoint, format=weights if weights == "dummy" else "dict", provenance=provenance)
+    return replace(job, checkpoint=opened), f"{message}: all tensors go to one file, as `{bundle}` has them"

@@ -1,0 +1,137 @@
+"""The folder of a conversion under way, `.NAME.resume`, and its journal: which shards are on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from bringup.diagnostics import BringupError
+from bringup.system.os_errors import unwritable
+
+JOURNAL = "journal"
+INPUTS = frozenset({"inputs"})  # the keys of the journal's first line, and of all others
+SHARD = frozenset({"shard", "sha256"})
+
+
+@dataclass(slots=True)
+class Staging:
+    """The folder of a conversion under way, and the shards that its journal names: digest of the bytes by key.
+
+    `inputs` is the digest of what decides the bytes; "" where it is unknown: then no later run goes on from it.
+    """
+
+    folder: Path
+    inputs: str
+    written: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def opened(cls, folder: Path, inputs: str) -> Staging:
+        """The staging of the same inputs, as an earlier run left it; else a fresh one. Raises BU901, BU902."""
+        found = cls(folder, inputs)
+        try:
+            lines = _good_lines(folder / JOURNAL) if inputs and not folder.is_symlink() else []
+            if not lines or lines[0] != {"inputs": inputs}:
+                found._begin()
+                return found
+        except OSError as error:
+            raise unwritable(error, folder) from error
+        found.written = {line["shard"]: line["sha256"] for line in lines[1:]}
+        return found
+
+    def add(self, key: str, digest: str) -> None:
+        """Notes a shard whose bytes are on the disk."""
+        self.written[key] = digest
+        self._append({"shard": key, "sha256": digest})
+
+    def take_into(self, folder: Path, files: Sequence[str]) -> None:
+        """Moves the finished files into the folder that becomes the result, and removes the staging."""
+        for file in files:
+            (self.folder / file).rename(folder / file)
+        _remove(self.folder)
+
+    def abandon(self) -> None:
+        """After an error: removes the staging, unless a later run can go on from it."""
+        if not self.written or not self.inputs:
+            self.discard()
+
+    def discard(self) -> None:
+        """Removes the staging with all that was written."""
+        _remove(self.folder)
+
+    def named_in(self, error: BringupError) -> BringupError:
+        """The error; where the staging stays, its help names the folder."""
+        if not self.folder.exists():
+            return error
+        help = f"`{self.folder}` has what was written: the same command continues from it; remove it to free its space"
+        findings = [
+            replace(finding, help=f"{finding.help}; {help}" if finding.help else help) for finding in error.findings
+        ]
+        return BringupError(*findings)
+
+    def _begin(self) -> None:
+        self.discard()
+        self.folder.mkdir(parents=True)
+        try:
+            self._append({"inputs": self.inputs})
+        except OSError:
+            self.discard()
+            raise
+
+    def _append(self, line: Mapping[str, str]) -> None:
+        with (self.folder / JOURNAL).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _remove(folder: Path) -> None:
+    """A link goes, what it leads to stays."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _good_lines(journal: Path) -> list[dict[str, str]]:
+    """The lines of a journal up to the first that is torn or has another form; that and all after it are cut off.
+
+    Otherwise the next line would be appended to a torn one. Raises OSError.
+    """
+    try:
+        data = journal.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines: list[dict[str, str]] = []
+    size = 0
+    for text in data.splitlines(keepends=True):
+        line = _line(text, SHARD if lines else INPUTS)
+        if line is None:
+            break
+        lines.append(line)
+        size += len(text)
+    if size < len(data):
+        with journal.open("r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+    return lines
+
+
+def _line(text: bytes, keys: frozenset[str]) -> dict[str, str] | None:
+    """An object of texts with these keys; None for all else."""
+    if not text.endswith(b"\n"):
+        return None
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    line = cast("dict[str, object]", value)
+    if line.keys() != keys or not all(isinstance(each, str) for each in line.values()):
+        return None
+    return cast("dict[str, str]", line)

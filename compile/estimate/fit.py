@@ -1,0 +1,155 @@
+"""Whether a model fits on devices of some memory: weights, cache and workspace of each rank, before anything is bought.
+
+Weights and cache are exact for what is declared. Workspace is an upper bound: no buffer of a layer is used twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import Stages
+from bringup.arguments import whole
+from bringup.compile.check.checker import check_job
+from bringup.compile.check.ranks import divide
+from bringup.compile.job import Job
+from bringup.diagnostics import BringupError
+from bringup.graphs.core.axes import shape_of
+from bringup.graphs.core.module import State
+from bringup.graphs.core.step import RING_GAIN
+from bringup.spec import DTYPES
+
+# Bytes of device memory, as the makers' data sheets have them (1 GB = 10^9 bytes).
+DEVICES = {
+    "a100-40": 40, "a100-80": 80, "l40s": 48, "h100": 80, "h200": 141, "b200": 180,
+    "mi250x": 128, "mi300x": 192, "mi325x": 256, "mi355x": 288,
+}  # fmt: skip
+CHUNK = 2048  # prompt tokens of a step, unless the context is shorter
+MOST_RANKS = 64  # that a larger group is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Bytes of the rank that needs most. `cache_each` is that of one sequence; `limit` is what may be used."""
+
+    limit: int
+    weights: int
+    cache: int
+    cache_each: int
+    workspace: int
+    ranks: int
+    largest_batch: int
+    enough_ranks: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.workspace
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.limit
+
+
+def fit(
+    job: Job,
+    memory: int,
+    *,
+    parallel: Parallel,
+    context: int,
+    batch: int = 1,
+    page_size: int = 64,
+    cache_dtype: str | None = None,
+    share: float = 0.9,
+) -> Need:
+    """What the fullest rank needs of a device with `memory` bytes, of which `share` may be used.
+
+    `context` tokens for each of `batch` sequences, cached in pages of `page_size` tokens, in `cache_dtype` or the
+    dtypes that states declare. Raises what `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
+    """
+    context, batch, page = (
+        whole(name, value, least=1)
+        for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
+    )
+    check_job(job).raise_if_errors()
+    need = _need(job, int(memory * share), parallel, context, batch, page, cache_dtype)
+    if need.fits:
+        return need
+    for tp in (2**k for k in range(1, MOST_RANKS.bit_length())):
+        larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
+        if tp > parallel.tp and not divide(job.plan, larger, _stages(job)).refusals:
+            other = _need(job, need.limit, larger, context, batch, page, cache_dtype)
+            if other.fits:
+                return replace(need, enough_ranks=other.ranks)
+    return need
+
+
+def _need(
+    job: Job, limit: int, parallel: Parallel, context: int, batch: int, page: int, cache_dtype: str | None
+) -> Need:
+    shares = divide(job.plan, parallel, _stages(job))
+    if shares.refusals:
+        raise BringupError(*shares.refusals)
+    stages = parallel.stages(len(job.graph.layers)) if parallel.pp > 1 else [range(len(job.graph.layers))]
+    caches = [_cache(job, layers, parallel.tp, context, page, cache_dtype) for layers in stages]
+    workspace = _workspace(job, parallel, min(CHUNK, context), batch)
+    needs = [(weights, caches[rank // parallel.stage_ranks]) for rank, weights in enumerate(shares.nbytes)]
+    weights, each = max(needs, key=lambda pair: pair[0] + pair[1] * batch)
+    room = limit - workspace - max(weights for weights, _ in needs)
+    return Need(
+        limit=limit, weights=weights, cache=each * batch, cache_each=each, workspace=workspace,
+        ranks=parallel.size, largest_batch=max(0, room // max(caches)) if max(caches) else batch,
+    )  # fmt: skip
+
+
+def _stages(job: Job) -> Stages:
+    return Stages(job.graph.layer_path, len(job.graph.layers))
+
+
+def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str | None) -> int:
+    """Bytes that the states of some layers take for one sequence on a rank."""
+    total = 0
+    for index in layers:
+        for _, state in job.graph.layers[index].leaves(State):
+            row = math.prod(_row(state, tp))
+            bits = DTYPES[dtype or state.declared_dtype or job.graph.dtype].bits
+            rows = 1 if state.axes[0].name == "sequence" else _rows(state.window, context, page)
+            total += rows * row * bits // 8
+    return total
+
+
+def _row(state: State, tp: int) -> Iterator[int]:
+    """The sizes of a row's axes: key heads are divided, and repeated where they are fewer than the ranks."""
+    for axis in state.axes[1:]:
+        yield max(1, axis.size // tp) if axis.name == "g" else shape_of((axis,))[0]
+
+
+def _rows(window: int | None, context: int, page: int) -> int:
+    """Tokens in whole pages; with a window, the ring that a program has for it, where that is worth one."""
+    paged = -(-context // page) * page
+    ring = -(-(window + min(CHUNK, context) - 1) // page) * page if window else paged
+    return ring if RING_GAIN * ring <= paged else paged
+
+
+def _workspace(job: Job, parallel: Parallel, tokens: int, batch: int) -> int:
+    """The logits of a step at float32, and what the widest layer computes of `tokens` tokens.
+
+    That is its input, its normed input and every output of a matrix: of experts, of all that a token may go to.
+    """
+    config: object = job.graph.config
+    hidden, chosen = 0, int(getattr(config, "experts_per_token", 0)) or 1
+    widest: dict[int, int] = {}
+    stages = _stages(job)
+    for name, declared in job.plan.signature.items():
+        layer, sizes = stages.layer(name), shape_of(declared.axes)
+        if layer is None or len(sizes) < 2:
+            continue
+        names = {node.name for axis in declared.axes for node in axis.walk()}
+        divided = parallel.tp if names & {"h", "g", "f"} and declared.axes[0].name == "out" else 1
+        outputs = sizes[-2] * (chosen if len(sizes) == 3 else 1)
+        hidden = max(hidden, sizes[-1] if len(sizes) == 2 else 0)
+        widest[layer] = widest.get(layer, 0) + outputs // divided
+    element = DTYPES[job.graph.dtype].bits // 8
+    vocabulary = -(-job.graph.config.vocab_size // parallel.tp) * parallel.tp
+    return tokens * (2 * hidden + max(widest.values(), default=0)) * element + batch * vocabulary * 4

@@ -1,0 +1,81 @@
+"""`bringup fit`, compared with the sizes that papers and configs give, computed by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bringup.adapters.apply.parallel import Parallel
+from bringup.compile.estimate.fit import fit
+from bringup.compile.job import Job, in_dtype, open_job
+from tests.cli.conftest import Bringup
+
+CONFIGS = Path(__file__).parents[1] / "flagships" / "configs"
+
+
+@cache
+def job_of(name: str) -> Job:
+    config = json.loads((CONFIGS / f"{name}.json").read_text("utf-8"))
+    return in_dtype(open_job(None, "dummy", config=config), "bfloat16")
+
+
+@cache
+def need(name: str, **words: object):
+    job = job_of(name)
+    parallel = Parallel(**{key: words.pop(key) for key in ("tp", "ep", "pp") if key in words})  # type: ignore[arg-type]
+    return fit(job, 141 * 10**9, parallel=parallel, context=32768, **words)  # type: ignore[arg-type]
+
+
+def test_llama_405b_on_eight_ranks() -> None:
+    """126 layers, 8 key heads of 128 channels: one on each rank. 405.85 B weights, of which norms are on every rank."""
+    found = need("llama-3.1-405b", tp=8, batch=4)
+    assert found.cache_each == 126 * 2 * 128 * 32768 * 2
+    assert found.cache == 4 * found.cache_each
+    assert found.weights == pytest.approx(405.85e9 * 2 / 8, rel=1e-3)
+    assert found.fits
+    assert found.largest_batch >= 4
+
+
+def test_key_heads_are_repeated() -> None:
+    assert need("llama-3.1-405b", tp=16).cache_each == need("llama-3.1-405b", tp=8).cache_each
+
+
+def test_a_narrower_cache_and_pages() -> None:
+    wide, narrow = need("llama-3.1-405b", tp=8), need("llama-3.1-405b", tp=8, cache_dtype="float8_e4m3fn")
+    assert narrow.cache_each * 2 == wide.cache_each
+    paged = need("llama-3.1-405b", tp=8, page_size=40000)
+    assert paged.cache_each == 126 * 2 * 128 * 40000 * 2
+
+
+@pytest.mark.slow
+def test_a_latent_cache_is_on_every_rank() -> None:
+    """DeepSeek-V3: 512 + 64 channels a token and layer, which tensor parallelism does not divide."""
+    found = need("deepseek-v3", tp=8)
+    assert found.cache_each == 61 * 576 * 32768 * 2
+    assert not found.fits
+
+
+def test_stages_and_what_would_be_enough(bringup: Bringup) -> None:
+    one, two = need("llama-3.1-405b", tp=8), need("llama-3.1-405b", tp=8, pp=2)
+    assert two.cache_each * 2 == one.cache_each
+    assert 0.49 < two.weights / one.weights < 0.53  # the embedding or the head besides half of the layers
+    small = need("llama-3.1-405b", tp=2)
+    assert (small.fits, small.enough_ranks, small.largest_batch) == (False, 8, 0)
+
+
+def test_the_command(bringup: Bringup) -> None:
+    words = ["--checkpoint", "dummy", "--config", CONFIGS / "llama-3.1-405b.json", "--ctx", "32k", "--batch", 4]
+    result = bringup("fit", *words, "--device", "h200", "--tp", 8)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^weights +101\.\d GB on the fullest of 8 ranks, bfloat16$", result.stdout, re.MULTILINE)
+    assert "cache         8.5 GB: 4 sequences of 32,768 tokens, 2.1 GB each, bfloat16" in re.sub(
+        r"^cache +", "cache         ", result.stdout, flags=re.MULTILINE
+    )
+    short = bringup("fit", *words, "--device", "24GB", "--tp", 8)
+    assert (short.exit_code, "does not fit" in short.stdout) == (1, True)
+    assert "did you mean `h200`?" in bringup("fit", *words, "--device", "h20").stderr
+    assert "is not a number of tokens" in bringup("fit", *words[:4], "--device", "h200", "--ctx", "many").stderr
