@@ -1,0 +1,1 @@
+"""`bringup init`: a first draft of graph, adapter, dialect and test, from a checkpoint's names, shapes and config."""

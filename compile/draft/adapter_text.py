@@ -1,0 +1,97 @@
+"""The text of a drafted adapter: the rules that were proved, and the other readings as questions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from bringup.compile.draft.facts import Facts
+from bringup.compile.draft.graph_text import comment
+from bringup.compile.draft.quoted import quoted
+from bringup.compile.draft.readings import DEFAULTS, Slot
+from bringup.spec import Shape
+
+NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rules
+
+
+def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shape]) -> str:
+    """One rule a parameter; rules that differ in weight and bias only are one. What no rule holds for is a question, as
+    are the parameters of `lacking`, which no tensor may be."""
+    table, lines = "adapter" if facts.name in (*NAMES, "config") else facts.name, list[str]()
+    for slot in slots:
+        if not slot.proved:
+            tried = "; ".join(reading.meaning for reading in slot.readings)
+            question = facts.ask(f"`{slot.tensors.pattern}` {list(slot.tensors.shape)}: no rule holds ({tried})")
+            lines.append(comment(question, "    "))
+            continue
+        lines += [text for text in _questions(facts, slot, slots) if text not in lines]
+        lines += [_rule(f"{table}[{quoted(pattern)}]", text) for pattern, text in slot.proved[0].rules.items()]
+    for pattern, shape in lacking.items():
+        text = f"parameter `{pattern}` {list(shape)}: no tensor has its name or shape; write a rule"
+        lines.append(comment(facts.ask(text), "    "))
+    for tensors, why in facts.roles.buffers:
+        lines.append(f"    {table}.drop({tensors.quoted}, why={quoted(why)})\n")
+    for tensors in facts.roles.rest:
+        text = f"`{tensors.pattern}` {list(tensors.shape)}: no part is known that has it; write a rule, or drop it"
+        lines.append(comment(facts.ask(text), "    "))
+    body = _together("".join(lines))
+    names = [name for name in NAMES if name == "Adapter" or f"{name}(" in body]
+    prefix = f", prefix={quoted(facts.roles.prefix)}" if facts.roles.prefix else ""
+    return (
+        f'"""{facts.title} as published: rules are proved by names, shapes and axes; `# ?` has other readings."""\n\n'
+        f"from __future__ import annotations\n\nfrom bringup.adapters import {', '.join(names)}\n"
+        f"from {facts.name}_graph import {facts.title}Config\n\n\n"
+        f"def adapter(config: {facts.title}Config) -> Adapter:\n"
+        f"    {table} = Adapter({quoted(facts.name)}, defaults={quoted(DEFAULTS)}{prefix})\n{body}    return {table}\n"
+    )
+
+
+def _rule(target: str, text: str) -> str:
+    """An assignment; a long one with a step of the expression on each line."""
+    line = f"    {target} = {text}\n"
+    if len(line) <= 121:
+        return line
+    steps = re.split(r"(?<=\))(?=\.(?:mv|split|at)\()", text)
+    return f"    {target} = (\n" + "".join(f"        {step}\n" for step in steps) + "    )\n"
+
+
+def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]:
+    """The questions on a tensor, as comments: other roles that its shape admits, other readings that hold."""
+    if slot.tensors.others:
+        text = f"`{slot.tensors.pattern}`: its name is not known, its shape is that of several parts"
+        yield comment(facts.ask(text, slot.tensors.role, *slot.tensors.others), "    ")
+    if slot.tensors.role == "qkv" and facts.hints.pairs is not False:
+        pairs = "halves: the rows as they are", "pairs: rearrange q and k, (h pair two) -> (h d:(two pair))"
+        yield comment(facts.ask("no rule was tried for how rope rotates q and k of one tensor", *pairs), "    ")
+    if len(slot.proved) < 2 or _answered(facts, slot):
+        return
+    text, same = f"`{slot.tensors.pattern}` {list(slot.tensors.shape)}: several readings hold", [slot]
+    if slot.proved[0].meaning.startswith("rope"):
+        text = "no shape shows how rope rotates; q and k alike"
+        same = [each for each in slots if each.tensors.stem == slot.tensors.stem]  # a weight and its bias
+    choices = [slot.proved[0].meaning]
+    for meaning in (reading.meaning for reading in slot.proved[1:]):
+        found = [reading for each in same for reading in each.proved if reading.meaning == meaning]
+        choices.append(f"{meaning}: {', '.join(text for reading in found for text in reading.rules.values())}")
+    question = facts.ask(text, *choices)  # one for q and k: each comment has the rules of its own tensor
+    yield comment(replace(question, choices=tuple(choices)), "    ")
+
+
+def _answered(facts: Facts, slot: Slot) -> bool:
+    """Whether a hint decides between what is left: only how rope rotates is."""
+    return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
+
+
+def _together(body: str) -> str:
+    """A weight's rule and its bias's, where they differ in that word alone, as one of `{p:weight|bias}`."""
+    lines = body.splitlines(keepends=True)
+    for line in [line for line in lines if ".weight" in line]:
+        twin = line.replace(".weight", ".bias")
+        if twin in lines and line.count(".weight") == 2 and not line.lstrip().startswith("#"):
+            target, _, source = line.partition("] = ")
+            lines[lines.index(line)] = (
+                target.replace(".weight", ".{p:weight|bias}") + "] = " + source.replace(".weight", ".{p}")
+            )
+            lines.remove(twin)
+    return "".join(lines)

@@ -1,0 +1,161 @@
+"""A draft of everything that a family needs, from a checkpoint: see `draft`."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bringup import userfiles
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.compile.draft.adapter_text import adapter_text
+from bringup.compile.draft.facts import Facts, Question, facts_of
+from bringup.compile.draft.graph_text import graph_text
+from bringup.compile.draft.hints import hints_of
+from bringup.compile.draft.other_texts import IN_GGUF, dialect_text, family_text, test_text
+from bringup.compile.draft.readings import prove, slots_of, without_rule
+from bringup.compile.draft.words import EXPERT_MLP, PARAMETERS, PLAIN_MLP
+from bringup.diagnostics import BringupError, fail
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.hf_config import architectures
+from bringup.graphs.core.options import GraphOptions, build_graph
+from bringup.graphs.core.signature import Signature
+from bringup.graphs.registry import by_architecture
+from bringup.system.atomic import write_file
+from bringup.system.os_errors import unwritable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """`files` are texts by name. `rules` counts the patterns that are proved, `open` those tensors without a rule.
+
+    `questions` are what names and shapes leave open, `hints` where answers came from; `served` is the family of ours
+    that has the architecture already, '' where none has.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    questions: list[Question]
+    hints: list[str]
+    rules: int
+    open: int
+    served: str
+
+
+def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
+    """Drafts graph, adapter, dialect and test of a decoder from its config.json and its headers.
+
+    Rules are those that the checker proves: on all layers, each element of their tensors read once. Where several
+    readings are proved the first is written, and the others are a question. Hints come from transformers and
+    vLLM where they are installed. `name` is the family's; default: the config's model_type. Raises BU046 where sizes or
+    layers are not found, BU127 without a config.json.
+    """
+    raw = checkpoint.config
+    if not raw:
+        raise fail("BU127", f"`{checkpoint.source}` has no config.json", help="put config.json next to the weights")
+    known = architectures(raw)
+    architecture = known[0] if known else ""
+    family = name or _family_name(raw, architecture)
+    facts = facts_of(raw, checkpoint.headers, hints_of(raw, architecture), family, architecture)
+    config, signature = _built(facts, checkpoint, graph_text(facts))
+    read = frozenset(_read(type(config), raw, family))
+    facts.questions.clear()  # a second text has those on keys as well
+    graph = graph_text(facts, read)
+    slots = list(slots_of(facts))
+    prove(slots, facts, signature, config, checkpoint.headers)
+    files = {
+        f"{family}.py": family_text(facts),
+        f"{family}_graph.py": graph,
+        f"{family}_adapter.py": adapter_text(facts, slots, without_rule(slots, facts, signature, config)),
+        f"{family}_dialect.py": dialect_text(facts, _in_gguf(facts)),
+        f"test_{family}.py": test_text(facts, _absolute(checkpoint.source)),
+    }
+    return Draft(
+        name=family, files=files, questions=facts.questions, hints=facts.hints.sources,
+        rules=sum(len(slot.proved[0].rules) for slot in slots if slot.proved),
+        open=sum(len(slot.tensors.names) for slot in slots if not slot.proved)
+        + sum(len(tensors.names) for tensors in facts.roles.rest),
+        served=_served(architecture),
+    )  # fmt: skip
+
+
+def write_draft(found: Draft, out: Path) -> None:
+    """The files, in a folder that may exist: all, or after an error none. Raises BU011 where one of them exists, BU901
+    and BU902."""
+    if there := [name for name in found.files if (out / name).exists()]:
+        raise fail(
+            "BU011", f"`{out / there[0]}` exists", help="choose another folder with -o: a draft replaces nothing"
+        )
+    texts = {out / name: text.encode() for name, text in found.files.items()}
+    fresh = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error, out) from error
+    try:
+        for path, text in texts.items():
+            write_file(path, text)
+    except BaseException:
+        for path in texts:  # none was there before
+            path.unlink(missing_ok=True)
+        for folder in fresh:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+
+
+def _family_name(raw: Mapping[str, Any], architecture: str) -> str:
+    named = raw.get("model_type")
+    words = named if isinstance(named, str) and named else re.sub(r"(For|Model|LMHead).*", "", architecture)
+    return re.sub(r"\W+", "_", words.lower(), flags=re.ASCII).strip("_") or "drafted"
+
+
+def _absolute(source: str) -> str:
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def _served(architecture: str) -> str:
+    try:
+        return by_architecture([architecture]).name if architecture else ""
+    except BringupError:
+        return ""
+
+
+def _built(facts: Facts, checkpoint: Checkpoint, text: str) -> tuple[Any, Signature]:
+    """The config and the signature of the graph that a text describes: it is run as a user's file is."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{facts.name}_graph.py"
+        file.write_text(text, "utf-8")
+        module = userfiles.run(file)
+        settings = getattr(module, f"{facts.title}Config")
+        config, findings = settings.read(checkpoint.config)
+        if stopped := [finding for finding in findings if finding.stops]:
+            raise BringupError(*stopped)
+        dtypes = {info.dtype for info in checkpoint.headers.values()}
+        dtype = next((name for name in ("bfloat16", "float16", "float32") if name in dtypes), "float32")
+        return config, build_graph(getattr(module, facts.title), config, dtype, GraphOptions()).signature()
+
+
+def _read(settings: Any, raw: Mapping[str, Any], family: str) -> set[str]:
+    """The keys that a drafted config class reads."""
+    fields = Fields(raw, family)
+    settings.from_fields(fields)
+    return fields.read
+
+
+def _in_gguf(facts: Facts) -> dict[str, tuple[str, bool]]:
+    """Patterns of weights that llama.cpp has a name for: their role, and whether there is a bias."""
+    patterns: dict[str, tuple[str, bool]] = {}
+    fused = {"qkv": "qkv", "gate_up": ("gate", "up")}
+    roles = [role for key in facts.roles.found for role in fused.get(key[0], (key[0],))]
+    for role in dict.fromkeys(roles):
+        if role not in IN_GGUF:
+            continue
+        names = EXPERT_MLP if facts.mlp == "experts" and role in EXPERT_MLP else PARAMETERS
+        names = PLAIN_MLP if facts.mlp == "plain" and role in PLAIN_MLP else names
+        bias = facts.roles.has(role, "bias") or (role in "qkv" and facts.roles.has("qkv", "bias"))
+        patterns[names[role].replace("{p}", "weight")] = role, bias
+    return patterns

@@ -1,0 +1,171 @@
+"""What a draft knows of a model: sizes, which parts its layers have, and the questions that are left."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.roles import Roles, Sizes
+from bringup.compile.draft.words import (
+    ACTIVATION,
+    EPSILONS,
+    EXPERT_WIDTH,
+    EXPERTS,
+    EXPERTS_PER_TOKEN,
+    HEAD_DIM,
+    MLP_BIAS,
+    OUT_BIAS,
+    QKV_BIAS,
+    SIZES,
+    first,
+)
+from bringup.diagnostics import BringupError, fail
+from bringup.shown import short
+from bringup.spec import TensorInfo
+
+TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
+# Names of bringup.graphs that a draft may use, and those of the classes that it may write.
+PUBLIC = (
+    "ACTIVATIONS", "CausalLM", "DecoderConfig", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention", "LayerNorm",
+    "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig", "SparseMLP",
+    "alternating_windows", "layer_norm", "read_common", "sliding_window",
+)  # fmt: skip
+WRITTEN = ("ScaleNorm", "PlainNorm", "ParallelLayer")
+# What a class of the draft may not be called: names that its files use otherwise.
+TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER", "Family", "S", "Self"})
+
+
+@dataclass(slots=True)
+class Question:
+    """Something that neither names nor shapes decide. `choices`: what the draft says first, then the other readings."""
+
+    number: int
+    text: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Facts:
+    """`name` is the family's, `title` its graph class. `keys` are config keys by what they mean."""
+
+    name: str
+    title: str
+    architecture: str
+    raw: Mapping[str, Any]
+    sizes: Sizes
+    keys: dict[str, str]
+    hints: Hints
+    roles: Roles
+    questions: list[Question] = field(default_factory=list[Question])
+
+    def ask(self, text: str, *choices: str) -> Question:
+        """A new question; of equal ones there is one."""
+        known = next((each for each in self.questions if each.text == text), None)
+        if known is None:
+            known = Question(len(self.questions) + 1, text, choices)
+            self.questions.append(known)
+        return known
+
+    def default(self, key: str, otherwise: Any) -> Any:
+        """What an absent key means, by the hints."""
+        found = self.hints.defaults.get(key)
+        return otherwise if found is None else found
+
+    @property
+    def norms(self) -> str:
+        """Where a layer has norms: before, around, after; `parallel` with one, `plain` where none has a weight."""
+        found = {number for number in "1234" if self.roles.has(f"norm_{number}")}
+        if {"1", "2", "3"} <= found or {"1", "2", "4"} <= found:
+            return "around"
+        if "1" not in found and {"2", "4"} <= found:
+            return "after"
+        if found == {"1"}:
+            return "parallel"
+        return "before" if found else "plain"
+
+    @property
+    def norm(self) -> str:
+        """The class of the norms: one of ours, or one that the draft writes."""
+        if self.norms == "plain" and not self.roles.has("norm"):
+            return "PlainNorm"
+        if self.roles.has("norm_1", "bias") or self.roles.has("norm", "bias"):
+            return "LayerNorm"
+        if self.keys.get("eps", "rms_norm_eps") != "rms_norm_eps" and self.hints.norm in (None, "Float32RMSNorm"):
+            return "ScaleNorm"
+        return self.hints.norm or "RMSNorm"
+
+    @property
+    def mlp(self) -> str:
+        """gated, plain or experts."""
+        if self.roles.has("router"):
+            return "experts"
+        gated = any(self.roles.has(role, p) for role in ("gate", "gate_up") for p in ("weight", ""))
+        return "gated" if gated else "plain"
+
+
+def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: Hints, name: str, arch: str) -> Facts:
+    """Sizes and roles.
+
+    Raises BU046 where config.json lacks a size, no tensor belongs to a layer, or a name cannot be that of a family or
+    of a tensor in a rule.
+    """
+    from bringup.compile.draft.roles import roles_of
+
+    title = title_of(name)
+    if odd := next((each for each in headers if not TENSOR_NAME.fullmatch(each)), None):
+        rule = "a rule needs letters, digits, `_`, `-` and `.`"
+        raise cannot(f"a tensor has the name `{short(odd)}`; {rule}", "rename the tensor, or write the adapter by hand")
+    keys = {meaning: key for meaning, words in SIZES.items() if (key := first(words, raw))}
+    lacking = [meaning for meaning in SIZES if meaning not in keys and meaning != "num_key_value_heads"]
+    if lacking:
+        raise cannot(f"config.json has no `{lacking[0]}`, by any name that is known", "add it to config.json")
+    values = {meaning: raw[key] for meaning, key in keys.items()}
+    if wrong := [keys[meaning] for meaning, value in values.items() if type(value) is not int or value < 1]:
+        raise cannot(f"`{wrong[0]}` of config.json is not a whole number from 1", "correct config.json")
+    more = {"eps": EPSILONS, "act": ACTIVATION, "head_dim": HEAD_DIM, "experts": EXPERTS}
+    more |= {"per_token": EXPERTS_PER_TOKEN, "expert_width": EXPERT_WIDTH}
+    keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
+    m, h = values["hidden_size"], values["num_attention_heads"]
+    sizes = Sizes(
+        m=m, h=h, g=values.get("num_key_value_heads", h), d=_whole(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
+        f=values["intermediate_size"], vocab=values["vocab_size"], layers=values["num_hidden_layers"],
+        e=_whole(raw.get(keys.get("experts", ""))), x=_whole(raw.get(keys.get("expert_width", ""))),
+    )  # fmt: skip
+    roles = roles_of(headers, sizes, hints)
+    if not any(tensors.in_layers for tensors in roles.found.values()):
+        raise cannot("no tensor's name has the number of a layer and a shape of these sizes", "see `bringup inspect`")
+    return Facts(name, title, arch, raw, sizes, keys, hints, roles)
+
+
+def title_of(name: str) -> str:
+    """The graph's class by the family's name: `my_model` is `MyModel`, and `rope`, whose config would have the name of
+    a public class, `RopeModel`. Raises BU046 for a name that neither a module nor a class can have."""
+    if not re.fullmatch(r"[A-Za-z_]\w{0,99}", name, re.ASCII) or keyword.iskeyword(name):
+        shape = "a Python module's name: at most 100 letters, digits and `_`, and no keyword"
+        raise cannot(f"`{short(name)}` cannot be {shape}", "name the family: --name NAME")
+    title = "".join(word.capitalize() for word in name.split("_"))
+    for each in (title, f"{title}Model"):
+        if each.isidentifier() and not keyword.iskeyword(each) and not {each, f"{each}Config"} & TAKEN:
+            return each
+    raise cannot(f"`{name}` has no letter to begin a class's name with", "name the family: --name NAME")
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
+    """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that says so, if one does."""
+    members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": ("up", "gate_up", "down")}[part]
+    has = any(facts.roles.has(role, "bias") for role in members)
+    keys = {"qkv": QKV_BIAS, "o": OUT_BIAS, "mlp": MLP_BIAS}[part]
+    return has, next((key for key in keys if facts.raw.get(key) is has), None)
+
+
+def cannot(why: str, help: str) -> BringupError:
+    """BU046."""
+    return fail("BU046", f"no draft: {why}", help=help)

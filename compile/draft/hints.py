@@ -1,0 +1,153 @@
+"""What installed libraries know of an architecture: hints for a draft, none of which is believed without a proof.
+
+transformers: the configuration class (what an absent key means), `conversion_mapping.py` (which tensors it merges, in
+which order) and the text of the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of the
+model's class, read from its source: vLLM itself is not imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+NO_WORDS: Mapping[str, Any] = {}
+
+
+@dataclass(slots=True)
+class Hints:
+    """`defaults`: what an absent key of config.json means, {} where nobody knows. `roles`: of a tensor's last word.
+    `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates neighbouring channels.
+    `norm`: the class of norms. `sources`: where each came from, for people."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    packed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    pairs: bool | None = None
+    norm: str | None = None
+    sources: list[str] = field(default_factory=list[str])
+
+
+def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
+    """All that is installed knows about a config's `model_type` and architecture."""
+    hints = Hints()
+    model_type = raw.get("model_type")
+    if isinstance(model_type, str) and re.fullmatch(r"[\w-]+", model_type):
+        _from_transformers(hints, model_type)
+    _from_vllm(hints, architecture)
+    return hints
+
+
+def _from_transformers(hints: Hints, model_type: str) -> None:
+    if find_spec("transformers") is None:
+        return
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        return
+    kind = cast("Any", CONFIG_MAPPING[model_type])
+    logging.disable(logging.WARNING)  # of defaults that do not go together
+    try:
+        hints.defaults = {"rope_theta": getattr(kind, "default_theta", 10000.0), **kind().to_dict()}
+    finally:
+        logging.disable(logging.NOTSET)
+    hints.sources.append(f"transformers' {kind.__name__}: what absent keys mean")
+    _read_modelling(hints, model_type)
+    _read_conversions(hints, model_type)
+
+
+def _read_modelling(hints: Hints, model_type: str) -> None:
+    """Two facts that no shape shows, from the text of transformers' modelling file."""
+    spec = find_spec("transformers")
+    place = Path(spec.origin).parent / "models" if spec and spec.origin else None
+    module = model_type.replace("-", "_")
+    file = place / module / f"modeling_{module}.py" if place else None
+    if file is None or not file.is_file():
+        return
+    text = file.read_text("utf-8")
+    if "rotate_half" in text:
+        hints.pairs = re.search(r"x\[\.\.\., 0?::2\]", text) is not None
+    if re.search(r"1\.0 \+ self\.weight|self\.weight(\.float\(\))? \+ 1", text):
+        hints.norm = "OnePlusRMSNorm"
+    elif re.search(r"self\.weight \* hidden_states\.to\(input_dtype\)", text):
+        hints.norm = "RMSNorm"
+    elif re.search(r"\(self\.weight(\.to\(torch\.float32\))? \* hidden_states\)\.to\(input_dtype\)", text):
+        hints.norm = "Float32RMSNorm"
+    if hints.pairs is not None or hints.norm:
+        hints.sources.append(f"transformers' {file.name}: how rope rotates, and the kind of norm")
+
+
+def _read_conversions(hints: Hints, model_type: str) -> None:
+    """`WeightConverter`s that merge two or three tensors: what is merged first is the gate, or the queries."""
+    if find_spec("torch") is None:  # which the table imports
+        return
+    try:
+        from transformers import conversion_mapping
+    except ImportError:  # before transformers 5
+        return
+    found = cast("Iterable[Any]", cast("Any", conversion_mapping).get_checkpoint_conversion_mapping(model_type) or ())
+    before = len(hints.roles)
+    for each in found:
+        sources = [_last(pattern) for pattern in getattr(each, "source_patterns", ())]
+        targets = [_last(pattern) for pattern in getattr(each, "target_patterns", ())]
+        if len(targets) == 1 and (parts := PARTS.get(targets[0])) and len(parts) == len(sources):
+            hints.roles |= dict(zip(sources, parts, strict=True))
+        elif len(targets) == 1 and len(sources) == 1 and targets[0] in ROLES:
+            hints.roles[sources[0]] = ROLES[targets[0]]
+    if len(hints.roles) > before:
+        hints.sources.append("transformers' WeightConverter table: which tensors are merged")
+
+
+# What merged tensors are called, and what they are merged of, in both libraries.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q", "k", "v"),
+    "gate_up_proj": ("gate", "up"),
+    "gate_and_up_proj": ("gate", "up"),
+}
+ROLES = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
+         "down_proj": "down"}  # fmt: skip
+
+
+def _last(pattern: str) -> str:
+    """The last word of a pattern before `weight`."""
+    words = re.sub(r"\\|\$|\^", "", pattern).removesuffix(".weight").removesuffix(".bias").split(".")
+    return words[-1]
+
+
+def _from_vllm(hints: Hints, architecture: str) -> None:
+    spec = find_spec("vllm")
+    roots = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    for models in (root / "model_executor" / "models" for root in roots):
+        if not architecture or not (models / "registry.py").is_file():
+            continue
+        for packed in _packed_modules(models, architecture):
+            for fused, parts in packed.items():
+                if (roles := PARTS.get(fused)) and len(roles) == len(parts):
+                    hints.roles |= {part: role for part, role in zip(parts, roles, strict=True) if part != fused}
+                    hints.packed[fused] = roles
+            hints.sources.append("vLLM's packed_modules_mapping: which tensors are merged")
+            return
+
+
+def _packed_modules(models: Path, architecture: str) -> Iterable[Mapping[str, list[str]]]:
+    """The mapping of the class that serves an architecture, from the text of its module."""
+    found = re.search(rf"[\"']{re.escape(architecture)}[\"']:\s*\(\s*[\"'](\w+)[\"'],\s*[\"'](\w+)[\"']",
+                      (models / "registry.py").read_text("utf-8"))  # fmt: skip
+    if not found or not (file := models / f"{found[1]}.py").is_file():
+        return
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == found[2]:
+            for line in node.body:
+                names = line.targets if isinstance(line, ast.Assign) else []
+                if isinstance(line, ast.Assign) and [getattr(name, "id", "") for name in names] == [
+                    "packed_modules_mapping"
+                ]:
+                    try:
+                        yield ast.literal_eval(line.value)
+                    except ValueError:  # computed when the class is created
+                        return

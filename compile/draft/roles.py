@@ -1,0 +1,178 @@
+"""Which role each tensor of a checkpoint has: by the words of its name, else by its shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bringup.compile.draft.hints import Hints
+from bringup.compile.draft.quoted import quoted
+from bringup.compile.draft.words import ATTENTION, BUFFERS, IN_ATTENTION, IN_MLP, MLP, NORMS, TOP
+from bringup.spec import Shape, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """m hidden, h query heads, g key heads, d channels, f feed-forward, x width of an expert, e experts, vocab."""
+
+    m: int
+    h: int
+    g: int
+    d: int
+    f: int
+    vocab: int
+    layers: int
+    e: int = 0
+    x: int = 0
+
+    def shapes(self, role: str) -> list[Shape]:
+        """The shapes that a tensor of a role may have, output first."""
+        m, heads, keys = self.m, self.h * self.d, self.g * self.d
+        widths = [width for width in dict.fromkeys((self.f, self.x)) if width]
+        return {
+            "q": [(heads, m)], "k": [(keys, m)], "v": [(keys, m)], "o": [(m, heads)], "qkv": [(heads + 2 * keys, m)],
+            "gate": [(w, m) for w in widths], "up": [(w, m) for w in widths], "down": [(m, w) for w in widths],
+            "gate_up": [(2 * w, m) for w in widths], "router": [(self.e, m)] if self.e else [],
+            "embed": [(self.vocab, m)], "head": [(self.vocab, m)], "norm": [(m,)],
+            "q_norm": [(self.d,), (heads,)], "k_norm": [(self.d,), (keys,)],
+        }.get(role, [(m,)])  # fmt: skip
+
+
+@dataclass(slots=True)
+class Tensors:
+    """All tensors of one name without numbers: `pattern` has {L} for the layer, and {E} for the expert.
+
+    `names` are whole. `stem` is the name without its last word, which is weight or bias; `others` are roles that the
+    shape admits too, where the name is not one that is known.
+    """
+
+    stem: str
+    p: str
+    shape: Shape
+    names: list[str]
+    role: str = ""
+    others: list[str] = field(default_factory=list[str])
+
+    @property
+    def pattern(self) -> str:
+        return f"{self.stem}.{self.p}" if self.p else self.stem
+
+    @property
+    def quoted(self) -> str:
+        """The pattern as a Python literal."""
+        return quoted(self.pattern)
+
+    @property
+    def in_layers(self) -> bool:
+        return "{L}" in self.stem
+
+
+@dataclass(slots=True)
+class Roles:
+    """The tensors by role and by weight or bias; `rest` have none, `buffers` hold no weights. `prefix` is what most
+    names begin with, and rules leave out."""
+
+    prefix: str
+    found: dict[tuple[str, str], Tensors]
+    rest: list[Tensors]
+    buffers: list[tuple[Tensors, str]]
+
+    def has(self, role: str, p: str = "weight") -> bool:
+        return (role, p) in self.found
+
+
+def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> Roles:
+    """A role for every tensor whose name or shape shows one. A role is given once: the surer name has it."""
+    prefix = _prefix(headers)
+    roles = Roles(prefix, {}, [], [])
+    unsure: list[Tensors] = []
+    for tensors in _alike(headers, prefix, sizes):
+        last = tensors.pattern.rpartition(".")[2]
+        buffer = next((why for word, why in BUFFERS.items() if last == word), None)
+        if buffer or (tensors.p == "bias" and len(tensors.shape) > 1):
+            roles.buffers.append((tensors, buffer or "the causal mask"))
+            continue
+        tensors.role = _by_name(tensors, hints)
+        key = tensors.role, tensors.p
+        if tensors.role and key not in roles.found and _fits(tensors, sizes):
+            roles.found[key] = tensors
+        else:
+            unsure.append(tensors)
+    for tensors in unsure:
+        _by_shape(tensors, sizes, roles)
+    return roles
+
+
+def _prefix(headers: Mapping[str, TensorInfo]) -> str:
+    """The first word of most names, such as `model.`, where the names of layers begin with it."""
+    for name in headers:
+        found = re.match(r"((?:[A-Za-z_]\w*\.)+?)[A-Za-z_]\w*\.0\.", name)
+        if found:
+            return found[1]
+    return ""
+
+
+def _alike(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
+    """Tensors whose names differ in their numbers only, in the order of the file."""
+    found: dict[tuple[str, Shape], Tensors] = {}
+    for name, info in headers.items():
+        short = name.removeprefix(prefix)
+        letters = iter("LEABC")
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", lambda _, letters=letters: f"{{{next(letters, 'Z')}}}", short)
+        stem, _, last = pattern.rpartition(".")
+        p = last if last in ("weight", "bias") and stem else ""
+        tensors = found.setdefault(
+            (pattern, tuple(info.shape)), Tensors(stem if p else pattern, p, tuple(info.shape), [])
+        )
+        tensors.names.append(name)
+    yield from found.values()
+
+
+def _by_name(tensors: Tensors, hints: Hints) -> str:
+    """The role that a name shows, '' where none is known."""
+    words = [word for word in tensors.stem.split(".") if not word.startswith("{")]
+    last = words[-1] if words else ""
+    if not tensors.in_layers:
+        return next((role for role, names in TOP.items() if last in names), "")
+    place = _place(words[:-1], last)
+    if place is not NORMS and last in hints.roles and hints.roles[last] in place:
+        return hints.roles[last]
+    if last in hints.packed:
+        return "qkv" if len(hints.packed[last]) == 3 else "gate_up"
+    tables = (place, NORMS) if place is not NORMS else (NORMS, ATTENTION, MLP)
+    return next((role for table in tables for role, names in table.items() if last in names), "")
+
+
+def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
+    for word in reversed(words):
+        if any(part in word.lower() for part in IN_MLP):
+            return MLP
+        if any(part in word.lower() for part in IN_ATTENTION):
+            return ATTENTION
+    return NORMS
+
+
+def _fits(tensors: Tensors, sizes: Sizes) -> bool:
+    """Whether a tensor's shape is one of its role's, either way round; experts may be stacked."""
+    shape = tensors.shape[1:] if len(tensors.shape) == 3 and tensors.shape[0] == sizes.e else tensors.shape
+    allowed = sizes.shapes(tensors.role)
+    if tensors.p == "bias":
+        return any(shape == each[:1] for each in allowed)
+    return any(shape in (each, each[::-1]) for each in allowed)
+
+
+def _by_shape(tensors: Tensors, sizes: Sizes, roles: Roles) -> None:
+    """Gives a tensor the first role that is free and whose shape is its own; the others are what a draft asks about."""
+    place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else tuple(TOP)
+    free: list[str] = []
+    for role in place:
+        tensors.role = role
+        if (role, tensors.p) not in roles.found and _fits(tensors, sizes) and tensors.p:
+            free.append(role)
+    tensors.role = free[0] if free else ""
+    tensors.others = free[1:]
+    if free:
+        roles.found[free[0], tensors.p] = tensors
+    else:
+        roles.rest.append(tensors)

@@ -1,0 +1,86 @@
+"""What published checkpoints call their tensors and their sizes: the words by which a draft knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Keys of config.json for the sizes that every decoder has, by the key that `read_common` reads.
+SIZES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "n_head_kv", "num_kv_heads", "n_kv_heads"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+}
+HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "layernorm_epsilon")
+ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k")
+EXPERT_WIDTH = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
+QKV_BIAS = ("attention_bias", "use_qkv_bias", "qkv_bias", "attn_bias", "use_bias", "bias")
+OUT_BIAS = ("attention_out_bias", "attention_o_bias", "attention_bias", "use_bias", "bias")
+MLP_BIAS = ("mlp_bias", "use_mlp_bias", "use_bias", "bias")
+
+# The last words of a tensor's name before `weight` or `bias`, by its role. In attention, in the MLP, or anywhere else.
+ATTENTION: Mapping[str, tuple[str, ...]] = {
+    "q": ("q_proj", "wq", "query", "q_lin", "q", "attn_q"),
+    "k": ("k_proj", "wk", "key", "k_lin", "k", "attn_k"),
+    "v": ("v_proj", "wv", "value", "v_lin", "v", "attn_v"),
+    "o": ("o_proj", "out_proj", "wo", "c_proj", "dense", "out", "o", "out_lin", "attn_out"),
+    "qkv": ("qkv_proj", "qkv", "c_attn", "query_key_value", "wqkv", "W_pack", "att_proj", "in_proj", "Wqkv"),
+    "q_norm": ("q_norm", "q_layernorm", "query_norm", "query_layernorm", "norm_q"),
+    "k_norm": ("k_norm", "k_layernorm", "key_norm", "key_layernorm", "norm_k"),
+}
+MLP: Mapping[str, tuple[str, ...]] = {
+    "gate": ("gate_proj", "w1", "c_fc_0", "linear_gate"),
+    "up": ("up_proj", "w3", "c_fc_1", "c_fc", "fc1", "fc_in", "dense_h_to_4h", "linear_1"),
+    "down": ("down_proj", "w2", "c_proj", "fc2", "fc_out", "dense_4h_to_h", "linear_2", "linear_out"),
+    "gate_up": ("gate_up_proj", "gate_and_up_proj", "wi", "linear_in"),
+    "router": ("gate", "router", "wg", "router_proj"),
+}
+NORMS: Mapping[str, tuple[str, ...]] = {
+    "norm_1": ("input_layernorm", "ln_1", "attention_norm", "norm1", "norm_1", "attn_norm", "pre_attention_layernorm"),
+    "norm_2": ("post_attention_layernorm", "ln_2", "ffn_norm", "norm2", "norm_2", "post_attention_norm"),
+    "norm_3": ("pre_feedforward_layernorm", "pre_mlp_layernorm", "pre_feedforward_norm"),
+    "norm_4": ("post_feedforward_layernorm", "post_mlp_layernorm", "post_feedforward_norm"),
+}
+TOP: Mapping[str, tuple[str, ...]] = {
+    "embed": (
+        "embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embedding", "embed", "embeddings",
+    ),
+    "norm": ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f", "final_norm"),
+    "head": ("lm_head", "embed_out", "output", "head", "output_layer"),
+}  # fmt: skip
+IN_ATTENTION = ("attn", "attention", "att")
+IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
+# Buffers that hold no weight: tables that every program computes itself.
+BUFFERS: Mapping[str, str] = {
+    "inv_freq": "rope frequencies: computed from the config",
+    "masked_bias": "a constant of the causal mask",
+    "causal_mask": "the causal mask",
+}
+
+# Parameters of the drafted graph, by role. `{p}` is weight or bias.
+PARAMETERS: Mapping[str, str] = {
+    "embed": "model.embed_tokens.{p}",
+    "norm": "model.norm.{p}",
+    "head": "lm_head.{p}",
+    "norm_1": "model.layers.{L}.input_layernorm.{p}",
+    "norm_2": "model.layers.{L}.post_attention_layernorm.{p}",
+    "norm_3": "model.layers.{L}.pre_feedforward_layernorm.{p}",
+    "norm_4": "model.layers.{L}.post_feedforward_layernorm.{p}",
+    **{role: f"model.layers.{{L}}.self_attn.{role}_proj.{{p}}" for role in "qkvo"},
+    **{role: f"model.layers.{{L}}.self_attn.{role}.{{p}}" for role in ("q_norm", "k_norm")},
+    **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
+    "router": "model.layers.{L}.mlp.gate.{p}",
+}
+# The same of an MLP without a gate (`bringup.graphs.MLP`), and of experts.
+PLAIN_MLP = {"up": "model.layers.{L}.mlp.dense_h_to_4h.{p}", "down": "model.layers.{L}.mlp.dense_4h_to_h.{p}"}
+EXPERT_MLP = {role: f"model.layers.{{L}}.mlp.experts.{role}_proj" for role in ("gate", "up", "down")}
+
+
+def first(keys: tuple[str, ...], words: Mapping[str, object]) -> str | None:
+    """The first of the keys that a config has with a value."""
+    return next((key for key in keys if words.get(key) is not None), None)

@@ -1,0 +1,30 @@
+"""Small checkpoints of families that the registry does not have, as transformers writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import CONFIG_MAPPING
+
+from bringup.graphs.registry import FAMILIES
+from tests.models import parity
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 131, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 3, "max_position_embeddings": 256, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0,
+}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "granite": {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+                "residual_multiplier": 0.22},
+    "olmo": {"num_key_value_heads": 6},
+    "helium": {"head_dim": 8},
+    "seed_oss": {"head_dim": 8},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 6},
+}  # fmt: skip
+
+
+def save(kind: str, folder: Path) -> Path:
+    """A checkpoint of the model type `kind`, which no family of ours serves."""
+    assert not any(family.name == kind for family in FAMILIES)
+    return parity.save_checkpoint(CONFIG_MAPPING[kind](**SIZES | MORE.get(kind, {})), folder)
