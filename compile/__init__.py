@@ -1,4 +1,4 @@
-"""The public surface for compiling and running. `check` and `verify` are names of `bringup` itself."""
+"""The public surface for compiling and running. `check`, `convert` and `verify` are names of `bringup` itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bringup.compile.cache.store import Store as Store
+    from bringup.compile.convert.convert import Converted as Converted
     from bringup.compile.estimate.sizes import Sizes as Sizes
     from bringup.compile.estimate.sizes import dry_run as dry_run
     from bringup.compile.job import Job as Job
@@ -36,6 +37,7 @@ else:
 
     _HOMES = {
         "cache.store": "Store",
+        "convert.convert": "Converted",
         "estimate.sizes": "Sizes dry_run",
         "job": "Job open_job",
         "parity.activations": "load_activations save_activations",

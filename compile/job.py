@@ -17,19 +17,21 @@ from bringup.adapters.dialects.dialect import Dialect, dialect_of, family_of, no
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
-from bringup.adapters.sources.open_checkpoint import not_there, open_checkpoint
+from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
-from bringup.graphs.config.hf_config import architectures
+from bringup.graphs.config.hf_config import architectures, quantisation
 from bringup.graphs.core.axes import AxesError
 from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.options import GraphOptions, as_options, build_graph
 from bringup.graphs.identity import check_identity
 from bringup.graphs.registry import Family, by_architecture, by_name
 from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 Word = str | os.PathLike[str]
+DEFAULTS = GraphOptions()
 AGAIN = "correct the config and check again"
 
 
@@ -60,6 +62,8 @@ def open_job(
     dtype: str = "auto",
     allow: Mapping[str, str] | None = None,
     tokenizer: Word | None = None,
+    options: GraphOptions = DEFAULTS,
+    access: Access | None = None,
 ) -> Job:
     """Resolves a model and its checkpoint and plans every parameter.
 
@@ -68,14 +72,16 @@ def open_job(
     use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` is float32,
     bfloat16, float16, or "auto", the checkpoint's own float type. `allow` gives the reason for each config key that is
     let through. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead of the
-    checkpoint's. Each path is a text or a `Path`. Raises BU0xx to BU2xx errors.
+    checkpoint's. `options` is what the deployment chooses for the graph. `access` says how the checkpoint is opened:
+    see `open_checkpoint`. Each path is a text or a `Path`. Raises BU0xx to BU2xx errors.
     """
     model = None if model is None else path("model", model)
     adapter = None if adapter is None else path("adapter", adapter)
     dtype = choice("dtype", dtype, FLOAT_DTYPES)
     allow = mapping("allow", {} if allow is None else allow, values=str)
+    options = as_options(options)
     family, preset, repository = (None, None, None) if model is None else by_name(model)
-    opened, notice = _open(checkpoint, repository, model)
+    opened, notice = _open(checkpoint, repository, model, access or Access())
     given = _given(config)
     family, opened, dialect = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} is that there is no config.json
@@ -87,21 +93,22 @@ def open_job(
             help="give one with --config FILE, or name a model that has a published one",
         )
         raise BringupError(*(opened.findings if opened else ()), *missing.findings)
-    named, family = family is not None, family or by_architecture(architectures(raw))
+    named, family = family is not None, family or by_architecture(architectures(raw), quantisation(raw))
     check_identity(family, raw, allow, named=named)
     settings, findings = family.load("config").read(raw, allow)
     findings = [*(opened.findings if opened else ()), *findings]
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
-        raw, settings = _with_stand_ins(family, raw, findings, opened, allow)
+        raw, settings = _with_stand_ins(family, raw, findings, opened, allow, options)
     built = adapter_of(family, dialect, adapter, settings)
-    graph = family.load("graph")(settings, _dtype(dtype, opened, built))
+    graph = build_graph(family.load("graph"), settings, _dtype(dtype, opened, built), options)
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
 
         opened = dummy_checkpoint(published(graph.signature(), built), raw)
     if tokenizer is not None:
         opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
+    built = built.on(graph.signature(), opened.headers)
     plan = make_plan(graph.signature(), built, opened.headers)
     if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
         raise no_dialect(opened.gguf, family)
@@ -128,11 +135,11 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
         raise BringupError(*findings)
     dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
     built = adapter_of(job.family, dialect, job.adapter_file, settings)
-    graph = job.family.load("graph")(settings, job.graph.dtype)
+    graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
     plan = make_plan(graph.signature(), built, job.checkpoint.headers)
-    said = [finding for finding in job.findings if finding.stops]
+    stopping = [finding for finding in job.findings if finding.stops]
     known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
-    found = [*job.checkpoint.findings, *said, *known]
+    found = [*job.checkpoint.findings, *stopping, *known]
     return replace(job, graph=graph, adapter=built, plan=plan, config=raw, findings=found)
 
 
@@ -142,21 +149,22 @@ def _with_stand_ins(
     findings: Sequence[Diagnostic],
     opened: Checkpoint | None,
     allow: Mapping[str, str] | None,
+    options: GraphOptions,
 ) -> tuple[Mapping[str, Any], Any]:
     """The words and settings of a config with stand-ins for the sizes it lacks. Raises the findings if none fit."""
     for words in without_unknown(raw, findings, opened.headers) if opened else ():
         settings, again = family.load("config").read(words, allow)
         if not any(finding.stops for finding in again):
             with suppress(AxesError):
-                family.load("graph")(settings, "float32")
+                build_graph(family.load("graph"), settings, "float32", options)
                 return words, settings
     keys = ", ".join(f"`{finding.parameter}`" for finding in findings if finding.stops)
-    said = f"the weights were not checked: their shapes depend on {keys}"
-    raise BringupError(*findings, Diagnostic(code="BU145", message=said, severity=Severity.NOTE, help=AGAIN))
+    message = f"the weights were not checked: their shapes depend on {keys}"
+    raise BringupError(*findings, Diagnostic(code="BU145", message=message, severity=Severity.NOTE, help=AGAIN))
 
 
 def _open(
-    checkpoint: Word | Checkpoint | None, repository: str | None, model: str | None
+    checkpoint: Word | Checkpoint | None, repository: str | None, model: str | None, access: Access
 ) -> tuple[Checkpoint | None, str]:
     """The checkpoint, or None for dummy weights; and a note for the user."""
     if isinstance(checkpoint, Checkpoint):
@@ -167,12 +175,12 @@ def _open(
         raise fail("BU005", "the name of the checkpoint is empty", help="give a checkpoint with --checkpoint SRC")
     if checkpoint is not None:
         _ = path("checkpoint", checkpoint)
-        return open_checkpoint(checkpoint, partial=True), ""
+        return open_checkpoint(checkpoint, partial=True, **access._asdict()), ""
     if repository is None:
-        said = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
-        raise fail("BU005", said, help="give a checkpoint with --checkpoint SRC")
+        message = f"`{model}` has no published checkpoint" if model else "there is neither a model nor a checkpoint"
+        raise fail("BU005", message, help="give a checkpoint with --checkpoint SRC")
     try:
-        return open_checkpoint(f"hf://{repository}", partial=True), ""
+        return open_checkpoint(f"hf://{repository}", partial=True, **access._asdict()), ""
     except BringupError as error:
         offline = error.findings[0].code == "BU911"
         if not offline or os.environ.get("CI"):

@@ -43,6 +43,7 @@ def build(
     all_logits: bool = False,
     aux_hidden: Sequence[int] = (),
     max_batch_size: int = 1,
+    cache_blocks: int | None = None,
     force: bool = False,
     emit: str = BUNDLE,
     dump_dir: str | Path | None = None,
@@ -56,7 +57,9 @@ def build(
     are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
     only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
     (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
-    `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step; the caches hold as many.
+    `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step. `cache_blocks` is how many blocks
+    of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for all of them at their full length, with fewer
+    a batch may have to compute a sequence again (`Batch.preemptions`).
     `dump_dir` receives each phase as text. `target_options` has values for options of the target (`bringup targets`
     lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not made again; a
     bundle at `out` that would come out the same stays as it is. Raises BringupError; writes are atomic.
@@ -67,12 +70,14 @@ def build(
         job = with_weights(as_job(job), weights)
     selection = select(target, target_options)
     check_phase(emit, selection)
+    selection.check_cache_dtype(job.graph)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
     dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
     context = context_of(as_job(job), max_seq_len)
     layout = layout_of(
-        job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden, max_batch_size=max_batch_size
-    )
+        job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden, max_batch_size=max_batch_size,
+        cache_blocks=cache_blocks,
+    )  # fmt: skip
     with progress.stage("Checking") as stage:
         report = check(job)
         report.raise_if_errors()

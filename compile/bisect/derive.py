@@ -7,7 +7,6 @@ executor whose states are set to torch's values then computes each part from inp
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ from bringup.graphs.core.step import FIELDS
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.export import ExportedProgram
+
+    from bringup.compile.program.functional import Functional
 
 Tensors = Mapping[str, "Tensor"]
 Body = Callable[[Tensors, Tensors, "tuple[Tensor, ...]", "tuple[Tensor, ...]"], "Sequence[Tensor]"]
@@ -68,14 +69,7 @@ def traced(
         return export(Body(), args, dynamic_shapes=shapes, strict=False)
 
 
-def functional(exported: ExportedProgram) -> ExportedProgram:
-    """The same operations without updates in place."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # torch 2.13's own
-        return exported.run_decompositions({})
-
-
-def user_inputs(exported: ExportedProgram) -> list[Any]:
+def user_inputs(exported: ExportedProgram | Functional) -> list[Any]:
     """The placeholder nodes of a function's arguments, in order."""
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     return [nodes[name] for name in exported.graph_signature.user_inputs]

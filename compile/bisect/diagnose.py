@@ -126,22 +126,11 @@ def _results(executor: Executor, feed: Feed) -> dict[str, np.ndarray]:
 
 
 def _of_graph(exact: Eager, feed: Feed, interface: Interface) -> dict[str, np.ndarray]:
-    """The same, as the graph computes it in float32; its states are paged, rings of the program as well."""
+    """The same, as the graph computes it in float32."""
     count = feed.end - feed.first
-    logits = exact(feed.step).float().numpy()[count - len(feed.logits) : count]
+    logits = exact(feed.step, decode=feed.decode).float().numpy()[count - len(feed.logits) : count]
     buffers = {name: buffer.numpy() for name, buffer in exact.module.named_buffers()}
-    for spec in interface.states:
-        if spec.kind == "ring":
-            ring = spec.shape[0] // interface.num_rows
-            buffers[spec.name] = _in_ring(buffers[spec.name], np.zeros(spec.shape, np.float32), ring, feed.end)
     return {"logits": logits, **{spec.name: readable(buffers[spec.name]) for spec in interface.states}}
-
-
-def _in_ring(paged: np.ndarray, rings: np.ndarray, ring: int, length: int) -> np.ndarray:
-    """The first ring after `length` tokens, from their rows in order; see `ops.kv_cache.ring_positions`."""
-    positions = np.arange(max(0, length - ring), length)
-    rings[positions % ring] = paged[positions]
-    return rings
 
 
 def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:
@@ -149,17 +138,19 @@ def _whole(fresh: Executor, step: _Step, target: str, dtype: str) -> Diagnostic:
     entry = step.feed.entry
     fresh.set_states(step.before)
     if not step.departing(_results(fresh, step.feed), dtype):
-        said = f"the program of the bundle departs in `{entry}`; compiled again for `{target}`, the graph does not"
-        return _bu702(said, "compile it again: this bundle was compiled by another version of the graph or of a tool")
-    said = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
-    return _bu702(said, f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files")
+        message = f"the program of the bundle departs in `{entry}`; compiled again for `{target}`, the graph does not"
+        help = "compile it again: this bundle was compiled by another version of the graph or of a tool"
+        return _bu702(message, help)
+    message = f"every call of `{entry}` agrees with torch when compiled by itself, together they do not"
+    help = f"`{target}` goes wrong across calls: compile with --dump-dir DIR and report it with the files"
+    return _bu702(message, help)
 
 
 def _call(call: CallError, entry: str, target: str) -> Diagnostic:
-    said = f"`{call.name}` of `{entry}` departs when compiled for `{target}` ({call.worst:.1e}), "
-    said += "none of its operations does"
+    message = f"`{call.name}` of `{entry}` departs when compiled for `{target}` ({call.worst:.1e}), "
+    message += "none of its operations does"
     return _bu702(
-        said, "the fault shows only in the whole call: compile with --dump-dir DIR and report it with the files"
+        message, "the fault shows only in the whole call: compile with --dump-dir DIR and report it with the files"
     )
 
 
@@ -192,10 +183,10 @@ def weights_changed(
         if given.tobytes() != array.tobytes():
             wide, other = given.astype(np.float64), array.astype(np.float64)
             count = int((~((wide == other) | (np.isnan(wide) & np.isnan(other)))).sum())
-            said = f"{count:,} of {array.size:,} elements differ, by {relative(given, array):.1e} of the largest"
+            message = f"{count:,} of {array.size:,} elements differ, by {relative(given, array):.1e} of the largest"
             yield Diagnostic(
                 code="BU705",
-                message=f"weight `{name}` of the bundle is not what `{source}` gives: {said}",
+                message=f"weight `{name}` of the bundle is not what `{source}` gives: {message}",
                 help="compile it again; was the checkpoint, or the bundle's weights file, changed since?",
                 parameter=name,
             )
@@ -229,8 +220,9 @@ def module_departs(
 def code_departs(layers: Sequence[Layer], reference: str, tolerance: float) -> Diagnostic:
     """BU701 for a graph that departs though each of its modules agrees on the reference's own input."""
     if not layers:
-        said = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
-        return Diagnostic(code="BU701", message=said, help="record what its modules take and give; see docs/verify.md")
+        message = f"the graph departs from {reference}, which has no modules to compare: the place is not known"
+        help = "record what its modules take and give; see docs/verify.md"
+        return Diagnostic(code="BU701", message=message, help=help)
     first = misfed(layers, tolerance)
     where = f"the first module with another input than the reference's is `{first.name}`" if first else "at its end"
     return Diagnostic(

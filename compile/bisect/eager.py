@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from bringup.adapters.apply.materialise import materialise
 from bringup.compile.job import Job
 from bringup.compile.parity.reference import INPUT
-from bringup.compile.targets.torch_executor import to_tensor
+from bringup.compile.program.step_inputs import sequence_step
+from bringup.compile.program.torch_arrays import to_tensor
 from bringup.graphs.core.step import FIELDS, CacheSizes, Step
 from bringup.graphs.core.to_torch import to_torch
 
@@ -22,12 +23,13 @@ from bringup.graphs.core.to_torch import to_torch
 class Eager:
     """The job's graph with its weights and zeroed states; takes the steps of a session one after the other.
 
-    Its caches are those of a program for so many sequences of `context` tokens.
+    Its caches have the sizes of a program's, rings among them. Without `sizes` they are those of one sequence of
+    `context` tokens, and one step may take in all of them.
     """
 
-    def __init__(self, job: Job, context: int, sequences: int = 1) -> None:
-        sizes = CacheSizes(context=context, sequences=sequences, chunk=context)
-        self.module: Any = to_torch(job.graph, job.graph.dtype, sizes)
+    def __init__(self, job: Job, context: int, sizes: CacheSizes | None = None) -> None:
+        self.sizes = sizes or CacheSizes(context=context, chunk=context)
+        self.module: Any = to_torch(job.graph, job.graph.dtype, self.sizes)
         self.inputs, self.dtype = tuple(job.graph.inputs), getattr(torch, job.graph.dtype)
         for name, array in materialise(job.plan, job.checkpoint).items():
             owner, _, leaf = name.rpartition(".")
@@ -39,31 +41,49 @@ class Eager:
             buffer = self.module.get_buffer(name)
             self.module.get_submodule(owner)._buffers[leaf] = torch.zeros(buffer.shape, dtype=buffer.dtype)
 
-    def __call__(self, step: Mapping[str, np.ndarray]) -> Tensor:
-        """Logits of every row of a step, which holds what the model takes beside tokens as well."""
+    def __call__(self, step: Mapping[str, np.ndarray], *, decode: bool = False) -> Tensor:
+        """Logits of every row of a step, which holds what the model takes besides tokens as well.
+
+        `decode` is that of `Step`.
+        """
         tensors = [torch.from_numpy(np.ascontiguousarray(step[name], dtype=np.int64)) for name in FIELDS]
-        fields = Step(*tensors, decode=len(step["tokens"]) == len(step["totals"]))
+        fields = Step(*tensors, decode=decode)
         inputs = [to_tensor(np.ascontiguousarray(step[name])).to(self.dtype) for name in self.inputs]
         with torch.no_grad():
-            x, *shared = self.module.prologue(fields, *inputs)
+            values, count = self.module.prologue(fields, *inputs), self.module.carried
+            carried, shared = values[:count], values[count:]
             for layer in self.module.layers:
-                x = layer(x, *shared, fields)
-            return self.module.epilogue(x)
+                output = layer(*carried, *shared, fields)
+                carried = output if isinstance(output, tuple) else (output,)
+            return self.module.epilogue(*carried)
+
+    def whole(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits of a sequence from its start, float32 [T, V], by steps as long as the caches allow."""
+        chunk, parts = self.sizes.chunk, list[np.ndarray]()
+        for first in range(0, len(tokens), chunk):
+            some = tokens[first : first + chunk]
+            step = sequence_step(some, first, len(some), self.sizes.context, len(tokens))
+            parts.append(self(step).float().numpy())
+        return np.concatenate(parts)
 
     def reset(self) -> None:
         """Zeroes the states."""
         for name in self.states:
             self.module.get_buffer(name).zero_()
 
-    def observe(self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> tuple[list[Seen], Shapes]:
+    def observe(
+        self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, decode: bool = False
+    ) -> tuple[list[Seen], Shapes]:
         """Each module of one step that the reference has too, in the order in which modules end.
 
         `theirs` is keyed as `record` does it: [count, …] for the step's tokens without padding. Also gives the shapes
-        of the outputs that the reference has in another shape.
+        of the outputs that the reference has in another shape. Of a layer that gives several values, the output is
+        the graph's `hidden_state`; of another module that does, the first.
         """
         found: list[Seen] = []
         odd: Shapes = {}
         busy = False
+        layers = {id(layer) for layer in self.module.layers}
 
         def watch(name: str) -> Any:
             def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
@@ -71,13 +91,18 @@ class Eager:
                 wanted = theirs.get(name)
                 if busy or wanted is None:
                     return
+                several = isinstance(output, tuple) and len(output) > 1
+                if several and id(module) in layers:
+                    output = self.module.hidden_state(*output)
                 ours = _rows(output, len(wanted))
                 if ours is None or ours[0].size != wanted[0].size:
                     odd[name] = () if ours is None else ours.shape
                     return
                 taken, x = theirs.get(name + INPUT), _rows(args[:1], len(wanted))
                 given = alone = None
-                if taken is not None and x is not None and x.size == taken.size:
+                if several:
+                    pass  # what of its inputs is the reference's input is not known
+                elif taken is not None and x is not None and x.size == taken.size:
                     given = x.reshape(taken.shape)
                     busy = True
                     alone = _alone(module, args, taken).reshape(wanted.shape)
@@ -91,7 +116,7 @@ class Eager:
         named = [(name, module) for name, module in self.module.named_modules() if name]
         hooks = [module.register_forward_hook(watch(name)) for name, module in named]
         try:
-            self(step)
+            self(step, decode=decode)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -19,7 +19,6 @@ from bringup.compile.bisect.calls import CallError
 from bringup.compile.bisect.derive import (
     Body,
     flat,
-    functional,
     program_of,
     user_inputs,
     value_name,
@@ -33,7 +32,8 @@ from bringup.spec import Site
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.export import ExportedProgram
+
+    from bringup.compile.program.functional import Functional
 
 LARGE = 1 << 20  # elements; a larger array that only weights go into (a transposed matrix) is not looked at
 
@@ -56,9 +56,11 @@ class Operations:
     ) -> None:
         import torch
 
+        from bringup.compile.program.functional import Decompositions, functional
+
         self.program, self.entry, self.run, self.step, self.lower = program, entry, run, step, lower
         self.function = program.interface.function(run.call.function)
-        self.exported = functional(program.exported[run.call.function])
+        self.exported = functional(program.exported[run.call.function], Decompositions({}), lines=True)
         replay = Nodes(self.exported)
         with torch.no_grad():
             replay.on(run.inputs)
@@ -123,11 +125,9 @@ class Operations:
         inner = call.state.removeprefix(self.run.call.prefix)
         if call.left is None or call.state_error <= tolerance:
             return None
-        inputs = [node.name for node in user_inputs(self.exported)]
-        names = dict(zip(inputs[len(self.function.weights) :], self.function.states, strict=False))
-        specs = self.exported.graph_signature.output_specs
-        writer = next(str(spec.arg.name) for spec in specs if spec.target and names.get(spec.target) == inner)
-        node = next(node for node in self.exported.graph.nodes if node.name == writer)
+        place = len(self.function.weights) + self.function.states.index(inner)
+        results: Any = self.exported.graph.output_node().args[0]
+        node = results[self.exported.updated.index(place)]
         found = self._found(node, call.left, call.state_error, tolerance, alone=False)
         return replace(found, op=replace(found.op, state=call.state))
 
@@ -222,7 +222,7 @@ def _state_specs(run: CallRun, extra: Mapping[str, TensorSpec]) -> list[TensorSp
     return [*own, *extra.values()]
 
 
-def _moved(exported: ExportedProgram, num_weights: int) -> set[str]:
+def _moved(exported: Functional, num_weights: int) -> set[str]:
     """Nodes that depend on more than weights."""
     weights = {node.name for node in user_inputs(exported)[:num_weights]}
     moved: set[str] = set()

@@ -14,8 +14,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from bringup.compile.program.functional import Functional
 from bringup.compile.program.program import Call, Entry, Program, bound
-from bringup.compile.targets.torch_executor import to_numpy, to_tensor
+from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 from bringup.graphs.core.step import BLOCK, FIELDS
 
 
@@ -25,13 +26,15 @@ class Nodes(fx.Interpreter):
     `instead` may put something else in a result's place for the nodes after it: given the node's name and its result.
     """
 
-    def __init__(self, exported: ExportedProgram, instead: Callable[[str, Any], Any] = lambda _, out: out) -> None:
+    def __init__(
+        self, exported: ExportedProgram | Functional, instead: Callable[[str, Any], Any] = lambda _, out: out
+    ) -> None:
         super().__init__(exported.graph_module)
         self.exported, self.instead = exported, instead
         self.seen: dict[str, Any] = {}
 
     def on(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Runs it on the flat arguments; gives the results that are not updated states."""
+        """Runs it on the flat arguments; gives the results, of a `Functional` its updated inputs first."""
         left = iter(inputs)
         specs = self.exported.graph_signature.input_specs
         args = [

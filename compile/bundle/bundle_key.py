@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import FunctionType
 from bringup.adapters.checkpoints.folder import FILE
 from bringup.compile.bundle.contents import plan_hash
 from bringup.compile.cache.engine_files import BUNDLING, COMPUTING, name_of, tools
-from bringup.compile.cache.file_identity import Unsettled, identities
+from bringup.compile.cache.file_identity import Unsettled, identities, identity_by_file
 from bringup.compile.cache.processor import processor
 from bringup.compile.cache.source_digest import body_of, digests, files_behind, files_of
 from bringup.compile.cache.store import Inputs, key_of
@@ -22,6 +22,7 @@ from bringup.compile.program.export_options import Layout
 from bringup.compile.program.stage_key import TRACED, bases, spelled, walk
 from bringup.compile.targets.selection import Selection
 from bringup.graphs.core.module import Module
+from bringup.graphs.model_folders import file_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class CacheKeys:
     @classmethod
     def of(cls, job: Job, layout: Layout, selection: Selection) -> CacheKeys:
         try:
-            weights = _weights(job, layout.context)
+            weights = weights_inputs(job, layout.context)
             rest = _rest(job, layout, selection) if weights else None
         except (OSError, Unsettled):  # a file that is gone, or was written this moment
             weights = rest = None
@@ -49,11 +50,15 @@ class CacheKeys:
         return key_of(self.bundle) if self.bundle else ""
 
 
-def _weights(job: Job, context: int) -> Inputs | None:
-    """What decides the bytes: nothing that is traced does."""
+def weights_inputs(job: Job, context: int, files: Collection[Path] = ()) -> Inputs | None:
+    """What decides the bytes of the weights: nothing that is traced does. None where that cannot be told.
+
+    `context` is the length of the computed tables, in positions; `files` are further source files.
+    Raises OSError for a file that is gone, and Unsettled for a large one that was written just now.
+    """
     kinds = {kind for _, module in walk(job.graph) for kind in bases(module)}
     bodies = {body_of(kind, name) for kind in kinds if issubclass(kind, Module) for name in TRACED}
-    sources = digests(_files(job), {body for body in bodies if body})
+    sources = digests(_files(job).union(files), {body for body in bodies if body})
     settings = spelled(job.graph.structural_key())
     if sources is None or settings is None or not _is_on_disk(job):
         return None
@@ -75,8 +80,9 @@ def _rest(job: Job, layout: Layout, selection: Selection) -> Inputs | None:
         **sources,
         **settings,
         "dtype": job.graph.dtype,
+        "options": repr(sorted(job.graph.options.chosen().items())),
         "layout": f"{list(layout.buckets)}, {layout.context} tokens, all logits: {layout.all_logits}, "
-        f"hidden states {list(layout.aux_hidden)}, {layout.max_batch_size} sequences",
+        f"hidden states {list(layout.aux_hidden)}, {layout.max_batch_size} sequences, {layout.sizes.blocks} blocks",
         "config": digest(repr(sorted(job.config.items()))),
         "asked": repr((job.model, job.adapter_file, sorted(job.allow.items()))),
         "provenance": repr(sorted(job.checkpoint.provenance.items())),
@@ -91,14 +97,21 @@ def _files(job: Job) -> set[Path]:
     files = {Path(rule.site.file) for rule in job.adapter.rules}
     files = files.union(*map(files_of, {kind for _, module in walk(job.graph) for kind in bases(module)}))
     files |= {Path(file) for file in (job.model, job.adapter_file) if file and file.endswith(".py")}
-    family = job.family
-    loaded = [family.graph, family.config, family.adapter, family.dialect, *_readers(job)]
-    for part in loaded:
+    files |= {file for file in (file_of(job.family),) if file}
+    for part in (*_parts(job), *_readers(job)):
         if not isinstance(part, str):
             files |= set(files_behind(part))
         elif file := getattr(sys.modules.get(part.partition(":")[0]), "__file__", None):
             files.add(Path(file))
     return files
+
+
+def _parts(job: Job) -> list[object]:
+    """The parts of the family that this job uses. Others count in no process, whatever it has imported before."""
+    family = job.family
+    dialect = family.dialect if job.checkpoint.gguf else None
+    adapter = None if dialect or job.adapter_file else family.adapter
+    return [part for part in (family.graph, family.config, adapter, dialect) if part]
 
 
 def _readers(job: Job) -> list[object]:
@@ -110,7 +123,7 @@ def _is_on_disk(job: Job) -> bool:
     plain = all(isinstance(reader, FunctionType) and _is_plain(reader) for reader in _readers(job))
     if job.checkpoint.is_dummy:
         return plain
-    return plain and all(info.file for info in job.checkpoint.headers.values())
+    return plain and all(isinstance(info.file, Path) for info in job.checkpoint.headers.values())
 
 
 def _is_plain(reader: FunctionType) -> bool:
@@ -119,11 +132,14 @@ def _is_plain(reader: FunctionType) -> bool:
 
 
 def _headers(job: Job) -> Iterator[str]:
-    """Every tensor, and where its bytes are."""
+    """Every tensor, and where its bytes are: the number of its file's identity, for two folders may have one name."""
     headers = job.checkpoint.headers.values()
-    yield from identities({file for file, _ in groupby(map(FILE, headers)) if file})
+    found = identity_by_file({file for file, _ in groupby(map(FILE, headers)) if file})
+    numbers = {identity: number for number, identity in enumerate(sorted(set(found.values())))}
+    yield from numbers
+    places = {file: numbers[identity] for file, identity in found.items()}
     for info in headers:
-        yield f"{info.name} {info.dtype} {info.shape} {info.offset} {info.file and info.file.name}"
+        yield f"{info.name} {info.dtype} {info.shape} {info.offset} {info.file and places[info.file]}"
 
 
 def _tokenizer(file: Path | None) -> Iterator[str]:

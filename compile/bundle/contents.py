@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bringup.adapters.planning.plan import Plan
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.bundle.folder import TOKENIZER
+from bringup.compile.bundle.function_identity import identity_of
 from bringup.compile.bundle.weights_file import write_weights as write_file
 from bringup.compile.check.value_stats import Soundness
 from bringup.compile.check.values import read_parameter
@@ -95,12 +97,13 @@ def manifest_of(
         "target": selection.name,
         "target_package": selection.package,
         "target_options": dict(selection.options),
-        "asked_target": target,
+        "target_argument": target,
         "model": job.graph.config.family,
-        "asked_model": job.model and _written(job.model),
+        "model_argument": job.model and _written(job.model),
         "adapter": job.adapter_file and _written(job.adapter_file),
         "allow": dict(job.allow),
         "dtype": job.graph.dtype,
+        "graph_options": job.graph.options.chosen(),
         "max_seq_len": layout.context,
         "vocab_size": job.graph.config.vocab_size,
         "recompute_lengths": job.graph.recompute_lengths(),
@@ -111,7 +114,7 @@ def manifest_of(
         "plan": plan_hash(job.plan),
         "aliases": job.plan.aliases(),
         "interface": interface.to_json(),
-        "made_from": inputs_key,
+        "inputs_key": inputs_key,
     }
 
 
@@ -120,13 +123,48 @@ def _written(value: Any) -> Any:
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
         return {_written(key): _written(inner) for key, inner in items.items()}
+    if isinstance(value, list):
+        return [_written(inner) for inner in cast("list[Any]", value)]
     return os.fsencode(value).decode("utf-8", "backslashreplace") if isinstance(value, str) else value
 
 
 def plan_hash(plan: Plan) -> str:
-    """A digest of what the plan does: equal for equal movements of equal tensors, whatever the rules' spelling."""
+    """A digest of what the plan does: equal for equal movements of equal tensors, whatever the rules' spelling.
+
+    What is computed counts with what it is computed from, and with the functions' source and settings.
+    """
     digest = hashlib.sha256()
+    functions = Functions()
     for name, entry in plan.entries.items():
-        sources = [getattr(source, "name", "") for source in entry.sources]
-        digest.update(repr((name, entry.declared.storage, sources, entry.stored().nests)).encode())
+        digest.update(repr((name, entry.declared.storage, *movement(entry, functions))).encode())
     return digest.hexdigest()
+
+
+class Functions:
+    """The identities of functions, each found once: those of one rule compute for many parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, str]] = {}
+
+    def of(self, function: object) -> str:
+        """As `identity_of`."""
+        known = self._known.get(id(function))
+        if known is None:  # the object is held, so that no other takes its number
+            known = self._known[id(function)] = function, identity_of(function)
+        return known[1]
+
+
+def movement(entry: Entry, functions: Functions) -> tuple[object, ...]:
+    """What fills a parameter, as values whose `repr` is equal in every process: its sources, and where elements go."""
+    region = entry.stored()
+    sources = [
+        (source.name, source.dtype, source.shape) if isinstance(source, TensorInfo) else _computed(source, functions)
+        for source in entry.sources
+    ]
+    return sources, region.word, region.nests
+
+
+def _computed(source: Computed, functions: Functions) -> tuple[object, ...]:
+    inputs = [(part.shape, part.dtype, part.word, part.nests) for part in source.inputs]
+    run = functions.of(source.run)
+    return source.name, source.dtype, source.shape, source.exact, source.block, source.grains, run, inputs

@@ -23,7 +23,7 @@ from bringup.system.lock import locked, sibling_path
 from bringup.system.os_errors import refusals, unwritable
 from bringup.system.signals import signals_deferred
 
-SCHEMA = 4
+SCHEMA = 6
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"
@@ -31,9 +31,10 @@ PARITY = "parity.json"  # what `verify` found: written after sealing, so that th
 _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
 
 
-def refuse(out: Path, *, force: bool) -> None:
+def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
     """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle.
 
+    `note` is the file that shows what a folder is: of other folders that bringup writes, such as `convert`'s, another.
     A link stands for what it leads to. The working directory and those above it are no place for a bundle: BU012.
     Raises BU901 where the folders above take no bundle, as far as that shows before anything is written.
     """
@@ -41,8 +42,9 @@ def refuse(out: Path, *, force: bool) -> None:
     if Path.cwd().is_relative_to(place):
         raise fail("BU012", f"`{out}` is the working directory or one above it", help="choose another name with -o")
     if place.exists():
-        if not (place / MANIFEST).is_file():
-            raise fail("BU012", f"`{out}` exists and is not a bundle", help="choose another name with -o")
+        if not (place / note).is_file():
+            kind = "a bundle" if note == MANIFEST else f"a folder that this command wrote: it has no {note}"
+            raise fail("BU012", f"`{out}` exists and is not {kind}", help="choose another name with -o")
         if not force:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
     above = next(folder for folder in place.parents if folder.exists())
@@ -54,7 +56,7 @@ def refuse(out: Path, *, force: bool) -> None:
 def has_inputs_key(out: Path, key: str) -> bool:
     """Whether the manifest of a bundle at `out` has this key of its inputs."""
     try:
-        return bool(key) and read_manifest(out).get("made_from") == key
+        return bool(key) and read_manifest(out).get("inputs_key") == key
     except BringupError:
         return False
 
@@ -68,7 +70,9 @@ def _resolved(out: Path) -> Path:
 
 
 @contextmanager
-def writing(out: Path, *, force: bool = True, progress: Progress | None = None) -> Generator[Path]:
+def writing(
+    out: Path, *, force: bool = True, progress: Progress | None = None, note: str = MANIFEST
+) -> Generator[Path]:
     """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
 
     No other process writes to `out` meanwhile: it waits, or this one does.
@@ -78,12 +82,12 @@ def writing(out: Path, *, force: bool = True, progress: Progress | None = None) 
     folder = sibling_path(place, "part")
     with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
         _recover(place)
-        refuse(out, force=force)  # who had the lock before may have put a bundle there
+        refuse(out, force=force, note=note)  # who had the lock before may have put a bundle there
         try:
             _make(folder)
             yield folder
             _flush(folder)
-            refuse(out, force=True)  # something else may have come to stand there meanwhile
+            refuse(out, force=True, note=note)  # something else may have come to stand there meanwhile
             with signals_deferred():
                 _put(folder, place)
         except OSError as error:
@@ -214,10 +218,10 @@ def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
     """Reads every file. Raises BU608, once for each that is not the one its manifest describes."""
     changed = [name for name, digest in manifest["files"].items() if sha256(bundle / name, fresh=True) != digest]
     if changed:
-        said = "is not the file that was compiled"
+        message = "is not the file that was compiled"
         raise BringupError(
             *(
-                Diagnostic(code="BU608", message=f"`{bundle / name}` {said}", help="compile it again", file=name)
+                Diagnostic(code="BU608", message=f"`{bundle / name}` {message}", help="compile it again", file=name)
                 for name in changed
             )
         )

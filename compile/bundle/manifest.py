@@ -37,17 +37,18 @@ FORM: dict[str, Any] = {
     "target": str,
     "target_package": str,
     "target_options": {"*": str},
-    "asked_model": (str, None),
+    "model_argument": (str, None),
     "model": str,
     "adapter": (str, None),
     "allow": ({"*": str}, None),
     "dtype": str,
+    "graph_options": dict,
     "max_seq_len": int,
     "vocab_size": int,
     "recompute_lengths": [int],
     "states_vary_past": (int, None),
     "weights": str,
-    "provenance": {"source": str},
+    "provenance": {"source": str, "also": ([{"source": str, "prefix": str}], None)},
     "config": dict,
     "aliases": {"*": str},
     "files": {"*": str},
@@ -83,9 +84,9 @@ def program_of(bundle: Path) -> Generator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, LookupError) as error:
-        said = str(error).partition("\n")[0]
+        message = str(error).partition("\n")[0]
         help = "compile it again"
-        raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {said}", help=help) from error
+        raise fail("BU603", f"the program of `{bundle}` cannot be loaded: {message}", help=help) from error
 
 
 def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:

@@ -24,9 +24,14 @@ def identities(files: Collection[Path]) -> list[str]:
     The time of the last change of any kind (ctime) is the kernel's: no program sets it back, unlike the time of the
     last write.
     """
+    return sorted(identity_by_file(files).values())
+
+
+def identity_by_file(files: Collection[Path]) -> dict[Path, str]:
+    """The identity of each, equal for files that have the same bytes and name. Raises as `identities` does."""
     if sum(file.stat().st_size for file in files) <= QUICK:
-        return sorted(f"{file.name} {_digest(file)}" for file in files)
-    return sorted(f"{file.resolve()} {settled(file)}" for file in files)
+        return {file: f"{file.name} {_digest(file)}" for file in files}
+    return {file: f"{file.resolve()} {settled(file)}" for file in files}
 
 
 def settled(file: Path) -> State:

@@ -4,7 +4,8 @@ A forward that belongs to another stage of the model is left out of its file, so
 leaves the embedding's and the head's stages as they are. Everything else in a file counts, comments too.
 
 What a file imports is read from its text. A module that a user's file loads by a computed name counts as well, where it
-stands in or below a folder of the model's files; data files that the code opens by itself do not count.
+is in or below a folder of the model's files. Other models' files in that folder do not, though this process ran them.
+Data files that the code opens by itself do not count.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, st
     found: dict[str, str] = {}
     seen = {file for file in (file.resolve() for file in files) if _counts(file)}
     folders = {file.parent for file in seen if not name_of(file) and not is_installed(file)}
-    seen |= {file for file in loaded_below(folders) if _counts(file)}
+    seen |= {file for file in loaded_below(folders, seen) if _counts(file)}
     waiting = sorted(seen)
     while waiting:
         file = waiting.pop()
@@ -94,12 +95,16 @@ def _counts(file: Path) -> bool:
     return name in family_files() if name else is_installed(file) or not str(file).startswith(_LIBRARIES)
 
 
-@cache
 def files_of(kind: type) -> frozenset[Path]:
-    """The files that define a class: its module's, which one that runpy ran lacks, and its methods'."""
+    """The files that define a class: its module's, which one that runpy ran lacks, and its methods' of this moment."""
     places = {getattr(sys.modules.get(kind.__module__), "__file__", None)}
     places |= {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
-    return frozenset(Path(place).resolve() for place in places if place and not place.startswith("<"))
+    return frozenset(_resolved(place) for place in places if place and not place.startswith("<"))
+
+
+@cache
+def _resolved(place: str) -> Path:
+    return Path(place).resolve()
 
 
 def files_behind(value: Any) -> Iterator[Path]:

@@ -47,18 +47,27 @@ def imported(file: Path) -> Imports:
         if top != "bringup":
             for folder in {file.parent: None} | dict.fromkeys(userfiles.folders_of(file)):
                 found.files.extend(_sibling_files(folder, module))
-        said = None if top == "bringup" or _is_within(file, top) else _version(top)
-        if said is None:
+        version = None if top == "bringup" or _is_within(file, top) else _version(top)
+        if version is None:
             found.files.extend(_places(module))
         else:
-            found.versions[f"package {top}"] = said
+            found.versions[f"package {top}"] = version
     return found
 
 
-def loaded_below(folders: Collection[Path]) -> list[Path]:
-    """The files of modules that this process has loaded from these folders, those of installed packages apart."""
+def loaded_below(folders: Collection[Path], files: Collection[Path]) -> list[Path]:
+    """The files of modules that this process has loaded from these folders, those of installed packages apart.
+
+    Modules of users' files that have nothing to do with `files` are left out (userfiles.unrelated): another model's
+    file in the same folder, which may have been run to list what the folder offers.
+    """
     roots = tuple(f"{folder}/" for folder in folders)
-    modules = [module for module in list(sys.modules.values()) if type(module) is ModuleType]
+    if not roots:
+        return []
+    others = userfiles.unrelated(files)
+    modules = [
+        module for name, module in list(sys.modules.items()) if type(module) is ModuleType and name not in others
+    ]
     places = {place for module in modules if isinstance(place := vars(module).get("__file__"), str)}
     found = (Path(place) for place in sorted(places) if place.startswith(roots))
     return [file for file in found if not is_installed(file) and not name_of(file.resolve())]
@@ -122,8 +131,8 @@ def _version(top: str) -> str | None:
 
 def _is_working_copy(package: Distribution) -> bool:
     """By https://packaging.python.org/specifications/direct-url: installed from a folder of this machine."""
-    said = package.read_text("direct_url.json")
-    return bool(said) and str(json.loads(said).get("url", "")).startswith("file:")
+    text = package.read_text("direct_url.json")
+    return bool(text) and str(json.loads(text).get("url", "")).startswith("file:")
 
 
 def _is_within(file: Path, top: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import Expr, Mv
@@ -18,6 +18,7 @@ from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantised import without_quantised
 from bringup.compile.check.scales import scale_mistakes
 from bringup.compile.check.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
+from bringup.compile.check.unruled import rule_advice, tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site
@@ -36,7 +37,9 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
     problems = [p for p in problems if not (words and words.is_consequence(p))]
     lost = next((finding for finding in known if finding.lost and not finding.sources), None)
-    report.findings += missing_and_unread(plan, {name for finding in known for name in finding.sources}, lost)
+    unruled = tensors_of_unruled(plan)
+    reported = {*(name for finding in known for name in finding.sources), *unruled}
+    report.findings += missing_and_unread(plan, reported, lost)
     site = first_sites(problems)
     scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
     report.findings += [*scales, *shape_mistakes(plan, shapes, site, words)]
@@ -44,8 +47,8 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     for p in problems:
         if p.code != "BU102":
             alike.setdefault(_mistake(p, site(p)), []).append(p)
-    report.findings += (_other(plan, facts) for facts in alike.values())
-    report.findings += _partly_read(plan)
+    report.findings += (_other(plan, facts, unruled) for facts in alike.values())
+    report.findings += _partly_read(plan, unruled)
     report.findings += _odd_squares(plan)
     report.findings += odd_dtypes(plan)
     report.counts = {
@@ -73,8 +76,8 @@ def _checked(job: Job) -> Report:
     rest, quantised, unread = without_quantised(job)
     report = check(rest.plan, job.graph.config.family, words, rest.findings)
     report.counts["consumed"] -= unread
-    said = [(finding.code, finding.file) for finding in report.findings if finding.lost]
-    known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in said]
+    reported = [(finding.code, finding.file) for finding in report.findings if finding.lost]
+    known = [finding for finding in rest.findings if not finding.lost or (finding.code, finding.file) not in reported]
     report.findings = [*known, *quantised, *report.findings]
     sized = {"BU102", "BU122", *UNREAD} & {finding.code for finding in report.findings}
     for key, value, corrected in corrections(job, words) if sized else ():
@@ -92,7 +95,7 @@ def _checked(job: Job) -> Report:
 
 
 _WORDS: dict[str, tuple[str, str]] = {
-    "BU103": ("no rule of the adapter makes `{parameter}`", "add a rule for it to the adapter"),
+    "BU103": ("no rule of the adapter computes `{parameter}`", "add a rule for it to the adapter"),
     "BU106": (
         "`{parameter}`: {message}",
         'say how the tensor is stored, in the order of its dimensions: S(name, "in out")',
@@ -102,6 +105,7 @@ _WORDS: dict[str, tuple[str, str]] = {
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
+    "BU153": ("{message}", "correct the names that the hook gives, or remove it"),
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
@@ -122,7 +126,7 @@ def _mistake(p: Problem, site: Site | None) -> object:
     return p.code, site, p.expected, p.actual, p.message
 
 
-def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
+def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) -> Diagnostic:
     first = facts[0]
     parameter, sources = parameters_and_tensors(facts)
     message, help = _WORDS[first.code]
@@ -134,6 +138,9 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := unread_scales(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` has its scales: dequant(S(…), S(…), block=…)"
+    if first.code == "BU103":
+        advice, sources = rule_advice(plan, facts, unruled)
+        help = advice or help
     words = {
         "parameter": parameter,
         "tensors": ", ".join(grouped(sources)),
@@ -155,11 +162,11 @@ def _other(plan: Plan, facts: list[Problem]) -> Diagnostic:
     )
 
 
-def _partly_read(plan: Plan) -> Iterator[Diagnostic]:
-    """Tensors of which some elements reach no parameter."""
+def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
+    """Tensors of which some elements reach no parameter, but those that another finding accounts for."""
     parts: dict[tuple[int, int], list[str]] = {}
     for name, read in partly_read(plan).items():
-        if name not in plan.cut:
+        if name not in plan.cut and name not in known:
             parts.setdefault((read, total_bits(plan.headers[name])), []).append(name)
     for (read, total), names in parts.items():
         yield Diagnostic(

@@ -10,6 +10,7 @@ from bringup.adapters.planning.problems import Problem
 from bringup.diagnostics import BringupError
 from bringup.graphs.config.tracked import Tracked, tracked
 from bringup.graphs.core.axes import AxesError, sizes_of
+from bringup.graphs.core.options import build_graph
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -30,7 +31,7 @@ class ConfigWords:
             return None
         try:
             settings, _ = job.family.load("config").read(tracked(job.config), job.allow)
-            return job.family.load("graph")(settings, job.graph.dtype).signature()
+            return build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options).signature()
         except (BringupError, AxesError):
             return None
 

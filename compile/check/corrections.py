@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bringup.adapters.planning.quantization import part_of
 from bringup.compile.check.config_words import ConfigWords
 from bringup.compile.check.shapes import Off, off_axes
 from bringup.compile.job import replanned
@@ -109,8 +110,9 @@ def _flags_of_biases(job: Job) -> Iterator[str]:
 
 
 def _unread_layers(job: Job) -> bool:
-    """Whether nothing reads some tensor of the last layer, or of one past it."""
-    return any(number >= len(job.graph.layers) - 1 for number in _layers_of(job, job.plan.unread))
+    """Whether nothing reads some tensor of the last layer, or of one past it. Scales of read matrices do not count."""
+    names = (name for name in job.plan.unread if not ((part := part_of(name)) and part[0] in job.plan.wanted))
+    return any(number >= len(job.graph.layers) - 1 for number in _layers_of(job, names))
 
 
 def _layers_of(job: Job, names: Iterable[str]) -> Iterator[int]:

@@ -30,12 +30,12 @@ _QUANTISED = re.compile(
 def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic | None = None) -> Iterator[Diagnostic]:
     """One diagnostic for each renamed, missing and unread group; whole sub-trees are named by their root.
 
-    `known` are absent tensors that another finding accounts for. `lost` is the finding of a file that is not there or
-    cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
+    `known` are tensors, absent or unread, that another finding accounts for. `lost` is the finding of a file that is
+    not there or cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
     """
     readers = _readers_of_absent(plan, known)
     reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
-    unread = [name for name in plan.unread if name not in reported]
+    unread = [name for name in plan.unread if name not in reported and name not in known]
     for look in (respelt, lora, wrapped, fused, foreign):
         for cause in look(plan, readers, unread):
             yield cause.finding

@@ -6,7 +6,7 @@ Each is one finding, whatever it leaves missing and unread.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from bringup.adapters.planning.quantization import (
     quantization_words,
 )
 from bringup.compile.check.shapes import stored
+from bringup.compile.check.unruled import tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.grouping import grouped, listed, roots
 from bringup.shown import shown
@@ -50,14 +51,13 @@ def without_quantised(job: Job) -> Explained:
     plan = job.plan
     if not (plan.problems or plan.unread or on_config):
         return Explained(job)
-    words = quantization_words(job.config)
-    causes = [*_foreign(job, words)]
+    words, unruled = quantization_words(job.config), tensors_of_unruled(plan)
+    causes = [*_foreign(job, words, unruled)]
     if not causes and words:
         causes = [*_unquantised(job, words, stated=bool(on_config))]
-    unruled = {*_bare(plan, _without_rule(plan))}
-    if not (causes or unruled):
+    if not causes:
         return Explained(job)
-    tensors = unruled.union(*(_bare(plan, cause.tensors) for cause in causes))
+    tensors = {name for cause in causes for name in _bare(plan, cause.tensors)}
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
     problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
@@ -79,35 +79,27 @@ def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem 
     return replace(problem, sources=left) if left and problem.code in ("BU101", "BU109") else None
 
 
-def _foreign(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
-    """One cause for each format that matrices are stored in and no rule reads."""
+def _foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> Iterable[_Cause]:
+    """One cause for each format that matrices are stored in and no rule reads, but of parameters without any rule."""
     plan, method = job.plan, str(words.get("quant_method", ""))
     touched = parts_of(plan.unread)  # matrices of which a part is unread
     if not touched:
         return
-    unruled = set(_without_rule(plan))
     absent = parts_of(_bare(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
+    lacking = {frozenset(parts) for parts in absent.values()}
     formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
     for plain, parts in parts_of(plan.headers).items():
         if plain not in touched or any(name in plan.wanted for name in parts.values()):
             continue
         row = format_of(parts, method)
-        if row is None or not unruled.isdisjoint(parts.values()):
+        if row is None or any(name in unruled for name in parts.values()):
             continue
-        if not _renamed(plan, plain, parts, absent):
+        if not (_renamed(plan, plain, parts, absent) or _elsewhere(plan, plain, parts, lacking)):
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
     for row, matrices in formats.values():
         names = {name for parts in matrices.values() for name in parts.values()}
         wanted = {name for plain in _bare(plan, matrices) for name in absent.get(plain, {}).values()}
         yield _Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
-
-
-def _without_rule(plan: Plan) -> Iterator[str]:
-    """The quantiser's tensors of matrices for whose parameters there is no rule at all, which is another mistake."""
-    unruled = set(_bare(plan, (problem.parameter for problem in plan.problems if problem.code == "BU103")))
-    for plain, parts in parts_of(plan.unread).items() if unruled else ():
-        if plain.removeprefix(plan.prefix) in unruled:
-            yield from parts.values()
 
 
 def _bare(plan: Plan, names: Iterable[str]) -> Iterator[str]:
@@ -122,15 +114,20 @@ def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) ->
     return read and len(scales) == 1 and len(scales[0].shape) == 2
 
 
+def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Container[Collection[str]]) -> bool:
+    """Whether rules read matrices in this format, and none of this name: names are wrong, not the format."""
+    return frozenset(parts) in lacking and plain not in plan.wanted
+
+
 def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> Diagnostic:
     plan = job.plan
     parts = dict.fromkeys(part for each in matrices.values() for part in each)
     sources = [name for each in matrices.values() for name in each.values()]
-    said = f"says {_quoted(words)}" if words else "has no `quantization_config`"
+    message = f"says {_quoted(words)}" if words else "has no `quantization_config`"
     return Diagnostic(
         code="BU137",
         message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
-        f"{', '.join(f'`{part}`' for part in parts)}; config.json {said}",
+        f"{', '.join(f'`{part}`' for part in parts)}; config.json {message}",
         help=_advice(job, words, row, matrices),
         parameter=_parameters(plan, matrices),
         sources=tuple(sources),

@@ -1,20 +1,24 @@
-"""What each rank of a tensor-parallel group would hold."""
+"""What each rank of a group would hold and read, or why it cannot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from bringup.adapters.apply.byte_runs import read_nbytes
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import Stages, check_axes, has_experts, rank_plan
 from bringup.adapters.apply.shard import SHARED, divisible, slice_plan
 from bringup.adapters.apply.shard_alignment import Cut, first_cut
 from bringup.adapters.apply.stored_size import stored_nbytes
-from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import BringupError, Diagnostic
 
-AXES = ("h", "g", "f", "vocab")
-"""Axes that tensor parallelism divides: query heads, key heads, feed-forward, vocabulary. Each rank has a part of every
-expert; to have whole experts, some each, is expert parallelism."""
+AXES = ("h", "g", "f")
+"""Axes that tensor parallelism divides evenly: query heads, key heads, feed-forward. The vocabulary is padded."""
+VOCAB = "vocab"
+NO_STAGES = Stages()
 
 
 @dataclass(slots=True)
@@ -22,29 +26,44 @@ class Shares:
     """Bytes of each rank; or, when an axis does not divide, why.
 
     `nbytes` are in the parameters' dtypes. `stored` are payloads and scales as the checkpoint has them, where these are
-    fewer or more.
+    fewer or more. `read` is what a conversion of that rank alone reads of the checkpoint's files.
     """
 
     nbytes: list[int] = field(default_factory=list[int])
     stored: list[int] = field(default_factory=list[int])
+    read: list[int] = field(default_factory=list[int])
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
-def divide(plan: Plan, ranks: int) -> Shares:
-    """Slices the plan for every rank. Each axis that refuses is told once, with the nearest layout that does not."""
-    sizes = {axis: found for axis, found in divisible(plan).items() if axis in AXES}
+def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> Shares:
+    """The plan of every rank; a number is that of tensor-parallel ranks.
+
+    Each axis that refuses is reported once, with the nearest number of ranks that does not.
+    """
+    parallel = Parallel(tp=parallel) if isinstance(parallel, int) else parallel
     if not plan.entries:
         return Shares()  # nothing could be planned, which the check reports
-    axes = tuple(axis for axis in AXES if axis in sizes)
-    largest = max(((max(found), axis) for axis, found in sizes.items()), default=(1, ""))
-    refusals = [_beyond(ranks, *largest)] if ranks > largest[0] else _refusals(plan, axes, ranks)
+    refusals = _refusals(plan, parallel)
     if not refusals:
-        parts = [slice_plan(plan, axes, rank, ranks) for rank in range(ranks)]
-        nbytes, stored = [_nbytes(part) for part in parts], [stored_nbytes(part) for part in parts]
-        return Shares(nbytes, stored if stored != nbytes else [])
-    counts = _counts(sizes)
-    below, above = [n for n in counts[::-1] if 1 < n < ranks], [n for n in counts if n > ranks]
-    fit = [next((n for n in some if not _refusals(plan, axes, n)), None) for some in (below, above)]
+        try:
+            check_axes(plan, parallel)
+            parts = [rank_plan(plan, parallel, rank, stages) for rank in range(parallel.size)]
+        except BringupError as error:
+            return Shares(refusals=list(error.findings))
+        whole = plan.aliases()
+        tied = [{later: first for later, first in whole.items() if first in part.entries} for part in parts]
+        nbytes = [_nbytes(part, later) for part, later in zip(parts, tied, strict=True)]
+        stored = [stored_nbytes(part, later) for part, later in zip(parts, tied, strict=True)]
+        differs = stored_nbytes(plan, whole) != _nbytes(plan, whole)  # more than by padding
+        return Shares(nbytes, stored if differs else [], [read_nbytes([part]) for part in parts])
+    counts = _counts({axis: sizes for axis, sizes in divisible(plan).items() if axis in AXES})
+    below = [n for n in counts[::-1] if 1 < n < parallel.tp]
+    above = [n for n in counts if n > parallel.tp]
+
+    def fits(n: int) -> bool:
+        return not _refusals(plan, replace(parallel, tp=n, ep=parallel.ep if parallel.ep < parallel.tp else 1))
+
+    fit = [next((n for n in some if fits(n)), None) for some in (below, above)]
     nearest = (
         f"; every axis divides among {' or '.join(str(n) for n in fit if n)} ranks"
         if any(fit)
@@ -54,10 +73,10 @@ def divide(plan: Plan, ranks: int) -> Shares:
 
 
 def _beyond(ranks: int, size: int, axis: str) -> Diagnostic:
-    said = f"{ranks:,} ranks are more than any axis has indices: the largest to divide, `{axis}`, has {size:,}"
+    message = f"{ranks:,} ranks are more than any axis has indices: the largest to divide, `{axis}`, has {size:,}"
     if not axis:
-        said = f"no parameter has an axis to divide among {ranks:,} ranks ({', '.join(AXES)})"
-    return Diagnostic(code="BU130", message=said, help="use fewer ranks")
+        message = f"no parameter has an axis to divide among {ranks:,} ranks ({', '.join((*AXES, VOCAB))})"
+    return Diagnostic(code="BU130", message=message, help="use fewer ranks")
 
 
 def _counts(sizes: Mapping[str, Collection[int]]) -> list[int]:
@@ -68,17 +87,34 @@ def _counts(sizes: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(n for n in counts if all(size % n == 0 or n % size == 0 for size in heads))
 
 
-def _refusals(plan: Plan, axes: tuple[str, ...], ranks: int) -> list[Diagnostic]:
-    found: list[Diagnostic] = []
-    for axis in axes:
-        try:
-            part = slice_plan(plan, (axis,), 0, ranks)  # all are as long: where one ends at a block, all do
-        except BringupError as error:
-            found += error.findings
-            continue
-        if cut := first_cut(plan, part):
-            found.append(_cut(plan, axis, ranks, cut))
-    return found
+def _refusals(plan: Plan, parallel: Parallel) -> list[Diagnostic]:
+    """Every axis that does not divide. Of experts, `f` is divided among the ranks that share them."""
+    sizes = {axis: found for axis, found in divisible(plan).items() if axis in (*AXES, VOCAB)}
+    largest = max(((max(found), axis) for axis, found in sizes.items()), default=(1, ""))
+    if parallel.tp > largest[0]:
+        return [_beyond(parallel.tp, *largest)]
+    experts, dense = _some(plan, has_experts), _some(plan, lambda entry: not has_experts(entry))
+    of_experts = parallel.rank(0).expert_tps
+    found = [refusal for axis in AXES for refusal in _refused(dense, axis, parallel.tp)]
+    found += _refused(experts, "f", of_experts)
+    even = all(size % parallel.tp == 0 for size in sizes.get(VOCAB, ()))
+    return found + (_refused(dense, VOCAB, parallel.tp) if even else [])
+
+
+def _some(plan: Plan, keep: Callable[[Entry], bool]) -> Plan:
+    return replace(plan, entries={name: entry for name, entry in plan.entries.items() if keep(entry)})
+
+
+def _refused(plan: Plan, axis: str, ranks: int) -> list[Diagnostic]:
+    """Why one axis cannot be divided: its size, or the blocks of what is quantised."""
+    if ranks == 1 or axis not in divisible(plan):
+        return []
+    try:
+        part = slice_plan(plan, (axis,), 0, ranks)  # all are as long: where one ends at a block, all do
+    except BringupError as error:
+        return list(error.findings)
+    cut = first_cut(plan, part)
+    return [_cut(plan, axis, ranks, cut)] if cut else []
 
 
 def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
@@ -99,7 +135,6 @@ def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
     )
 
 
-def _nbytes(plan: Plan) -> int:
+def _nbytes(plan: Plan, later: Mapping[str, str]) -> int:
     """Tied parameters are held once."""
-    later = plan.aliases()
     return sum(entry.declared.nbytes for name, entry in plan.entries.items() if name not in later)

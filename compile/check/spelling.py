@@ -21,19 +21,19 @@ def respelt(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
     padded = {_PADDED.sub("", name): name for name in unread if _PADDED.search(name)}
     if zeros := {name: padded[name] for name in readers if name in padded}:
         first = next(iter(zeros.values()))
-        said = f"numbers in names have leading zeros, as in `{first}` ({len(zeros)} tensors are missing for it)"
+        message = f"numbers in names have leading zeros, as in `{first}` ({len(zeros)} tensors are missing for it)"
         help = f"rules ask for `{next(iter(zeros))}`: rename the tensors"
-        yield _cause(plan, readers, zeros, said, help)
+        yield _cause(plan, readers, zeros, message, help)
     alike: dict[str, dict[str, str]] = {}
-    for name in unread:
+    for name in (name for name in unread if not name.isascii()):
         strange = dict.fromkeys(char for char in name if not char.isascii())
-        for other in _look_alike(name, readers) if strange else ():
+        for other in _look_alike(name, readers):
             alike.setdefault("".join(strange), {})[other] = name
     for strange, names in alike.items():
         chars = ", ".join(f"`{char}` U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() for char in strange)
-        said = f"the checkpoint has no tensor `{', '.join(grouped(names))}`"
+        message = f"the checkpoint has no tensor `{', '.join(grouped(names))}`"
         help = f"did you mean `{', '.join(grouped(names.values()))}`? its name has {chars}, which looks like another"
-        yield _cause(plan, readers, names, said, help)
+        yield _cause(plan, readers, names, message, help)
 
 
 def _look_alike(name: str, absent: Iterable[str]) -> list[str]:

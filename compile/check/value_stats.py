@@ -20,7 +20,7 @@ CHUNK = 1 << 20  # elements looked at at a time, so that little memory is needed
 INFINITE = {"float64": 0x7FF0 << 48, "float32": 0x7F80 << 16, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 # code: severity, what is said of the parameters, and what to do about it
-_SAID = {
+_MESSAGES = {
     "BU133": (
         Severity.ERROR,
         "holds NaN or infinity",
@@ -54,13 +54,13 @@ class Soundness:
     def findings(self, plan: Plan) -> Iterator[Diagnostic]:
         """One for each code: BU133 is an error, BU134 a warning."""
         for code, names in self.found.items():
-            severity, said, help = _SAID[code]
+            severity, message, help = _MESSAGES[code]
             listing, first = ", ".join(grouped(names)), plan.entries[names[0]]
             sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
             yield Diagnostic(
                 code=code,
                 severity=severity,
-                message=f"`{listing}` {said}",
+                message=f"`{listing}` {message}",
                 help=help,
                 parameter=listing,
                 sources=sources,

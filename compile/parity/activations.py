@@ -55,14 +55,14 @@ def save_activations(
     from safetensors.numpy import save
 
     tensors = {name: np.ascontiguousarray(array, np.float32) for name, array in activations.items()}
-    said = {"format": "bringup activations 1", TOKENS: json.dumps([int(token) for token in tokens]), **metadata}
+    header = {"format": "bringup activations 1", TOKENS: json.dumps([int(token) for token in tokens]), **metadata}
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(save(tensors, said))
+                file.write(save(tensors, header))
             Path(part).chmod(0o644)
             Path(part).replace(path)
         finally:
@@ -123,8 +123,8 @@ def _tokens(path: Path, array: Any, text: str | None) -> list[int]:
     if given.ndim == 2 and len(given) == 1:
         given = given[0]
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
-        said = f"{given.dtype} {list(given.shape)}"
-        raise fail("BU706", f"`tokens` of `{path}` is {said}; expected one row of token ids", help=_AGAIN)
+        message = f"{given.dtype} {list(given.shape)}"
+        raise fail("BU706", f"`tokens` of `{path}` is {message}; expected one row of token ids", help=_AGAIN)
     return given.tolist()
 
 
@@ -176,9 +176,9 @@ def _modules(module: Module, prefix: str = "") -> Iterator[str]:
 
 def mismatched(source: str, name: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> BringupError:
     """BU707 for a tensor of another shape than the model's."""
-    said = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
+    message = f"`{name}` of `{source}` has shape {list(theirs)}, this model's {list(ours)}"
     return _mismatch(
-        said, name, "is the file of another size of the model? leave the tensor out if it is something else"
+        message, name, "is the file of another size of the model? leave the tensor out if it is something else"
     )
 
 
@@ -194,5 +194,5 @@ def not_finite(source: str, name: str, array: np.ndarray) -> BringupError:
     )
 
 
-def _mismatch(said: str, name: str, help: str = _AGAIN) -> BringupError:
-    return fail("BU707", said, help=help, parameter=name)
+def _mismatch(message: str, name: str, help: str = _AGAIN) -> BringupError:
+    return fail("BU707", message, help=help, parameter=name)

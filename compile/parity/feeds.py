@@ -12,6 +12,7 @@ from bringup.compile.program.step_inputs import chunks_of
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.step import CacheSizes
 
 PADDING = 3  # rows of padding in a bucket that is not quite full
 FEW = 4  # decode steps after each prompt but the first
@@ -29,14 +30,18 @@ class Run:
         return self.prompt + self.decode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Feed:
-    """One step of an entry: its arrays and the logits it gave, float32 [R, V]: of every token or of the last."""
+    """One step of an entry: its arrays and the logits it gave, float32 [R, V]: of every token or of the last.
+
+    `decode` is that of the entry.
+    """
 
     run: int
     entry: str
     step: Mapping[str, np.ndarray]
     logits: np.ndarray
+    decode: bool = False
 
     @property
     def first(self) -> int:
@@ -58,9 +63,31 @@ def windows(graph: Graph) -> list[int]:
     return sorted({window for window in found if window})
 
 
+def ring_rows(interface: Interface) -> list[int]:
+    """The rows of each sequence in the rings of a program, shortest first."""
+    return sorted({state.shape[0] // interface.num_rows for state in interface.states if state.kind == "ring"})
+
+
+def sizes_of(session: Session) -> CacheSizes:
+    """The sizes of a session's caches."""
+    interface = session.interface
+    return CacheSizes(
+        context=session.max_seq_len,
+        sequences=interface.max_batch_size,
+        chunk=max(entry.num_tokens for entry in interface.entries if not entry.decode),
+        cache_blocks=interface.num_blocks - 1,
+    )
+
+
+def wrapping(ring: int, chunk: int) -> int:
+    """The length of a prompt that writes a whole step of `chunk` tokens over the first rows of a ring."""
+    return ring + chunk
+
+
 def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int]) -> list[Run]:
     """Runs of at most `cap` tokens that touch each prefill entry with some padding, a prompt in chunks, decode past
-    the end of a cache block, and tokens further apart than each of `spans` (windows), as far as `cap` allows.
+    the end of a cache block, tokens behind the end of each ring, and tokens further apart than each of `spans`
+    (windows), as far as `cap` allows.
     """
     sizes = interface.prefill_sizes()
     runs: list[Run] = []
@@ -72,6 +99,9 @@ def plan_runs(interface: Interface, cap: int, decode: int, spans: Sequence[int])
         steps = FEW if runs else decode
         prompt = min(wanted if wanted > before else size, max(cap - steps, before + 1), size)
         runs.append(Run(prompt, min(steps, cap - prompt)))
+    if reached := [ring for ring in ring_rows(interface) if ring < cap]:
+        prompt = max(min(wrapping(reached[-1], sizes[-1]), cap - FEW), reached[-1] + 1)
+        runs.append(Run(prompt, min(FEW, cap - prompt)))
     for span in spans:
         if max(run.prompt for run in runs) <= span < cap:
             prompt = max(min(span + PADDING, cap - FEW), span + 1)
@@ -114,7 +144,7 @@ def feed(
             session.prefill(tokens[: run.prompt], **rows(0, run.prompt))
             for at in range(run.prompt, run.end):
                 session.decode(tokens[at], **rows(at, at + 1))
-            done += _feeds(index, listening, all_logits=session.interface.all_logits)
+            done += _feeds(index, listening, session.interface)
             listening.steps.clear()
     finally:
         session.executor = executor
@@ -122,10 +152,11 @@ def feed(
     return done
 
 
-def _feeds(run: int, listening: _Listening, *, all_logits: bool) -> Iterator[Feed]:
+def _feeds(run: int, listening: _Listening, interface: Interface) -> Iterator[Feed]:
     for entry, step, logits in listening.steps:
         count = int(step["lengths"][0]) - int(step["positions"][0])
-        yield Feed(run, entry, step, logits[:count] if all_logits else logits)
+        rows = logits[:count] if interface.all_logits else logits
+        yield Feed(run, entry, step, rows, interface.entry(entry).decode)
 
 
 def not_covered(
@@ -141,6 +172,10 @@ def not_covered(
         elif entry.name not in entries:
             needed = longest + 1 if entry.decode else _least(entry.num_tokens, sizes)
             yield _note(f"`{entry.name}` was not run", advice(needed))
+    for ring in ring_rows(interface):
+        if longest <= ring:
+            message = f"the prompt and the decoded tokens ({longest}) do not fill the ring cache of {ring} rows"
+            yield _note(message, advice(wrapping(ring, sizes[-1])))
     for span in spans:
         if longest <= span:
             yield _note(
@@ -154,5 +189,5 @@ def _least(size: int, sizes: Sequence[int]) -> int:
     return next(count for count in range(1, size + 1) if size in (taken for _, taken in chunks_of(count, sizes)))
 
 
-def _note(said: str, help: str) -> Diagnostic:
-    return Diagnostic(code="BU709", severity=Severity.NOTE, message=said, help=help)
+def _note(message: str, help: str) -> Diagnostic:
+    return Diagnostic(code="BU709", severity=Severity.NOTE, message=message, help=help)

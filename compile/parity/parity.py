@@ -15,8 +15,8 @@ TOLERANCE = 2e-4
 # The same for one stage of a program, and for one operation, that two executors ran on equal inputs. A stage: sums in
 # another order and approximations of exp and tanh, or a few roundings. An operation: a 16-bit result may round to the
 # next number, 2^-7 or 2^-10 of its size.
-STAGE_TOLERANCE = {"float32": 5e-5, "bfloat16": 1.6e-2, "float16": 2e-3}
-OP_TOLERANCE = {"float32": 2e-5, "bfloat16": 8e-3, "float16": 1e-3}
+STAGE_TOLERANCE = {"float32": 5e-5, "bfloat16": 1.6e-2, "float16": 2e-3, "float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
+OP_TOLERANCE = {"float32": 2e-5, "bfloat16": 8e-3, "float16": 1e-3, "float8_e4m3fn": 0.125, "float8_e5m2": 0.25}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +149,11 @@ class Parity:
 
 
 def _row(found: Difference) -> str:
-    said = (
+    message = (
         f"{found.relative:.1e} of max |reference| over {found.rows} rows, {found.excess:.2g} of what rounding allows; "
     )
-    said += f"top token wrong in {found.wrong}, too close to call in {found.exempt}"
-    return f"{said}; choices of {found.undecided} too close to call" if found.undecided else said
+    message += f"top token wrong in {found.wrong}, too close to call in {found.exempt}"
+    return f"{message}; choices of {found.undecided} too close to call" if found.undecided else message
 
 
 def _finite(value: Any) -> Any:

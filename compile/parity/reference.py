@@ -25,15 +25,20 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names th
 class Reference:
     """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
 
-    Raises BU703 when transformers cannot make that model, or would make up a part of its weights.
+    What attention keeps of a token (keys and values, the latents of MLA, an indexer's keys) is rounded to
+    `cache_dtype`; None leaves it as it is. Raises BU703 when transformers cannot make that model, or would make up a
+    part of its weights.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any], dtype: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, config: Mapping[str, Any], dtype: str, cache_dtype: str | None = None
+    ) -> None:
         import torch
         import transformers
 
         transformers.utils.logging.disable_progress_bar()
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
+        self.cache_dtype = None if cache_dtype == dtype else cache_dtype
         self.model, loading = _open(
             checkpoint,
             config,
@@ -51,7 +56,14 @@ class Reference:
         import torch
 
         with torch.no_grad():
-            return self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+            return self._run(tokens)
+
+    def _run(self, tokens: list[int]) -> np.ndarray:
+        import torch
+
+        cache = rounding_cache(self.model.config, self.cache_dtype) if self.cache_dtype else None
+        given = self.model(torch.tensor([tokens]), past_key_values=cache, use_cache=cache is not None)
+        return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
         """Logits and activations of one forward, to be compared with after the model is gone."""
@@ -60,7 +72,7 @@ class Reference:
         outputs: list[np.ndarray] = []
 
         def run() -> None:
-            outputs.append(self.model(torch.tensor([tokens]), use_cache=False).logits[0].float().numpy())
+            outputs.append(self._run(tokens))
 
         with torch.no_grad():
             seen = record(self.model, run)
@@ -92,6 +104,32 @@ class Observed:
     def activations(self, tokens: list[int]) -> dict[str, np.ndarray]:
         """What modules take and give for a beginning of the tokens."""
         return {name: array[: len(tokens)] for name, array in self.arrays.items()}
+
+
+def rounding_cache(config: Any, dtype: str) -> Any:
+    """An empty cache of transformers, for a model of this config, that rounds whatever it is given to a dtype.
+
+    Numbers beyond the range of the dtype become its largest, as in `ops.kv_cache.write_cache`.
+    """
+    import torch
+    import transformers
+
+    stored = getattr(torch, dtype)
+    largest = torch.finfo(stored).max
+
+    def rounded(states: torch.Tensor) -> torch.Tensor:
+        return states.clamp(-largest, largest).to(stored).to(states.dtype)
+
+    class Rounding(transformers.DynamicCache):
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        ) -> Any:
+            return super().update(rounded(key_states), rounded(value_states), layer_idx, *args, **kwargs)
+
+        def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+            return super().update_indexer(rounded(indexer_key_states), layer_idx)
+
+    return Rounding(config=config)
 
 
 def record(model: Any, run: Any) -> dict[str, np.ndarray]:

@@ -21,7 +21,8 @@ TYPICAL = 2.0  # median row of a phase, over the reference's
 ROW = 4.0  # every row, over the larger of the reference's row and its median row
 FEW = 8  # rows; the median of fewer is no statistic
 # Rounding a number to the dtype moves it by up to 2^-9 (2^-12) of its size: no noise is taken to be smaller.
-UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+# In float32 sums in another order move more than rounding does: `ROW` times its number is `TOLERANCE`.
+UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": TOLERANCE / ROW}
 
 
 def rms(rows: np.ndarray) -> np.ndarray:

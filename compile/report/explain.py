@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Mv, Scope, Source
 from bringup.adapters.algebra.pattern import match
 from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.planning.adapter import Tied
 from bringup.adapters.planning.coverage import read_bits, total_bits
-from bringup.adapters.planning.plan import Entry
+from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.job import Job
+from bringup.compile.report import byte_ranges
 from bringup.compile.report.describe import copies, dtypes, how
 from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import show, sizes_of
@@ -30,10 +32,14 @@ class Explanation:
     rows: list[tuple[str, str]]
 
 
-def explain(job: Job, name: str) -> list[Explanation]:
-    """The parameter and the tensor of that name, whichever there are. Raises BU010 when neither is."""
-    explanations = [_parameter(job, name)] if name in job.plan.signature else []
-    explanations += [_tensor(job, name)] if name in job.plan.headers else []
+def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | None = None) -> list[Explanation]:
+    """The parameter and the tensor of that name, whichever there are; with `parallel`, for each rank or for one.
+
+    Raises BU010 when there is neither, BU045, BU130 and BU138 where ranks do not fit.
+    """
+    ranks = byte_ranges.ranks_of(job, parallel, rank)
+    explanations = [_parameter(job, name, ranks)] if name in job.plan.signature else []
+    explanations += [_tensor(job, name, ranks)] if name in job.plan.headers else []
     if not explanations:
         known = [*job.plan.signature, *job.plan.headers]
         hint = did_you_mean(name, known) or "`bringup compile MODEL --emit plan` lists what there is"
@@ -41,7 +47,7 @@ def explain(job: Job, name: str) -> list[Explanation]:
     return explanations
 
 
-def _parameter(job: Job, name: str) -> Explanation:
+def _parameter(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     declared, entry = job.plan.signature[name], job.plan.entries.get(name)
     shape, dtype = declared.storage
     rows = [("declared", f"{show(declared.axes)}  {list(shape)}  {dtype}"), *_line("", declared.site)]
@@ -54,14 +60,15 @@ def _parameter(job: Job, name: str) -> Explanation:
     rows += [("computed", _computed(source)) for source in entry.sources if isinstance(source, Computed)]
     rows += _limited("copies", list(copies(entry)))
     rows += [("dtype", text) for text in dtypes(entry)]
+    rows += byte_ranges.of_parameter(name, entry, ranks)
     others = {o: e for o, e in job.plan.entries.items() if o != name and set(entry.tensors) & set(e.tensors)}
     rows += _limited("also read by", [f"{o} ({how(e)})" for o, e in others.items()] or ["nothing else"])
     return Explanation(f"parameter {name}", rows)
 
 
-def _tensor(job: Job, name: str) -> Explanation:
+def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
     plan, info = job.plan, job.plan.headers[name]
-    rows = [("stored", _header(info).removeprefix(f"{name}  "))]
+    rows = [("stored", _header(info).removeprefix(f"{name}  ")), *byte_ranges.of_tensor(info, ranks)]
     readers = {p: e for p, e in plan.entries.items() if any(read.name == name for read in e.tensors)}
     if readers:
         rows += _limited("read by", [f"{parameter} ({how(entry)})" for parameter, entry in readers.items()])

@@ -110,6 +110,7 @@ def record_of(
     result: str,
     target_options: Mapping[str, str] | None = None,
     max_batch_size: int = 1,
+    cache_blocks: int | None = None,
     error: BringupError | None = None,
     bundle: Path | None = None,
     parity: Parity | None = None,
@@ -123,7 +124,7 @@ def record_of(
         *(parity.findings if parity else ()),
     ]
     try:
-        sizes = dry_run(job, target, max_seq_len, max_batch_size, target_options)
+        sizes = dry_run(job, target, max_seq_len, max_batch_size, target_options, cache_blocks=cache_blocks)
     except BringupError:  # it is among the findings
         sizes = None
     files = sorted(path for path in bundle.rglob("*") if path.is_file()) if bundle else []

@@ -14,9 +14,9 @@ def byte_level(vocab: Vocab) -> dict[str, Any]:
     name = vocab.meta.scalar("tokenizer.ggml.pre")
     pre = PRE.get(name) if isinstance(name, str) else None
     if pre is None:
-        said = f"pre-tokenizer `{name[:40]}`" if isinstance(name, str) else "no name of a pre-tokenizer"
+        message = f"pre-tokenizer `{name[:40]}`" if isinstance(name, str) else "no name of a pre-tokenizer"
         guess = did_you_mean(str(name)[:40], PRE) or f"known: {', '.join(PRE)}"
-        raise unsupported(vocab.meta, f"{said}, whose regexes bringup does not have; {guess}")
+        raise unsupported(vocab.meta, f"{message}, whose regexes bringup does not have; {guess}")
     ids = vocab.ids()
     merges = [merge.split(" ") for merge in strings(vocab.meta, "merges")]
     if not all(len(pair) == 2 and pair[0] + pair[1] in ids for pair in merges):

@@ -21,8 +21,8 @@ def tokenizer_json(vocab: Vocab) -> dict[str, Any]:
     meta = vocab.meta
     model = meta.scalar("tokenizer.ggml.model")
     if model not in KINDS:
-        said = f"`{model[:40]}`" if isinstance(model, str) else "no name"
-        raise unsupported(meta, f"a tokenizer of model {said}; {', '.join(f'`{kind}`' for kind in KINDS)} are built")
+        message = f"`{model[:40]}`" if isinstance(model, str) else "no name"
+        raise unsupported(meta, f"a tokenizer of model {message}; {', '.join(f'`{kind}`' for kind in KINDS)} are built")
     parts = KINDS[model](vocab)
     return {
         "version": "1.0",

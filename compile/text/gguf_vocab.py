@@ -72,17 +72,17 @@ def read_vocab(meta: Metadata) -> Vocab:
     if len(types) != len(tokens):
         raise broken(meta, f"has {len(tokens)} tokens and {len(types)} token types")
 
-    def said(key: str, otherwise: Any) -> Any:
+    def stated(key: str, otherwise: Any) -> Any:
         return meta.scalar(f"tokenizer.ggml.{key}", otherwise)
 
     return Vocab(
         meta=meta,
         tokens=tokens,
         types=types,
-        bos=said("bos_token_id", bos),
-        eos=said("eos_token_id", eos),
-        unknown=said("unknown_token_id", unknown),
-        add_ends=(said("add_bos_token", add_bos) is True, said("add_eos_token", add_eos) is True),
+        bos=stated("bos_token_id", bos),
+        eos=stated("eos_token_id", eos),
+        unknown=stated("unknown_token_id", unknown),
+        add_ends=(stated("add_bos_token", add_bos) is True, stated("add_eos_token", add_eos) is True),
     )
 
 

@@ -22,10 +22,10 @@ MOST_TEMPLATE = 1 << 20  # bytes; the longest published ones have 30,000
 
 def sidecar_eos(folder: Path, backend: tokenizers.Tokenizer) -> frozenset[int]:
     """Ids in generation_config.json (without it, config.json), and the token in tokenizer_config.json."""
-    said = _words(folder / GENERATION).get("eos_token_id")
-    if said is None:
-        said = _words(folder / "config.json").get("eos_token_id")
-    listed: Sequence[Any] = cast(Sequence[Any], said) if isinstance(said, list) else [said]
+    message = _words(folder / GENERATION).get("eos_token_id")
+    if message is None:
+        message = _words(folder / "config.json").get("eos_token_id")
+    listed: Sequence[Any] = cast(Sequence[Any], message) if isinstance(message, list) else [message]
     token = _named(_words(folder / CONFIG)).get("eos_token")
     named = backend.token_to_id(token) if token else None
     return frozenset(number for number in (*listed, named) if type(number) is int and number >= 0)

@@ -36,12 +36,12 @@ def tried(text: bytes) -> str:
 
 def main() -> None:
     try:
-        said = tried(sys.stdin.buffer.read())
+        message = tried(sys.stdin.buffer.read())
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # pyo3's, which is no Exception
             raise
-        said = f"the library panics on it: {error}"
-    json.dump({"error": said[:500]}, sys.stdout)
+        message = f"the library panics on it: {error}"
+    json.dump({"error": message[:500]}, sys.stdout)
 
 
 if __name__ == "__main__":

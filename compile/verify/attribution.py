@@ -18,14 +18,14 @@ from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.emit import exported
 from bringup.compile.job import Job
 from bringup.compile.parity.activations import LOGITS, Saved, mismatched, not_finite, save_activations
-from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.feeds import Feed, ring_rows, sizes_of
 from bringup.compile.parity.parity import Layer, Parity
 from bringup.compile.parity.reference import INPUT, Observed, record
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session
 from bringup.compile.targets.selection import selection_of
-from bringup.compile.verify.evidence import GRAPH, Evidence, Referring
+from bringup.compile.verify.evidence import GRAPH, Evidence, Referring, coarsest, exact
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.module import Const
 
@@ -33,7 +33,7 @@ from bringup.graphs.core.module import Const
 class Proof:
     """What was run, and what should have come of it.
 
-    `rounded` gives the reference in the job's own 16-bit dtype; None where it has no other than `reference`.
+    `rounded` gives the reference in the job's own dtypes; None where it has no other than `reference`.
     """
 
     def __init__(
@@ -49,9 +49,7 @@ class Proof:
         self.rounded = rounded
         self._refuse_nonsense(reference)
         theirs = rounded().logits(tokens) if rounded else None
-        self.evidence = Evidence(
-            job, session.max_seq_len, reference, theirs, tokens, feeds, session.interface.max_batch_size
-        )
+        self.evidence = Evidence(job, sizes_of(session), reference, theirs, tokens, feeds)
         self.departure: Departure | None = None
 
     def compare(self, parity: Parity) -> None:
@@ -62,7 +60,7 @@ class Proof:
             for entry in self.session.interface.entries
             if any(feed.entry == entry.name for feed in self.feeds)
         ]
-        if parity.dtype != "float32" and evidence.is_exact and evidence.logits is not None:
+        if evidence.rounds and evidence.is_exact and evidence.logits is not None:
             parity.differences.insert(0, evidence.exact())
 
     def explain(self, parity: Parity, *, source: str, bundled: bool, bisect: bool) -> None:
@@ -70,7 +68,7 @@ class Proof:
         departing = None if parity.ok else self._departing(parity)
         of_graph = departing is not None and self._graph_departs(departing)
         in_rounding = departing is not None and not of_graph
-        parity.modules = self._modules(departing or self.feeds[0], source, in_rounding=in_rounding)
+        parity.modules = self._modules(departing or self._wrapping() or self.feeds[0], source, in_rounding=in_rounding)
         if bundled and (departing or bisect):
             parity.findings += self._changed_weights()
             if parity.findings:
@@ -105,6 +103,11 @@ class Proof:
         first = (feed for feed, error in pairs if not error.ok)
         return next(first, max(pairs, key=lambda pair: pair[1].excess)[0]) if pairs else self.feeds[0]
 
+    def _wrapping(self) -> Feed | None:
+        """The step in which the longest ring begins anew: it reads what a shorter prompt has no part in."""
+        longest = max(ring_rows(self.session.interface), default=None)
+        return next((feed for feed in self.feeds if longest is not None and feed.end > longest), None)
+
     def _graph_departs(self, feed: Feed) -> bool:
         """Whether the graph, run by torch in float32, departs in this step: then no program is at fault."""
         evidence = self.evidence
@@ -119,7 +122,7 @@ class Proof:
         `in_rounding` only.
         """
         evidence, dtype = self.evidence, self.job.graph.dtype
-        low = dtype != "float32" and (in_rounding or not evidence.is_exact)
+        low = evidence.rounds and (in_rounding or not evidence.is_exact)
         reference = self.rounded() if low and self.rounded else self.reference
         given = reference.activations(self.tokens)
         rows = {name: array[feed.first : feed.end] for name, array in given.items() if len(array) == len(self.tokens)}
@@ -136,8 +139,8 @@ class Proof:
     def _observed(self, graph: Eager, feed: Feed, rows: dict[str, np.ndarray]) -> tuple[list[Seen], Shapes]:
         for earlier in self.feeds:
             if earlier.run == feed.run and earlier.end <= feed.first:
-                graph(earlier.step)
-        return graph.observe(feed.step, rows)
+                graph(earlier.step, decode=earlier.decode)
+        return graph.observe(feed.step, rows, decode=feed.decode)
 
     def _changed_weights(self) -> list[Diagnostic]:
         path = self.session.folder / WEIGHTS
@@ -154,13 +157,13 @@ class Proof:
         whole = self.session.interface
         layout = layout_of(
             self.job.graph, self.session.max_seq_len, whole.prefill_sizes(), all_logits=whole.all_logits,
-            max_batch_size=whole.max_batch_size,
+            max_batch_size=whole.max_batch_size, cache_blocks=whole.num_blocks - 1,
         )  # fmt: skip
         selection = selection_of(self.session.manifest)
         program = exported(self.job.graph, layout, selection)
         self.departure = bisect(
             program, self._weights(), self.session.executor, self.feeds, selection=selection,
-            dtype=parity.dtype, exact=self.evidence.graph,
+            dtype=coarsest(self.job), exact=self.evidence.graph,
         )  # fmt: skip
         self.session.reset()
         if self.departure and self.departure.finding:
@@ -170,9 +173,10 @@ class Proof:
 
     def save(self, place: Path) -> list[Path]:
         """A file of the reference's activations; or a folder of that, ours, and the departing operation's tensors."""
-        said = {"model": self.job.graph.config.family, "bringup": __version__}
-        computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **said}
-        graph = self.evidence.graph if self.evidence.is_exact else self.evidence.rounding_graph
+        versions = {"model": self.job.graph.config.family, "bringup": __version__}
+        computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **versions}
+        job = exact(self.job) if self.evidence.is_exact else self.job
+        graph = Eager(job, self.session.max_seq_len)
         step = sequence_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
         _, odd = graph.observe(step, theirs)  # what it calls by a name of ours and means otherwise: a router's scores
@@ -195,7 +199,9 @@ class Proof:
             tensors |= {"torch": found.ours, "compiled": found.compiled}
             where = {"op": found.op.target, "call": found.op.call, "entry": found.op.entry}
             dtype = self.job.graph.dtype
-            paths.append(save_activations(place / "op.safetensors", tensors, self.tokens, dtype=dtype, **where, **said))
+            paths.append(
+                save_activations(place / "op.safetensors", tensors, self.tokens, dtype=dtype, **where, **versions)
+            )
         return paths
 
 
@@ -203,13 +209,13 @@ def _unexplained(parity: Parity, departing: Feed, *, bisected: bool) -> Diagnost
     """BU702: every module is right, the logits are not."""
     count = len(parity.modules)
     if bisected:
-        said = f"all {count} modules agree with {parity.reference}, and the program run by torch with `{parity.target}`"
-        said, help = (
-            f"{said}; the logits of `{departing.entry}` do not",
+        message = f"all {count} modules agree with {parity.reference}, and the program run by torch with "
+        message, help = (
+            f"{message}`{parity.target}`; the logits of `{departing.entry}` do not",
             "export is at fault: it traced another program",
         )
     else:
-        said = f"all {count} modules agree with {parity.reference} when run by torch in `{departing.entry}`, "
-        said += f"the compiled program for `{parity.target}` does not"
+        message = f"all {count} modules agree with {parity.reference} when run by torch in `{departing.entry}`, "
+        message += f"the compiled program for `{parity.target}` does not"
         help = "the lowering is at fault; --bisect names the operation, `--target torch` runs without it"
-    return Diagnostic(code="BU702", message=said, help=help)
+    return Diagnostic(code="BU702", message=message, help=help)

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
 from bringup.arguments import path, whole
+from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
 from bringup.compile.job import Job, open_job
 from bringup.compile.parity.activations import Saved, fitted, load_activations, save_activations
-from bringup.compile.parity.feeds import Run, feed, not_covered, plan_runs, windows
+from bringup.compile.parity.feeds import FEW, Run, feed, not_covered, plan_runs, windows, wrapping
 from bringup.compile.parity.parity import TOLERANCE, Parity
 from bringup.compile.parity.reference import Observed, Reference, known_config, record
 from bringup.compile.pipeline import build
-from bringup.compile.program.export_options import DEFAULT_CONTEXT, context_of
+from bringup.compile.program.export_options import BUCKETS, DEFAULT_CONTEXT, context_of
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.runtime.token_ids import integers
 from bringup.compile.verify.attribution import Proof
+from bringup.compile.verify.evidence import rounds
 from bringup.diagnostics import BringupError, Severity, fail
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.module import State
+from bringup.graphs.core.step import RING_GAIN, CacheSizes
 from bringup.progress import Silent
 from bringup.system.atomic import sha256, write_file
 
@@ -135,10 +139,10 @@ def _of_tokens(job: Job) -> Job:
     """A job whose model can be run on tokens alone; any other raises BU029."""
     if not job.graph.inputs:
         return job
-    said = ", ".join(f"`{name}`" for name in job.graph.inputs)
+    message = ", ".join(f"`{name}`" for name in job.graph.inputs)
     help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
     raise fail(
-        "BU029", f"`{job.graph.config.family}` takes {said} as well as tokens; verify gives only tokens", help=help
+        "BU029", f"`{job.graph.config.family}` takes {message} as well as tokens; verify gives only tokens", help=help
     )
 
 
@@ -148,33 +152,19 @@ def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, deco
         length = len(saved.tokens)
     elif prompt is None:
         reach = [window + DECODE_STEPS for window in windows(job.graph) if window + DECODE_STEPS <= DEFAULT_CONTEXT]
-        length = max(TOKENS, *reach) if reach else TOKENS
+        length = max([TOKENS, *reach, *_ring_contexts(job.graph)])
     else:
         length = (prompt if isinstance(prompt, int) else len(prompt)) + decode
     return min(job.graph.config.max_positions, max(length, 64))
 
 
-def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
-    """The job that a bundle was built from: the same model, config, adapter and allowances."""
-    return open_job(
-        manifest["asked_model"] or manifest["model"],
-        _source(manifest["provenance"]) if checkpoint is None else checkpoint,
-        config=manifest["config"] or None,
-        adapter=manifest.get("adapter"),
-        allow=manifest.get("allow"),
-        dtype=manifest["dtype"],
-    )
-
-
-def _source(provenance: dict[str, Any]) -> str:
-    """Where the tensors came from: on the Hub the same revision, on this machine the same place from any folder."""
-    source: str = provenance["source"]
-    if source == "dict":
-        help = "name a checkpoint with the same tensors: --checkpoint SRC"
-        raise fail("BU005", "the bundle was built from arrays in memory", help=help)
-    if source.startswith("hf://") and "revision" in provenance:
-        return f"{source.partition('@')[0]}@{provenance['revision']}"
-    return source if re.match(r"\w+:", source) else provenance.get("path", source)
+def _ring_contexts(graph: Graph) -> Iterator[int]:
+    """The contexts from which on a program has a ring for each window, of those that few tokens fill."""
+    chunk, context = max(BUCKETS), graph.config.max_positions
+    for window in {leaf.window for _, leaf in graph.leaves(State)}:
+        ring = CacheSizes(context=context, chunk=chunk).ring(window)
+        if ring and wrapping(ring, chunk) + FEW <= DEFAULT_CONTEXT:
+            yield RING_GAIN * ring
 
 
 def parity_of(
@@ -210,10 +200,10 @@ def parity_of(
     feeds = feed(session, tokens, runs)
 
     def rounded() -> Observed:
-        return Reference(job.checkpoint, job.config, dtype).observe(tokens)
+        return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
 
     reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
-    proof = Proof(session, job, reference, tokens, feeds, None if saved or dtype == "float32" else rounded)
+    proof = Proof(session, job, reference, tokens, feeds, None if saved or not rounds(job) else rounded)
     parity = Parity(
         model=config.family,
         target=session.manifest["target"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,10 +15,32 @@ from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, in_dtype
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import Difference
-from bringup.compile.parity.rounding import Bound, bound_of, judge, rms
-from bringup.compile.program.step_inputs import sequence_step
+from bringup.compile.parity.rounding import UNIT, Bound, bound_of, judge, rms
+from bringup.graphs.core.module import State
+from bringup.graphs.core.options import CACHE_DTYPES
+from bringup.graphs.core.step import CacheSizes
+from bringup.spec import DTYPES
 
 GRAPH = "graph in float32"  # the phase that holds the graph's own logits to the reference's, before any rounding
+
+
+def exact(job: Job) -> Job:
+    """The job with a graph in float32, its caches too: the same modules, rules and tensors."""
+    graph = deepcopy(job.graph)
+    for _, leaf in graph.leaves(State):
+        if leaf.declared_dtype in CACHE_DTYPES:
+            leaf.declared_dtype = None
+    return in_dtype(replace(job, graph=graph), "float32")
+
+
+def rounds(job: Job) -> bool:
+    """Whether a job's program computes, or caches what attention keeps, in less than float32."""
+    return job.graph.dtype != "float32" or job.graph.cache_dtype != "float32"
+
+
+def coarsest(job: Job) -> str:
+    """Of the dtypes that a job's program computes and caches in, the one with the fewest bits."""
+    return min(job.graph.cache_dtype, job.graph.dtype, key=lambda name: (DTYPES[name].bits, -UNIT.get(name, 1.0)))
 
 
 class Referring(Protocol):
@@ -34,36 +57,35 @@ class Referring(Protocol):
 class Evidence:
     """The bound of every row of logits, and what stays within it.
 
-    The feeds are those of a program for so many sequences of `context` tokens. `rounded` are the reference's logits in
-    the job's 16-bit dtype; without them the graph's own rounding is measured.
+    The feeds are those of a program whose caches have `sizes`. `rounded` are the reference's logits in
+    the job's dtypes, where these round; without them the graph's own rounding is measured.
     """
 
     def __init__(
         self,
         job: Job,
-        context: int,
+        sizes: CacheSizes,
         reference: Referring,
         rounded: np.ndarray | None,
         tokens: list[int],
         feeds: Sequence[Feed],
-        sequences: int = 1,
     ) -> None:
-        self.job, self.context, self.sequences, self.tokens, self.feeds = job, context, sequences, tokens, feeds
-        self.dtype = job.graph.dtype
+        self.job, self.sizes, self.tokens, self.feeds = job, sizes, tokens, feeds
+        self.dtype, self.rounds = job.graph.dtype, rounds(job)
         self.is_exact = self.dtype == "float32" or reference.dtype == "float32"
-        self.graph = Eager(in_dtype(job, "float32"), context, sequences)
+        self.graph = Eager(exact(job), sizes.context, sizes)
         self.logits = reference.logits(tokens)
         self.bound = self._bound(rounded)
         self.median = 0.0 if self.bound.noise is None else float(np.median(self.bound.noise))
 
     @cached_property
     def rounding_graph(self) -> Eager:
-        """The graph in the job's own dtype."""
-        return self.graph if self.dtype == "float32" else Eager(self.job, self.context, self.sequences)
+        """The graph in the job's own dtypes."""
+        return Eager(self.job, self.sizes.context, self.sizes) if self.rounds else self.graph
 
     def _bound(self, rounded: np.ndarray | None) -> Bound:
         wanted = self._whole(self.graph) if self.logits is None else self.logits
-        if self.dtype == "float32":
+        if not self.rounds:
             return Bound(wanted)
         if rounded is not None:
             return bound_of(wanted, rounded, self.dtype)
@@ -72,7 +94,7 @@ class Evidence:
         return Bound(wanted, noise.noise, noise.peak, noise.share)
 
     def _whole(self, graph: Eager) -> np.ndarray:
-        return graph(sequence_step(self.tokens, 0, len(self.tokens), self.context)).float().numpy()
+        return graph.whole(self.tokens)
 
     @cached_property
     def of_graph(self) -> list[np.ndarray]:
@@ -89,7 +111,7 @@ class Evidence:
         """What the session gave in the steps of an entry."""
         feeds = [feed for feed in self.feeds if feed.entry == name]
         found = self.of(name, feeds)
-        if found.ok or self.dtype == "float32" or not self.is_proven:
+        if found.ok or not self.rounds or not self.is_proven:
             return found
         return self._excusing_choices(name, feeds) or found
 
@@ -125,7 +147,7 @@ class Evidence:
         done: list[_Chosen] = []
         for feed in self.feeds:
             with Choosing() as low:
-                self.rounding_graph(feed.step)
+                self.rounding_graph(feed.step, decode=feed.decode)
             with Choosing(low.choices) as high:
                 exact = rows_of(feed, self.graph)
             close = undecided(low.choices, high.choices, feed.end - feed.first)
@@ -144,7 +166,7 @@ class _Chosen:
 
 def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
     """The rows of a feed's step, as a graph computes them; it has taken in the steps before."""
-    whole = graph(feed.step).float().numpy()
+    whole = graph(feed.step, decode=feed.decode).float().numpy()
     count = feed.end - feed.first
     return whole[count - len(feed.logits) : count]
 

@@ -177,3 +177,12 @@ def test_a_quantised_matrix_whose_rule_is_missing() -> None:
     plan = make_plan(job.graph.signature(), rules, job.checkpoint.headers)
     (found,) = check(replace(job, adapter=rules, plan=plan)).findings
     assert (found.code, found.parameter) == ("BU103", "model.layers.{0..2}.self_attn.o_proj.weight")
+
+
+def test_names_of_a_wrapper_before_matrices_that_rules_read() -> None:
+    trial = Trial(base("deepseek_v3"))
+    fp8(trial)
+    assert check(open_job(None, dict_checkpoint(trial.tensors, trial.config))).ok
+    wrapped = {f"module.{name}": array for name, array in trial.tensors.items()}
+    (finding,) = check(open_job(None, dict_checkpoint(wrapped, trial.config))).findings
+    assert (finding.code, "`module.`" in finding.message) == ("BU101", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from tests.check.drafts import ROOT
 from tests.check.mutations.deepseek import deepseek
 from tests.check.mutations.mutation import Trial
 
@@ -45,6 +46,19 @@ def unsaid(trial: Trial) -> None:
     del trial.config["quantization_config"]
 
 
+def no_rule(trial: Trial) -> None:
+    fp8(trial)
+    source = (ROOT / "adapters/deepseek.py").read_text("utf-8")
+    trial.adapter = source + '\n\ndef adapter(config):\n    return table("deepseek_v3", config)\n'
+    experts = "{target}experts.{x}_proj"
+    trial.edit_adapter(f'        deepseek[f"{experts}"] = stack(expert, over="E", n=config.routing.experts)\n', "")
+
+
+def without_experts(trial: Trial) -> None:
+    fp8(trial)
+    trial.draft.tensors = {name: array for name, array in trial.tensors.items() if ".mlp.experts." not in name}
+
+
 DEEPSEEK_FP8 = (
     deepseek(
         "lost-scale",
@@ -72,5 +86,15 @@ DEEPSEEK_FP8 = (
         unsaid,
         "BU137",
         ", ".join([*ATTENTION, "model.layers.0.mlp", *(f"model.layers.{{1..2}}.mlp.{x}" for x in EXPERTS)]),
+    ),
+    deepseek(
+        "no-rule-fp8",
+        "The table leaves experts in fp8 out",
+        14,
+        "tried by hand",
+        no_rule,
+        "BU103",
+        ", ".join(f"model.layers.{{1..2}}.mlp.experts.{x}_proj" for x in ("gate", "up", "down")),
+        convert=without_experts,
     ),
 )

@@ -99,6 +99,17 @@ def rounded_in_tensors(trial: Trial) -> None:
     _each(trial, f"{EXPERTS}down_proj", lambda array: array.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+def no_rule(trial: Trial) -> None:
+    mxfp4(trial)
+    trial.edit_adapter('        oss[f"model.{experts}{x}_proj"] = matrix\n', "")
+
+
+def without_experts(trial: Trial) -> None:
+    mxfp4(trial)
+    parts = ("_blocks", "_scales")
+    trial.draft.tensors = {name: array for name, array in trial.tensors.items() if not name.endswith(parts)}
+
+
 def window(trial: Trial) -> None:
     """All layers see everything."""
     trial.config["layer_types"] = ["full_attention"] * 3
@@ -212,5 +223,15 @@ GPT_OSS = (
         "BU701",
         "model.layers.0.self_attn",
         phase="against",
+    ),
+    _oss(
+        "no-rule",
+        "The table leaves experts in MXFP4 out",
+        14,
+        "transformers#41580",
+        no_rule,
+        "BU103",
+        f"{BOTH}, model.layers.{{0..2}}.mlp.experts.down_proj",
+        convert=without_experts,
     ),
 )

@@ -1,0 +1,45 @@
+"""The job that a bundle was compiled from, by its manifest."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from typing import Any
+
+from bringup.adapters.sources.open_checkpoint import Access
+from bringup.compile.job import Job, open_job
+from bringup.diagnostics import fail
+from bringup.graphs.core.options import GraphOptions
+
+
+def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
+    """The job that a bundle was built from: the same model, config, options, adapter and allowances.
+
+    Its sources are those it was built from too, unless a `checkpoint` is named, which then has all tensors.
+    """
+    return open_job(
+        manifest["model_argument"] or manifest["model"],
+        _source(manifest["provenance"]) if checkpoint is None else checkpoint,
+        config=manifest["config"] or None,
+        adapter=manifest.get("adapter"),
+        allow=manifest.get("allow"),
+        dtype=manifest["dtype"],
+        options=GraphOptions.of(manifest["graph_options"]),
+        access=Access(also=_also(manifest["provenance"]) if checkpoint is None else ()),
+    )
+
+
+def _also(provenance: dict[str, Any]) -> list[str]:
+    """The further sources, as `--also` names them."""
+    return [f"{_source(words)}:{words['prefix']}" for words in provenance.get("also") or ()]
+
+
+def _source(provenance: dict[str, Any]) -> str:
+    """Where the tensors came from: on the Hub the same revision, on this machine the same place from any folder."""
+    source: str = provenance["source"]
+    if source == "dict":
+        help = "name a checkpoint with the same tensors: --checkpoint SRC"
+        raise fail("BU005", "the bundle was built from arrays in memory", help=help)
+    if source.startswith("hf://") and "revision" in provenance:
+        return f"{source.partition('@')[0]}@{provenance['revision']}"
+    return source if re.match(r"\w+:", source) else provenance.get("path", source)
