@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 STARTED = time.time()  # a source file that is younger may not be what this process runs
 
 if TYPE_CHECKING:
+    from bringup.compile.convert.adapt import adapt as adapt
+    from bringup.compile.convert.convert import convert as convert
+    from bringup.compile.convert.export import export as export
     from bringup.compile.job import open_job as open_job
     from bringup.compile.pipeline import build as build
     from bringup.compile.pipeline import check as check
@@ -20,6 +23,9 @@ else:
     from bringup.facade import lazy_import, public_names
 
     _HOMES = {
+        "compile.convert.adapt": "adapt",
+        "compile.convert.convert": "convert",
+        "compile.convert.export": "export",
         "compile.job": "open_job",
         "compile.pipeline": "build check",
         "compile.runtime.batch": "load_batch",

@@ -66,5 +66,5 @@ def mapping(name: str, value: object, keys: type = str, values: type = object) -
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:
-    said = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
-    return fail("BU024", f"`{name}` does not take {said}", help=help)
+    message = f"`{value}`" if isinstance(value, str) and len(value) <= 80 else shown(value)
+    return fail("BU024", f"`{name}` does not take {message}", help=help)

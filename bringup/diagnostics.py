@@ -94,8 +94,9 @@ class Sites(TypedDict, total=False):
 class Report:
     """The outcome of a check: every finding, what was counted, and the names of the parameters that were checked.
 
-    `bytes_per_rank` is what each rank of a tensor-parallel group would hold in the parameters' dtypes, when that was
-    asked for; `stored_bytes_per_rank` what it would hold as the checkpoint stores it, where that differs.
+    `bytes_per_rank` is what each rank of a group would hold in the parameters' dtypes, when that was
+    requested; `stored_bytes_per_rank` what it would hold as the checkpoint stores it, where that differs;
+    `read_bytes_per_rank` what a conversion of that rank alone reads of the checkpoint's files.
     """
 
     model: str = ""
@@ -105,6 +106,7 @@ class Report:
     parameters: tuple[str, ...] = ()
     bytes_per_rank: list[int] = field(default_factory=list[int])
     stored_bytes_per_rank: list[int] = field(default_factory=list[int])
+    read_bytes_per_rank: list[int] = field(default_factory=list[int])
     dtype: str = ""  # of most parameters, where ranks were asked for
 
     @property

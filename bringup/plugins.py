@@ -42,12 +42,22 @@ def load(point: EntryPoint, wanted: type | None = None, problem: Callable[[Any],
     return loaded
 
 
+def broken(point: EntryPoint, message: str) -> BringupError:
+    """BU026 for a part of a plugin."""
+    return BringupError(_finding(point, message, None))
+
+
 def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str) -> BringupError:
     """An error, with a warning for each plugin that could not be loaded: it may be the one that is missing."""
-    warnings = [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
+    warnings = as_warnings(failed)
     error = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
     error.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
     return error
+
+
+def as_warnings(failed: Sequence[BringupError]) -> list[Diagnostic]:
+    """The findings of plugins that could not be loaded, as warnings."""
+    return [replace(finding, severity=Severity.WARNING) for error in failed for finding in error.findings]
 
 
 def module_of(point: EntryPoint) -> str:
@@ -59,18 +69,18 @@ def module_of(point: EntryPoint) -> str:
 
 
 def _failure(point: EntryPoint, error: BaseException) -> Diagnostic:
-    said = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    message = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
     if not module_of(point):
-        said, error = "it does not name MODULE:OBJECT", ValueError(point.value)
-    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return _finding(point, f"cannot be loaded: {said}", _last_line(point, error))
+        message, error = "it does not name MODULE:OBJECT", ValueError(point.value)
+    message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return _finding(point, f"cannot be loaded: {message}", _last_line(point, error))
 
 
-def _finding(point: EntryPoint, said: str, where: Site | None) -> Diagnostic:
+def _finding(point: EntryPoint, message: str, where: Site | None) -> Diagnostic:
     package = f"the package `{point.dist.name}`" if point.dist else "the package"
     return Diagnostic(
         code="BU026",
-        message=f"plugin `{point.name}` (`{point.value}`) {said}",
+        message=f"plugin `{point.name}` (`{point.value}`) {message}",
         help=f"correct, update or uninstall {package}; `bringup -v …` shows the traceback",
         where=where,
     )

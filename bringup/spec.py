@@ -60,6 +60,9 @@ FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these conve
 class TensorInfo(NamedTuple):
     """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`.
 
+    `plain`: those bytes are the elements, row by row and little-endian. Otherwise (a transposed view, a compressed
+    member) `offset` is where the stored bytes begin, `nbytes` what the tensor takes, and only its reader reads it.
+
     A tuple, for there may be 200,000: it is made, hashed and compared in half a dataclass's time.
     """
 
@@ -69,6 +72,7 @@ class TensorInfo(NamedTuple):
     file: Path | None = None
     offset: int = 0
     nbytes: int = 0
+    plain: bool = True
 
 
 @dataclass(frozen=True, slots=True)

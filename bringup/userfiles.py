@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -20,7 +20,11 @@ from typing import Any
 
 SIBLING = "bringup_sibling_"
 _folders: dict[str, Path] = {}  # package of a folder's modules → the folder
-_states: dict[str, tuple[int, int, int]] = {}  # module → what changes when its file does, as it was run
+_State = tuple[str, int, int, int]  # a module's file, and what changes when it does, as it was run
+_states: dict[str, _State] = {}
+_imports: dict[str, set[str]] = {}  # module → what its import statements have imported of its folder
+_files_run: set[str] = set()  # modules that are files, and not imported ones
+_in_use: set[str] = set()  # of these the ones that the user named, or a checkpoint was served by
 
 
 def run(path: Path) -> ModuleType:
@@ -28,12 +32,14 @@ def run(path: Path) -> ModuleType:
 
     Raises what the file raises.
     """
-    package = _package_of(path)
-    if any(_state(name) != state for name, state in _states.items() if name.startswith(f"{package}.")):
-        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-            del sys.modules[name]
-            _states.pop(name, None)
+    module = _run(path, _fresh_package_of(path))
+    _in_use.add(module.__name__)
+    return module
+
+
+def _run(path: Path, package: str) -> ModuleType:
     name = f"{package}.{path.stem}"
+    _files_run.add(name)
     file = os.path.abspath(path)  # noqa: PTH100  links stay: it is the name that findings show
     spec = spec_from_file_location(name, file, loader=_Loader(name, file))
     assert spec, "a loader is given"
@@ -46,10 +52,60 @@ def run(path: Path) -> ModuleType:
     return module
 
 
+def module_of(path: Path) -> ModuleType:
+    """The module of a file as it was run or imported; run anew where a module of its folder has changed since.
+
+    Raises what the file raises.
+    """
+    package = _fresh_package_of(path)
+    module = sys.modules.get(f"{package}.{path.stem}")
+    place = getattr(module, "__file__", None)
+    return module if module and place and Path(place).resolve() == path.resolve() else _run(path, package)
+
+
+def use(module: ModuleType) -> None:
+    """Notes that a model is this module's: what it imports, and what it imports it from, is related to that model."""
+    _in_use.add(module.__name__)
+
+
+def defining(name: str, value: object) -> ModuleType | None:
+    """The module of a user's file in which `name` is that very object."""
+    modules = (sys.modules.get(each) for each in _files_run)
+    return next((module for module in modules if module and vars(module).get(name) is value), None)
+
+
+def unrelated(files: Collection[Path]) -> set[str]:
+    """The loaded modules of users' folders that the modules of `files` have nothing to do with: those of other models.
+
+    Related are what these modules import, directly or not; the files in use that import them, with all that those
+    import; and modules that nothing is known of. A package is related as a whole.
+    """
+    modules = {name: module for name, module in list(sys.modules.items()) if name.startswith(SIBLING) and "." in name}
+    places = {name: getattr(module, "__file__", None) for name, module in modules.items()}
+    own = {name for name, place in places.items() if place and Path(place).resolve() in files}
+    related = _reached(own | {name for name in _in_use if _reached({name}) & own})
+    known = {_top(name) for name in _files_run.union(*_imports.values())}
+    return {name for name in modules if _top(name) in known - {_top(each) for each in related}}
+
+
+def _reached(names: Collection[str]) -> set[str]:
+    """Modules, and what they import, directly or not."""
+    found, waiting = set(names), list(names)
+    while waiting:
+        more = _imports.get(waiting.pop(), set[str]()) - found
+        found |= more
+        waiting += more
+    return found
+
+
+def _top(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
 def builtins_of(path: Path) -> dict[str, Any]:
     """`__builtins__` for code of a user's file: those of Python, with an import that looks beside the file first."""
     package = _package_of(path)
-    return vars(builtins) | {"__import__": _importing(package, _folders[package])}
+    return vars(builtins) | {"__import__": _importing(f"{package}.{path.stem}", _folders[package])}
 
 
 def folders_of(file: Path) -> list[Path]:
@@ -72,6 +128,17 @@ def _package_of(path: Path) -> str:
     return name
 
 
+def _fresh_package_of(path: Path) -> str:
+    """The package of a file's folder, without its modules where one of these has changed since it was run."""
+    package = _package_of(path)
+    if any(_state(state[0]) != state for name, state in _states.items() if name.startswith(f"{package}.")):
+        for name in [name for name in {**sys.modules, **_states} if name.startswith(f"{package}.")]:
+            sys.modules.pop(name, None)
+            _states.pop(name, None)
+            _imports.pop(name, None)
+    return package
+
+
 def _is_sibling(folder: Path, name: str) -> bool:
     """Whether a folder has a module of that name. bringup and Python's own modules always mean themselves."""
     if not name or name == "bringup" or name in sys.stdlib_module_names:
@@ -81,8 +148,9 @@ def _is_sibling(folder: Path, name: str) -> bool:
     return (folder / name).is_dir() and name not in sys.modules and find_spec(name) is None  # a namespace package
 
 
-def _importing(package: str, folder: Path) -> Any:
-    """What the import statement calls, with the arguments of `builtins.__import__`."""
+def _importing(importer: str, folder: Path) -> Any:
+    """What the import statement of a module calls, with the arguments of `builtins.__import__`."""
+    package = importer.partition(".")[0]
 
     def import_sibling(
         name: str,
@@ -94,11 +162,13 @@ def _importing(package: str, folder: Path) -> Any:
         top = name.partition(".")[0]
         if level or not _is_sibling(folder, top):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
+        _imports.setdefault(importer, set()).add(f"{package}.{name}")
         module = import_module(f"{package}.{name}")
         for item in fromlist or ():
             if item != "*" and not hasattr(module, item) and hasattr(module, "__path__"):
                 inner = f"{package}.{name}.{item}"
                 if find_spec(inner):
+                    _imports[importer].add(inner)
                     import_module(inner)
         return module if fromlist else sys.modules[f"{package}.{top}"]
 
@@ -110,9 +180,11 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__.partition(".")[0]
-        module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _importing(package, _folders[package])}
-        stat = os.stat(self.path)  # noqa: PTH116  a text, which needs no Path
-        _states[module.__name__] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        module.__dict__["__builtins__"] = vars(builtins) | {
+            "__import__": _importing(module.__name__, _folders[package])
+        }
+        if state := _state(self.path):
+            _states[module.__name__] = state
         super().exec_module(module)
 
 
@@ -129,9 +201,9 @@ class _Finder:
         return spec
 
 
-def _state(name: str) -> tuple[int, int, int] | None:
+def _state(file: str) -> _State | None:
     try:
-        stat = os.stat(getattr(sys.modules[name], "__file__", None) or "")  # noqa: PTH116  a text, which needs no Path
-    except (KeyError, OSError):
+        stat = os.stat(file)  # noqa: PTH116  a text, which needs no Path
+    except OSError:
         return None
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    return (file, stat.st_mtime_ns, stat.st_size, stat.st_ino)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,9 @@ def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: Stag
     taken = sum(event.stats.prefill_tokens for event in last.values())
     counts = f"{plural(new, 'token')} for {plural(len(ids), 'request')} in {seconds:.2f} s"
     shared = f", {batch.shared_tokens:,} more shared" if batch.shared_tokens else ""
-    lines.say("Generated", f"{counts}: {new / seconds:,.1f} tokens/s; prefill of {plural(taken, 'token')}{shared}")
+    preempted = f"; {plural(batch.preemptions, 'preemption')}" if batch.preemptions else ""
+    speed = f"{counts}: {new / seconds:,.1f} tokens/s"
+    lines.say("Generated", f"{speed}; prefill of {plural(taken, 'token')}{shared}{preempted}")
 
 
 def _answer(batch: Batch, writer: Writer, last: Event) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """By number of its line, each object, or what is wrong with it. Lines with nothing on them count, and are none."""
     from bringup.adapters.checkpoints.bounded_json import strict_json
 
-    for number, line in enumerate(_read(path).split(b"\n"), 1):
+    for number, line in enumerate(_read(path).removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         try:

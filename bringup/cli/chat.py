@@ -22,7 +22,7 @@ class Conversation:
     chat: Chat
     messages: list[Message]
 
-    def said(self, text: str) -> list[int]:
+    def user_message(self, text: str) -> list[int]:
         """The tokens that an answer to `text` goes on from. Raises BU611, BU612, BU613, BU922."""
         self.messages.append({"role": "user", "content": text})
         return self.tokenizer.encode(self.chat.render(self.messages), whole=False)

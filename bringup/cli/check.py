@@ -11,13 +11,18 @@ import click
 
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.outputs import TEXTS, Output, deliver, output_options, outputs_of
+from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.diagnostics import Report
 from bringup.system import gc_pause
 
 
+class Words(Named, Ranks):
+    """All options that are not named below."""
+
+
 @click.command("check")
 @job_options
-@click.option("--tp", type=click.IntRange(1), metavar="N", help="Also divide it among N tensor-parallel ranks.")
+@rank_options
 @click.option("--values", is_flag=True, help="Also read the weights: broken ties, NaN, infinity, matrices of zeros.")
 @click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file, where that is certain.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, without changing it.")
@@ -25,12 +30,14 @@ from bringup.system import gc_pause
 @output_options
 @gc_pause.gc_paused()
 def command(
-    tp: int | None, values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
-    output_file: Path | None, **named: Unpack[Named],
+    values: bool, fix: bool, diff: bool, watch: bool, formats: Sequence[Output],
+    output_file: Path | None, **named: Unpack[Words],
 ) -> int:  # fmt: skip
     """Check that a checkpoint fits MODEL's graph, without torch and, except for --values, without reading weights.
 
     MODEL is a name (`bringup models`), a Python file, or left out when the checkpoint names its architecture.
+
+    With --tp, --ep or --pp, also prints what each rank holds, and what `bringup convert --rank R` reads for it.
     """
     if watch:
         from bringup.cli.watch import watch as watch_files
@@ -39,13 +46,13 @@ def command(
         watch_files(words, [named["model"], named["checkpoint"], named["config"], named["adapter"]])
     outputs = outputs_of(formats, output_file)
     try:
-        report = _checked(named, tp, values=values)
+        report = _checked(named, values=values)
         if fix or diff:
             from bringup.cli.fix import repair
 
             stream = sys.stdout if outputs[0].format in TEXTS else sys.stderr
             if repair(report, stream, write=not diff):
-                report = _checked(named, tp, values=values)
+                report = _checked(named, values=values)
     except Exception as error:
         from bringup.cli.errors.failures import findings_of
 
@@ -54,10 +61,10 @@ def command(
     return report.exit_code
 
 
-def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
+def _checked(named: Words, *, values: bool) -> Report:
     from bringup.compile.check.checker import check_job
 
-    job = open_named(named)
+    job = open_named(named, headers_only=not values)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
     report = check_job(job)
@@ -71,11 +78,13 @@ def _checked(named: Named, tp: int | None, *, values: bool) -> Report:
         report.findings += value_findings(job)
     elif values:
         print("note: values were not read; correct what the headers show first", file=sys.stderr)
-    if tp is not None:
+    if any_ranks(named):
+        from bringup.adapters.apply.rank_plan import Stages
         from bringup.compile.check.ranks import divide
 
-        shares = divide(job.plan, tp)
+        shares = divide(job.plan, parallel_of(named), Stages(job.graph.layer_path, len(job.graph.layers)))
         report.findings += shares.refusals
         report.bytes_per_rank, report.stored_bytes_per_rank = shares.nbytes, shares.stored
+        report.read_bytes_per_rank = shares.read
         report.dtype = job.graph.dtype
     return report

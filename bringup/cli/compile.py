@@ -11,10 +11,11 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
-from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named
 from bringup.cli.parameters.targets import PHASE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
+from bringup.graphs.core.step import BLOCK
 from bringup.render.words import table
 
 FOLDER = click.Path(path_type=Path)
@@ -25,9 +26,16 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="See `bringup targets`.")
 @target_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
+@cache_dtype_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
+)
+@click.option(
+    "--cache-blocks",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Cache blocks of {BLOCK} tokens that all sequences share; default: enough for B of the longest.",
 )
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
 @click.option(
@@ -45,14 +53,14 @@ FOLDER = click.Path(path_type=Path)
 @report_option
 def command(
     target: str, target_option: Mapping[str, str], max_seq_len: int | None, max_batch_size: int,
-    aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str, dump_dir: Path | None, dry_run: bool,
-    report: Path | None, **named: Unpack[Named],
+    cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
+    dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
     job = open_named(named)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
-    with reporting(report, job, target, max_seq_len, target_option, max_batch_size) as outcome:
+    with reporting(report, job, target, max_seq_len, target_option, max_batch_size, cache_blocks) as outcome:
         if emit in ("graph", "plan"):
             from bringup.render.plan import plan_text
 
@@ -60,15 +68,15 @@ def command(
         elif dry_run:
             from bringup.compile.estimate.sizes import dry_run as sizes
 
-            print(table(sizes(job, target, max_seq_len, max_batch_size, target_option).rows))
+            print(table(sizes(job, target, max_seq_len, max_batch_size, target_option, cache_blocks=cache_blocks).rows))
         else:
             from bringup.compile.pipeline import build
 
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
-                max_batch_size=max_batch_size, aux_hidden=aux_hidden, force=force, emit=emit, dump_dir=dump_dir,
-                progress=outcome.progress,
+                max_batch_size=max_batch_size, cache_blocks=cache_blocks, aux_hidden=aux_hidden, force=force, emit=emit,
+                dump_dir=dump_dir, progress=outcome.progress,
             )  # fmt: skip
             outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Unpack
 import click
 
 from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.ranks import Ranks, any_ranks, parallel_of, rank_options
 from bringup.cli.parameters.words import CODE
 from bringup.codes import page, titles
 from bringup.diagnostics import did_you_mean, fail
@@ -17,11 +18,20 @@ from bringup.render.words import table
 LOOK_ALIKE = str.maketrans("OIL", "011")
 
 
+class Words(Named, Ranks):
+    """All options that are not named below."""
+
+
 @click.command("explain")
 @click.argument("subject", type=CODE, metavar="CODE|PARAMETER|TENSOR")
 @job_options
-def command(subject: str, **named: Unpack[Named]) -> None:
-    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used."""
+@rank_options
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
+def command(subject: str, rank: int | None, **named: Unpack[Words]) -> None:
+    """Explain a code (BU102), how a PARAMETER of MODEL is computed, or how a checkpoint's TENSOR is used.
+
+    Bytes are printed as FILE[FIRST:END]. With --tp, --ep or --pp, also what each rank holds and reads.
+    """
     text, code = page(subject), subject.upper().translate(LOOK_ALIKE)
     if text:
         print(text, end="")
@@ -34,6 +44,7 @@ def command(subject: str, **named: Unpack[Named]) -> None:
         raise fail("BU010", f"there is no code `{subject}`", help=hint or other)
     from bringup.compile.report.explain import explain
 
-    parts = explain(open_named(named), subject)
+    parallel = parallel_of(named) if any_ranks(named) else None
+    parts = explain(open_named(named, headers_only=True), subject, parallel, rank)
     tables = [(part.title, [("", *map(visible, row)) for row in part.rows]) for part in parts]
     print("\n\n".join(f"{visible(title)}\n{table(rows)}" for title, rows in tables))

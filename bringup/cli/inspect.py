@@ -28,7 +28,7 @@ def command(source: str, revision: str | None, form: str) -> int:
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.report.inspection import inspection
 
-    found = inspection(open_checkpoint(revised(None, source, revision) or source, partial=True))
+    found = inspection(open_checkpoint(revised(None, source, revision) or source, partial=True, headers_only=True))
     if form == "json":
         sys.stdout.write(inspection_json(found))
     else:

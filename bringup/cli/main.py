@@ -19,15 +19,24 @@ COMMANDS = {
     "compile": "Compile a model and its weights to a bundle.",
     "check": "Check that a checkpoint fits a graph.",
     "inspect": "Print what a checkpoint holds: tensors, config, tokenizer.",
+    "init": "Draft graph, adapter and test of an unknown architecture.",
     "run": "Generate text, or token ids, from a bundle.",
     "verify": "Compare with the reference implementation.",
     "explain": "Explain a code, a parameter or a tensor.",
+    "convert": "Write a checkpoint's weights as a graph or each rank wants them.",
+    "export": "Write a model's weights back in their published layout.",
+    "diff": "Print what differs between two checkpoints, bundles or plans.",
+    "fit": "Print whether a model fits into a device's memory.",
+    "lock": "Write a model's plan to a file, or check that it has not changed.",
     "models": "List models and model families.",
+    "kernels": "Test the compiled kernels of a bundle, without a GPU.",
     "targets": "List what a model can be compiled for.",
     "doctor": "Report what is missing on this machine and how to install it.",
     "cache": "Show, explain or remove cached results of compiles.",
     "completion": "Print a shell's completion script.",
 }
+WEIGHTS = frozenset({"convert", "diff", "export", "fit", "init", "lock"})  # commands in bringup/cli/weights
+LAUNCHES = frozenset({"kernels"})  # in bringup/cli/launches
 
 
 class Bringup(click.Group):
@@ -47,7 +56,9 @@ class Bringup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with gc_pause.gc_paused():
-            return _with_verbose(import_module(f"bringup.cli.{cmd_name}").command)
+            inner = ".weights" if cmd_name in WEIGHTS else ".launches" if cmd_name in LAUNCHES else ""
+            folder = f"bringup.cli{inner}"
+            return _with_verbose(import_module(f"{folder}.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
         """Runs the command and exits; click's own runner for tests comes in here too."""
@@ -129,13 +140,16 @@ def cli() -> None:
     """Compiles models from published checkpoints, and checks each step."""
 
 
+NANOBIND = {"iree.runtime", "triton._C.libtriton"}  # bindings that list whatever is not collected
+
+
 def main() -> NoReturn:
     signals.catch()
     reserve.hold()
     try:
         cli.main()
     finally:
-        if "iree.runtime" not in sys.modules:  # whose bindings list whatever is not collected
+        if not sys.modules.keys() & NANOBIND:
             gc.freeze()  # looking for garbage as the interpreter ends: another second, after tracing
         if not cli.verbose:
             sys.unraisablehook = lambda unraisable: None  # what libraries stumble over as the interpreter ends

@@ -44,7 +44,7 @@ class Reporting:
 @contextmanager
 def reporting(
     path: Path | None, job: Job | None, target: str, max_seq_len: int | None,
-    target_options: Mapping[str, str] | None = None, max_batch_size: int = 1,
+    target_options: Mapping[str, str] | None = None, max_batch_size: int = 1, cache_blocks: int | None = None,
 ) -> Generator[Reporting]:  # fmt: skip
     """Writes the page for what happens inside, also when that ends in a BringupError; without a path, none.
 
@@ -56,13 +56,14 @@ def reporting(
         yield Reporting(StageLines())
         return
     if not path.resolve().parent.is_dir():  # before the work, not after
-        said = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
-        raise fail("BU021", said, help="give the path of a file")
+        message = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
+        raise fail("BU021", message, help="give the path of a file")
     from bringup.compile.report.record import Recorder
 
     recorder = Recorder(StageLines())
     outcome = Reporting(recorder)
     settings = {"target": target, "target_options": target_options, "max_batch_size": max_batch_size}
+    settings["cache_blocks"] = cache_blocks
     try:
         yield outcome
     except BringupError as error:

@@ -11,6 +11,7 @@ import click
 
 from bringup.cli.batch import run_batch
 from bringup.cli.chat import opened, user_prompts
+from bringup.cli.launches.profile import profiled
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
@@ -50,10 +51,17 @@ class Sampling(TypedDict):
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measure each launch, print a table and write a Chrome trace: of bundles with kernels.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
-    batch_file: Path | None, as_json: bool, max_new_tokens: int, temperature: float, top_p: float, seed: int,
+    batch_file: Path | None, profile: Path | None, as_json: bool, max_new_tokens: int, temperature: float,
+    top_p: float, seed: int,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
@@ -74,21 +82,23 @@ def command(
         with lines.stage(f"Loading {bundle}"):
             batch = load_batch(bundle, executor)
         _note_dummy(batch.manifest)
-        run_batch(batch_file, batch, sampling, lines)
+        with profiled(batch.executor, profile, lines):
+            run_batch(batch_file, batch, sampling, lines)
         return
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
     _note_dummy(session.manifest)
     tokenizer = tokenizer_of(session, required=tokens is None)
-    if tokenizer and chat:
-        conversation = opened(tokenizer, system)
-        for message in user_prompts(prompt):
-            ids = conversation.said(message)
-            answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
-            conversation.heard(answer)
-        return
-    ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
-    _generate(session, tokenizer, ids, sampling, lines, as_json=as_json)
+    with profiled(session.executor, profile, lines):
+        if tokenizer and chat:
+            conversation = opened(tokenizer, system)
+            for message in user_prompts(prompt):
+                ids = conversation.user_message(message)
+                answer = _generate(session, tokenizer, ids, sampling, lines, as_json=as_json, resume=True)
+                conversation.heard(answer)
+            return
+        ids = tokenizer.encode(prompt) if tokenizer and prompt is not None else tokens or []
+        _generate(session, tokenizer, ids, sampling, lines, as_json=as_json)
 
 
 def _note_dummy(manifest: Mapping[str, Any]) -> None:
@@ -108,8 +118,8 @@ def _generate(
     writer.finish()
     speeds: dict[str, float] = {name: getattr(session.stats, name) for name in SPEEDS}
     if as_json:
-        said = {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": session.manifest["weights"]}
-        print(json.dumps(said), flush=True)
+        result = {"tokens": writer.tokens, "text": writer.text, **speeds, "weights": session.manifest["weights"]}
+        print(json.dumps(result), flush=True)
     prefill, decode, _ = (f"{speed:,.1f} tokens/s" for speed in speeds.values())
     lines.say("Generated", f"{len(writer.tokens)} tokens; prefill {prefill}, decode {decode}")
     return writer.text or ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from bringup.cli.errors.failures import warn
 from bringup.cli.parameters.words import OneOf
 from bringup.diagnostics import BringupError
+from bringup.render.json_text import json_text
 from bringup.render.words import table
 
 if TYPE_CHECKING:
@@ -31,20 +31,21 @@ def command(format_: str) -> None:
     found = [_facts(each) for each in registered(failed)]
     if format_ == "json":
         broken = [finding.as_json() for error in failed for finding in error.findings]
-        print(json.dumps({"targets": found, "broken": broken}, indent=2))
+        print(json_text({"targets": found, "broken": broken}), end="")
         return
-    print("\n\n".join("\n".join(_lines(facts)) for facts in found))
+    print("\n\n".join("\n".join(_lines(alike)) for alike in _families(found)))
     warn(failed)
 
 
 def _facts(each: Registered) -> dict[str, Any]:
-    from bringup.compile.targets.registry import ALIASES
+    from bringup.compile.targets.registry import ALIASES, family_of
     from bringup.compile.targets.selection import installed
 
     target = each.target
     requires = {name: installed(name) or None for name in target.requires}
     return {
         "name": target.name,
+        "family": family_of(target),
         "aliases": [alias for alias, name in ALIASES.items() if name == target.name],
         "summary": target.summary,
         "package": each.package or "bringup",
@@ -75,9 +76,18 @@ def _option(option: Option) -> dict[str, Any]:
     return {"default": option.default, "choices": list(choices), "kind": option.kind, "help": option.help}
 
 
-def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    """The name and the summary, then a table."""
-    yield f"{', '.join([facts['name'], *facts['aliases']])}: {facts['summary']}"
+def _families(found: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Targets of one family together, every other alone."""
+    families: dict[str, list[dict[str, Any]]] = {}
+    for facts in found:
+        families.setdefault(facts["family"] or facts["name"], []).append(facts)
+    yield from families.values()
+
+
+def _lines(alike: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The names and the summary, then a table."""
+    facts = alike[0]
+    yield f"{', '.join([*(each['name'] for each in alike), *facts['aliases']])}: {facts['summary']}"
     requires = [f"{name} {version or '(not installed)'}" for name, version in facts["requires"].items()]
     rows = [("  package", facts["package"]), ("  requires", ", ".join(requires) or "nothing")]
     rows += [("  option", _described(name, option)) for name, option in facts["options"].items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.parameters.options import Named, job_options, open_named, revised
+from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, revised
 from bringup.cli.parameters.targets import TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.cli.tokens import TOKENS
+from bringup.render.json_text import json_text
 from bringup.render.parity import parity_text
 from bringup.render.terminal import Paint
 
@@ -39,6 +39,7 @@ TRANSFORMERS = "transformers"
 @click.option(
     "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
 )
+@cache_dtype_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
@@ -97,7 +98,7 @@ def command(
         )
         outcome.result = "agrees" if parity.ok else "departs"
     if as_json:
-        print(json.dumps(parity.as_json(), indent=2))
+        print(json_text(parity.as_json()), end="")
     else:
         name = named["model"] or named["checkpoint"] or parity.model
         print(parity_text(parity, name, Paint.of(sys.stdout)), end="")
@@ -112,19 +113,20 @@ def _refuse_options(
         "--target": target,
         "--target-option": target_option,
         "--dtype": named.get("dtype", "auto") != "auto",
+        "--cache-dtype": named.get("cache_dtype"),
         "--config": named["config"],
         "--adapter": named["adapter"],
         "--allow-config": named["allow_config"],
         "--max-seq-len": max_seq_len,
     }
     if refused := [option for option, value in given.items() if value]:
-        said = f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtype and context"
-        raise click.UsageError(f"{said}; leave out {' and '.join(refused)}")
+        message = f"`{bundle}` is a bundle: it has its own model, config, adapter, target, dtypes and context"
+        raise click.UsageError(f"{message}; leave out {' and '.join(refused)}")
 
 
 def _of_bundle(bundle: Path, checkpoint: str | None) -> tuple[Job, str, Mapping[str, str], int]:
+    from bringup.compile.bundle.bundle_job import job_of_bundle
     from bringup.compile.bundle.folder import read_manifest
-    from bringup.compile.verify.command import job_of_bundle
 
     manifest = read_manifest(bundle)
     options: Mapping[str, str] = manifest.get("target_options") or {}

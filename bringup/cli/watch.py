@@ -23,7 +23,16 @@ from bringup.system.signals import Stopped
 
 POLL = 0.3  # seconds
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
-_WEIGHTS = (".safetensors", ".gguf", ".json")  # what counts of a folder that is a checkpoint
+_WEIGHTS = (
+    ".safetensors",
+    ".gguf",
+    ".json",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".npz",
+    ".npy",
+)  # what counts of a folder that is a checkpoint
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _WRITES = os.O_WRONLY | os.O_RDWR
 

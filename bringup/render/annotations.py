@@ -65,8 +65,8 @@ def _sentences(finding: Diagnostic) -> Iterator[str]:
 
 
 def _command(kind: str, properties: dict[str, str | int], message: str) -> str:
-    said = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return f"::{kind} {said}::{_data(message)}"
+    listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{kind} {listed}::{_data(message)}"
 
 
 def _data(text: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bringup.render.json_text import json_text
 from bringup.render.visible import visible
 from bringup.render.words import count, plural, size, table
 from bringup.shown import shown
@@ -107,4 +107,4 @@ def inspection_json(found: Inspection) -> str:
         "tokenizer": dict(found.tokenizer),
         "findings": [each.as_json() for each in found.findings],
     }
-    return json.dumps(plain, indent=2) + "\n"
+    return json_text(plain)

@@ -37,8 +37,8 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         parts.append(table([title, *_shortened(rows)]))
     if parity.op:
         parts.append(op_text(parity.op, paint))
-    said = paint("agrees", "green") if parity.ok else paint("departs", "red")
-    last = f"{name}: {said} on {parity.target} with {parity.reference} ({parity.tokens:,} tokens, "
+    message = paint("agrees", "green") if parity.ok else paint("departs", "red")
+    last = f"{name}: {message} on {parity.target} with {parity.reference} ({parity.tokens:,} tokens, "
     last += f"{parity.dtype}, tolerance {parity.tolerance:g})"
     return "\n\n".join(parts) + "\n\n" + findings_text(parity.findings, paint) + last + "\n"
 
@@ -98,8 +98,8 @@ def _number(error: float | None) -> str:
     return "-" if error is None else "0" if error == 0 else f"{error:.1e}"
 
 
-def _mark(on: bool, said: str, paint: Paint) -> str:
-    return paint(f"<- {said}", "red" if said == "departs" else "yellow") if on else ""
+def _mark(on: bool, verdict: str, paint: Paint) -> str:
+    return paint(f"<- {verdict}", "red" if verdict == "departs" else "yellow") if on else ""
 
 
 def _shortened(rows: Sequence[Row]) -> Iterator[Row]:

@@ -31,13 +31,13 @@ def findings_text(findings: Iterable[Diagnostic], paint: Paint) -> str:
 def summary(report: Report, paint: Paint) -> str:
     """`gpt2: 149 parameters, 160 tensors, 148 read, 12 dropped — fits`, or `gpt2: 3 errors`."""
     label = f"{report.model}: " if report.model else ""
-    said = tally(report.findings)
+    message = tally(report.findings)
     if not report.ok:
-        return label + paint(said, "red")
+        return label + paint(message, "red")
     counts = report.counts
     facts = [plural(counts["parameters"], "parameter"), plural(counts["tensors"], "tensor")]
     facts += [f"{counts['consumed']:,} read", f"{counts['dropped']:,} dropped"]
-    return f"{label}{', '.join(facts)} — {paint('fits', 'green')}{f' ({said})' if said else ''}"
+    return f"{label}{', '.join(facts)} — {paint('fits', 'green')}{f' ({message})' if message else ''}"
 
 
 def tally(findings: Iterable[Diagnostic]) -> str:
@@ -49,15 +49,20 @@ def tally(findings: Iterable[Diagnostic]) -> str:
 def shares(report: Report) -> str:
     """What each rank would hold: `2 ranks: 248.9 MB each`, or a line for each; "" when nobody asked.
 
-    Of a quantised checkpoint also what it stores: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`.
+    Of a quantised checkpoint also what it stores: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`. Then what a
+    conversion of each rank reads, where that is known: `2 ranks: 248.9 MB each, 260.0 MB read`.
     """
     held = [size(nbytes) for nbytes in report.bytes_per_rank]
     if stored := report.stored_bytes_per_rank:
         pairs = zip(stored, held, strict=True)
         held = [f"{size(nbytes)} as stored, {whole} as {report.dtype}" for nbytes, whole in pairs]
+    if report.read_bytes_per_rank:
+        held = [f"{text}, {size(nbytes)} read" for text, nbytes in zip(held, report.read_bytes_per_rank, strict=True)]
     if len(set(held)) == 1:
-        first, comma, rest = held[0].partition(" as stored")
-        return f"{plural(len(held), 'rank')}: {first} each{comma}{rest}"
+        first, space, rest = held[0].partition(" as stored")
+        if not space:
+            first, space, rest = held[0].partition(", ")
+        return f"{plural(len(held), 'rank')}: {first} each{space}{rest}"
     return "\n".join(f"rank {rank}: {nbytes}" for rank, nbytes in enumerate(held))
 
 

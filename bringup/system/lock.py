@@ -86,8 +86,13 @@ def _lies_at(descriptor: int, path: Path) -> bool:
 
 def _waiting(descriptor: int, place: Path) -> Diagnostic:
     holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace") or "another process"
-    message = f"waiting for the lock of `{place}`: {holder} compiles to the same place"
-    return Diagnostic(code="BU013", message=message, severity=Severity.NOTE, help="-o chooses another place")
+    message = f"waiting for the lock of `{place}`: {holder} writes to the same place"
+    return Diagnostic(
+        code="BU013",
+        message=message,
+        severity=Severity.NOTE,
+        help="-o, of a download --download-dir, chooses another place",
+    )
 
 
 def _unlockable(error: OSError, place: Path) -> BringupError:

@@ -42,8 +42,8 @@ def refused(error: BaseException, place: Path | None = None) -> BringupError | N
 def _full(code: int, place: Path | None) -> BringupError:
     """BU902. An error of a stream, such as stdout, tells no place."""
     free = free_bytes(place) if place and code == errno.ENOSPC else None
-    said = f": {free:,} bytes are free" if free is not None else ""
-    return fail("BU902", _FULL[code].format(f"`{place}`" if place else "the output") + said, help=_ROOM)
+    message = f": {free:,} bytes are free" if free is not None else ""
+    return fail("BU902", _FULL[code].format(f"`{place}`" if place else "the output") + message, help=_ROOM)
 
 
 def _says(error: BaseException, *words: str) -> bool:

@@ -78,7 +78,7 @@ def test_ranks(bringup: Bringup, small: Path) -> None:
 def test_ranks_that_do_not_divide(bringup: Bringup, small: Path) -> None:
     result = bringup("check", "--checkpoint", small, "--tp", "5", "--format", "concise")
     assert result.exit_code == 1
-    assert result.stdout.count("error[BU130]") == 3  # heads, feed-forward, vocabulary
+    assert result.stdout.count("error[BU130]") == 2  # heads, feed-forward; the vocabulary is padded
 
 
 def _count(shape: tuple[int, ...]) -> int:

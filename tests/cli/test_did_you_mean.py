@@ -22,7 +22,7 @@ PUBLISHED = Path(__file__).parents[2] / "adapters/gpt2.py"
     [
         ("chek gpt2", "BU023", "did you mean `check`?"),
         ("comp gpt2", "BU023", "did you mean `compile` or `completion`?"),
-        ("zebra", "BU023", "there are compile, check, inspect, run"),
+        ("zebra", "BU023", "there are compile, check, inspect, init, run"),
         ("cache lss", "BU023", "did you mean `ls`?"),
         ("check --chekpoint x", "BU023", "did you mean `--checkpoint`?"),
         ("check --allow_config a=b", "BU023", "did you mean `--allow-config`?"),
@@ -90,8 +90,13 @@ def test_an_idle_allowance_alone_is_a_warning(bringup: Bringup, small: Path) -> 
         ('"in out", "vocab m"', '"in ot", "vocab m"', "BU106", "no axis `ot`; did you mean `out`?"),
         ('S("wte.weight", "vocab m")', 'S("wte.weight", "vocb m")', "BU106", "no axis `vocb`; did you mean `vocab`?"),
         ('S("h.{L}.{m}.{p}")', 'S("h.{L}.{m}.{p}").split("ot", 1, 2)[0]', "BU106", "did you mean `out`?"),
-        ('"transformer.h.{L}.{m:attn', '"transformer.hh.{L}.{m:attn', "BU103", "a rule makes `transformer.hh.{}.attn"),
-        ("{n:ln_1|ln_2}", "{n:ln_3|ln_2}", "BU103", "a rule makes `transformer.h.{}.ln_3.weight`"),
+        (
+            '"transformer.h.{L}.{m:attn',
+            '"transformer.hh.{L}.{m:attn',
+            "BU103",
+            "a rule computes `transformer.hh.{}.attn",
+        ),
+        ("{n:ln_1|ln_2}", "{n:ln_3|ln_2}", "BU103", "a rule computes `transformer.h.{}.ln_3.weight`"),
         ('S("h.{L}.{m}.{p}")', 'S("h.{N}.{m}.{p}")', "BU027", "has {L}, {m}, {p}"),
     ],
 )

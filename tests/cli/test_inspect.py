@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from tests.adapters import llama_cpp
 from tests.adapters.test_dialects import CASES
-from tests.adapters.test_readers import wheel
+from tests.adapters.test_wheels import wheel
 from tests.cli.conftest import SMALL, Bringup
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
 from tests.models import parity
@@ -50,7 +50,16 @@ def sharded(folder: Path, config: dict[str, Any] | None = NEW) -> Path:
 def inspected(bringup: Bringup, *words: str | Path) -> dict[str, Any]:
     result = bringup("inspect", *words, "--format", "json")
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(result.stdout, parse_constant=pytest.fail)
+
+
+def test_numbers_that_json_does_not_have(bringup: Bringup, tmp_path: Path) -> None:
+    words = {"high": float("inf"), "ranges": [float("-inf"), {"none": float("nan")}], "low": 1e-30}
+    found = inspected(bringup, sharded(tmp_path / "new", NEW | words))
+    unread = found["config"]["unread"]
+    assert {key: unread[key] for key in words} == {
+        "high": "Infinity", "ranges": ["-Infinity", {"none": "NaN"}], "low": 1e-30
+    }  # fmt: skip
 
 
 def test_a_sharded_folder_of_an_unknown_architecture(bringup: Bringup, tmp_path: Path) -> None:
@@ -165,8 +174,9 @@ def test_quantised_weights(bringup: Bringup, tmp_path: Path) -> None:
     ("name", "code", "said"),
     [
         ("nothing", "BU034", "no such file or folder"),
-        ("weights.npz", "BU205", "a numpy archive"),
-        ("weights.bin", "BU205", "a torch file"),
+        ("weights.npz", "BU209", "no directory"),
+        ("weights.bin", "BU203", "no state dict"),
+        ("weights.h5", "BU205", "a Keras file"),
         ("empty", "BU201", "no weights"),
         ("torn.safetensors", "BU211", ""),
     ],
@@ -174,6 +184,7 @@ def test_quantised_weights(bringup: Bringup, tmp_path: Path) -> None:
 def test_what_cannot_be_read(bringup: Bringup, tmp_path: Path, name: str, code: str, said: str) -> None:
     (tmp_path / "weights.npz").write_bytes(b"PK")
     (tmp_path / "weights.bin").write_bytes(b"PK")
+    (tmp_path / "weights.h5").write_bytes(b"\x89HDF")
     (tmp_path / "torn.safetensors").write_bytes(b"nothing")
     (tmp_path / "empty").mkdir()
     result = bringup("inspect", tmp_path / name)

@@ -49,7 +49,6 @@ def test_only_key_heads_are_replicated() -> None:
     ("words", "axis"),
     [
         ({"intermediate_size": 2}, "f"),
-        ({"vocab_size": 2}, "vocab"),
         ({"num_attention_heads": 2}, "h"),
     ],
 )
@@ -81,7 +80,7 @@ def test_no_more_ranks_are_advised_than_the_smallest_axis_has() -> None:
 
 
 def test_where_nothing_divides() -> None:
-    odd = llama(vocab_size=97)
+    odd = llama(intermediate_size=97)
     assert divide(odd.plan, 2).refusals[0].help.endswith("no number of ranks above 1 divides every axis")
 
 

@@ -44,6 +44,8 @@ class FakeTokenizer:
 
 
 class FakeSession:
+    executor = None
+
     def __init__(self, weights: str, tokenizer: FakeTokenizer | None) -> None:
         self.manifest = {"weights": weights}
         self.stats = SimpleNamespace(**SPEEDS)
@@ -130,6 +132,7 @@ def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
         "target_options": {},
         "max_seq_len": 64,
         "max_batch_size": 1,
+        "cache_blocks": None,
         "force": False,
         "emit": "bundle",
         "dump_dir": None,
@@ -174,13 +177,14 @@ def test_emit_graph_and_plan_build_nothing(bringup: Bringup, build_arguments: di
 
 
 def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dry_run(job: Any, target: str, max_seq_len: int | None, batch: int, options: Any) -> SimpleNamespace:
+    def dry_run(job: Any, target: str, max_seq_len: int | None, batch: int, options: Any, **more: Any) -> object:
         rows = [("target", target), ("context", str(max_seq_len)), ("batch", str(batch)), ("options", str(options))]
-        return SimpleNamespace(rows=rows)
+        return SimpleNamespace(rows=[*rows, ("more", str(more))])
 
     monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run", "--target-option", "cpu=generic")
-    assert result.stdout == "target   cpu\ncontext  None\nbatch    1\noptions  {'cpu': 'generic'}\n"
+    rows = "target   cpu\ncontext  None\nbatch    1\noptions  {'cpu': 'generic'}\nmore     {'cache_blocks': None}\n"
+    assert result.stdout == rows
 
 
 @pytest.mark.parametrize("ok", [True, False])

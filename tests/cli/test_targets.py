@@ -51,11 +51,15 @@ def test_text(bringup) -> None:
 def test_json(bringup) -> None:
     output = json.loads(bringup("targets", "--format", "json").stdout)
     assert output["broken"] == []
-    torch, cpu = output["targets"]
+    torch, cpu, schedule, *gpu = output["targets"]
+    assert {each["family"] for each in gpu} == {"cuda", "rocm", "iree-cuda", "iree-rocm"}
+    assert gpu[3]["name"] == "cuda:sm_90"
+    assert gpu[3]["devices"] == ["gpu", "emulate", "reference"]
     assert (torch["name"], torch["options"], torch["installed"]) == ("torch", {}, True)
     assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("iree-cpu", ["cpu"], ["mlir", "vmfb"])
     assert cpu["options"]["cpu"]["default"] == "host"
     assert cpu["options"]["pack-weights"]["choices"] == ["yes", "no"]
+    assert (schedule["name"], schedule["phases"], schedule["devices"]) == ("schedule", ["schedule"], ["reference"])
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -92,7 +96,7 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("compile --target ir", {"iree-cpu"}),
+        ("compile --target iree-cp", {"iree-cpu"}),
         ("compile --target-option p", {"pack-weights=yes", "pack-weights=no"}),
         ("compile --target torch --target-option p", set()),
         ("compile --emit v", {"vmfb"}),

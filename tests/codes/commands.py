@@ -1,6 +1,6 @@
 """Runs a page's commands: `bringup …` and `python FILE …` in this process, all other lines in a shell.
 
-A page that compiles, a line of a shell's own syntax (a variable, a redirection, `&&`), and a file that starts processes
+A line of a shell's own syntax (a variable, a redirection, `&&`), and a file that starts processes
 or changes bringup itself run in processes, as users run them.
 """
 
@@ -23,19 +23,16 @@ import pytest
 
 from bringup.cli.main import cli
 
-SECONDS = 120
+SECONDS = 300
 _ALONE = re.compile(r"\bsubprocess\b|\bbringup\.(cli|compile)\b")
 _SHELL = re.compile(r"[|&;<>()$`*?~{}\\]|^\w+=")
 
 
-def run(line: str, folder: Path, *, here: bool) -> tuple[int, str]:
-    """The exit code of a command, and what it prints; `bringup` and `python` are those of the tests.
-
-    `here`: in this process, where that is possible.
-    """
+def run(line: str, folder: Path) -> tuple[int, str]:
+    """The exit code of a command, and what it prints; `bringup` and `python` are those of the tests."""
     places = {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(folder / ".cache")}
     places |= {"PYTHONDONTWRITEBYTECODE": "1"}
-    program, *words = shlex.split(line) if here and not _SHELL.search(line) else [""]
+    program, *words = shlex.split(line) if not _SHELL.search(line) else [""]
     if program == "bringup":
         return _here(folder, places, lambda: cli.main(words))
     if program == "python" and not _ALONE.search((folder / words[0]).read_text("utf-8")):

@@ -38,7 +38,7 @@ def test_the_example_fails_as_the_page_says(page, workshop, tmp_path):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     for command in page.commands:
-        status, printed = run(command.line, folder, here=not compiles(page))
+        status, printed = run(command.line, folder)
         assert missing(command.output, printed) == [], printed
     raised = f"BringupError: {page.code}: " in printed  # from a script that calls bringup
     severity = re.search(rf"(error|warning|note)\[{page.code}\]", printed)

@@ -83,7 +83,7 @@ def compiled(small: Job, tmp_path_factory: pytest.TempPathFactory) -> Record:
     recorder = Recorder(Listener())
     out = tmp_path_factory.mktemp("bundle") / "small.bundle"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(out.parent))
+        patch.setenv("BRINGUP_COMPILE_CACHE", str(out.parent / "compile-cache"))
         build(small, out=out, target="torch", buckets=(8,), progress=recorder)
     return planned_record(small, recorder, result="compiled", bundle=out, parity=parity(small))
 

@@ -72,7 +72,7 @@ def test_work_that_was_found_done_is_marked(
     compiled: Record, small: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert compiled.bundle
-    monkeypatch.setenv("XDG_CACHE_HOME", str(compiled.bundle.parent))
+    monkeypatch.setenv("BRINGUP_COMPILE_CACHE", str(compiled.bundle.parent / "compile-cache"))
     recorder = Recorder(Listener())
     build(small, out=tmp_path / "again", target="torch", buckets=(8,), progress=recorder)
     assert 'class="cached"' not in page(compiled)

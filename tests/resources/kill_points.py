@@ -52,9 +52,7 @@ _STAGE = "decode.layer0"
 POINTS = {
     "after the check": Point(at=PIPELINE + "check", when="after"),
     "before the export": Point(at=PIPELINE + "encoded_program", when="before"),
-    "the second stage of the export": Point(
-        at="bringup.compile.program.trace:Tracer.__call__", when="before", skip=1, lacks="decode"
-    ),
+    "a stage of the export": Point(at="bringup.compile.program.trace:Tracer.__call__", when="before", lacks=_STAGE),
     "half of a cached stage": Point(at="os:fdopen", when="half", on="/compile/stage/", lacks=_STAGE, orphans=1),
     "before a cached stage has its name": Point(
         at="os:replace", when="before", on="/compile/stage/", lacks=_STAGE, orphans=1
@@ -119,7 +117,7 @@ IREE_POINTS = {
     ),
     "half of the module": Point(target="cpu", at="os:write", when="half", on="module.vmfb", left=_PART),
 }
-_BOTH = ("decode.prologue", "prefill_32.prologue")  # one in a child
+_BOTH = ("decode.prologue", "prefill_32.prologue")  # the first in this process, the second in a child
 # A process that traces ends, and the compile goes on.
 SURVIVED = {
     "the first stage in a child": Point(

@@ -76,7 +76,8 @@ def test_who_waits_says_for_whom(nursery, checkpoints, tmp_path):
         while "BU013" not in waiting.errors.read_text() if waiting.errors.exists() else True:
             threading.Event().wait(0.05)
         holder = sibling_path(out, "lock").read_text()
-        assert f"waiting for the lock of `{out}`: {holder} compiles" in " ".join(waiting.errors.read_text().split())
+        said = " ".join(waiting.errors.read_text().split())
+        assert f"waiting for the lock of `{out}`: {holder} writes to the same place" in said
         assert not out.exists()
     assert waiting.wait().code == 0
     assert names(out.parent) == ["b"]

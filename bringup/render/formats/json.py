@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 from bringup.diagnostics import Report
+from bringup.render.json_text import json_text
 from bringup.render.report import ordered
 from bringup.render.terminal import Paint
 
 
 def render(report: Report, paint: Paint) -> str:
-    """One object. `bytes_per_rank` is there when ranks were asked for, `stored_bytes_per_rank` where it differs."""
+    """One object. `bytes_per_rank` is there when ranks were requested, `stored_bytes_per_rank` where it
+    differs, and `read_bytes_per_rank` what a conversion of each rank reads."""
     found: dict[str, object] = {
         "ok": report.ok,
         "model": report.model,
@@ -22,4 +22,6 @@ def render(report: Report, paint: Paint) -> str:
         found["bytes_per_rank"] = report.bytes_per_rank
     if report.stored_bytes_per_rank:
         found["stored_bytes_per_rank"] = report.stored_bytes_per_rank
-    return json.dumps(found, indent=2) + "\n"
+    if report.read_bytes_per_rank:
+        found["read_bytes_per_rank"] = report.read_bytes_per_rank
+    return json_text(found)

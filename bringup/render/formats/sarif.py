@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from bringup import __version__
 from bringup.codes import page
 from bringup.diagnostics import Diagnostic, Fix, Report
+from bringup.render.json_text import json_text
 from bringup.render.places import in_repository, repository
 from bringup.render.report import ordered
 from bringup.render.spans import span_of
@@ -40,7 +40,7 @@ def render(report: Report, paint: Paint) -> str:
             for finding, fingerprint in zip(listed, _fingerprints(report.model, listed), strict=True)
         ],
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    return json_text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(code: str) -> Json:

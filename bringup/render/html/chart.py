@@ -51,9 +51,9 @@ def grid(shares: Iterable[tuple[float, str]]) -> Iterator[Html]:
 def chart(name: str, title: str, description: str, *shapes: Inside) -> Html:
     """An image that says in words what it shows."""
     ids = f"{name}-title", f"{name}-desc"
-    said = tag("title", title, id=ids[0]), tag("desc", description, id=ids[1])
+    message = tag("title", title, id=ids[0]), tag("desc", description, id=ids[1])
     picture = tag(
-        "svg", *said, *shapes, id=name, class_="chart", height=HEIGHT, role="img", aria_labelledby=" ".join(ids)
+        "svg", *message, *shapes, id=name, class_="chart", height=HEIGHT, role="img", aria_labelledby=" ".join(ids)
     )
     return tag("figure", tag("figcaption", title), picture)
 

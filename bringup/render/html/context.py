@@ -16,9 +16,9 @@ def context_chart(record: Record, weights: int) -> Html | None:
     scale, largest = ticks(per_token * longest), per_token * longest
     lengths = [longest * quarter / 4 for quarter in range(5)]
     ahead = weights / per_token
-    said = f"{size(per_token)} a token, {size(per_token * record.context)} for the {record.context:,} tokens chosen"
-    said += f", {size(largest)} for all {longest:,} positions of the model. " if record.context < longest else ". "
-    said += f"It is as large as the weights at {ahead:,.0f} tokens." if ahead <= longest else ""
+    message = f"{size(per_token)} a token, {size(per_token * record.context)} for the {record.context:,} tokens chosen"
+    message += f", {size(largest)} for all {longest:,} positions of the model. " if record.context < longest else ". "
+    message += f"It is as large as the weights at {ahead:,.0f} tokens." if ahead <= longest else ""
     shapes = [
         bytes_grid(scale),
         *(_length(length, longest) for length in lengths),
@@ -30,8 +30,8 @@ def context_chart(record: Record, weights: int) -> Html | None:
         shapes.append(tag("circle", tag("title", "as large as the weights"), cx=at, cy=height, r=4, class_="weights"))
     at, height = across(record.context / longest), up(per_token * record.context / scale[-1])
     shapes.append(tag("circle", tag("title", f"{record.context:,} tokens"), cx=at, cy=height, r=5, class_="cache"))
-    picture = chart("cache-by-context", "Cache by length of context", said, *shapes)
-    return tag("div", picture, tag("p", said, class_="note"))
+    picture = chart("cache-by-context", "Cache by length of context", message, *shapes)
+    return tag("div", picture, tag("p", message, class_="note"))
 
 
 def _length(length: float, longest: int) -> Html:

@@ -59,8 +59,8 @@ def _by_module(record: Record, parity: Parity) -> Html:
 
     departed = next((name for name, value in found.items() if not value <= tolerance), None)
     worst = max(found, key=lambda name: height(found[name]))
-    said = f"{len(found):,} modules in the order of computing; the largest error is {found[worst]:.1e}, of {worst}. "
-    said += f"The first beyond the tolerance is {departed}." if departed else "All are within the tolerance."
+    message = f"{len(found):,} modules in the order of computing; the largest error is {found[worst]:.1e}, of {worst}. "
+    message += f"The first beyond the tolerance is {departed}." if departed else "All are within the tolerance."
     step = max(1, (high - low) // 5)
     scale = (((power - low) / (high - low), f"1e{power}") for power in range(low, high + 1, step))
     y = up(height(tolerance))
@@ -69,7 +69,7 @@ def _by_module(record: Record, parity: Parity) -> Html:
         tag("text", f"tolerance {tolerance:g}", x="100%", y=y - 4, class_="tick end"),
     )
     dots = list(_dots(found, known, height, tolerance))
-    picture = chart("error-by-module", "Error by module", said, grid(scale), dots, bound, _layers(record, found))
+    picture = chart("error-by-module", "Error by module", message, grid(scale), dots, bound, _layers(record, found))
     used = [part for part in PARTS if any(known.get(name) == part for name in found)]
     rows = (
         (code(layer.name), known.get(layer.name, "other"), *map(_error, (layer.given, layer.output, layer.alone)))
@@ -78,7 +78,7 @@ def _by_module(record: Record, parity: Parity) -> Html:
     heads = ("module", "part", "of its input", "of its output", "on the reference's input")
     every = more("every module", table(heads, rows, numbers=lambda column: column > 1))
     return tag(
-        "div", picture, legend((f"part {part}", part, "") for part in used), tag("p", said, class_="note"), every
+        "div", picture, legend((f"part {part}", part, "") for part in used), tag("p", message, class_="note"), every
     )
 
 

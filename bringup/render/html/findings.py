@@ -15,9 +15,9 @@ def findings(record: Record) -> Section:
     """Errors first, each with the lines it points at and what to do."""
     listed = ordered(record.findings)
     numbers = [(severity, sum(f.severity is severity for f in listed)) for severity in Severity]
-    said = ", ".join(plural(number, str(severity)) for severity, number in numbers if number)
+    message = ", ".join(plural(number, str(severity)) for severity, number in numbers if number)
     nothing = "Every parameter is complete; every tensor is read completely or dropped with a reason."
-    return Section("findings", "Findings of the check", said or nothing, tuple(map(_finding, listed)))
+    return Section("findings", "Findings of the check", message or nothing, tuple(map(_finding, listed)))
 
 
 def _finding(finding: Diagnostic) -> Html:
@@ -26,10 +26,10 @@ def _finding(finding: Diagnostic) -> Html:
     facts += [("the rule", line_of(finding.where))] if finding.where else []
     facts += [("the parameter", line_of(finding.declared))] if finding.declared else []
     known = {"file": finding.file, "expected": finding.expected, "actual": finding.actual}
-    facts += [(label, code(said)) for label, said in known.items() if said and said not in finding.message]
+    facts += [(label, code(message)) for label, message in known.items() if message and message not in finding.message]
     facts += [("help", backticked(finding.help))] if finding.help else []
     facts += [("more", code(f"bringup explain {finding.code}"))]
-    listed = tag("dl", *((tag("dt", label), tag("dd", said)) for label, said in facts), class_="facts")
+    listed = tag("dl", *((tag("dt", label), tag("dd", message)) for label, message in facts), class_="facts")
     return tag("article", head, listed, class_=f"finding {finding.severity}")
 
 

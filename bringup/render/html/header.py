@@ -17,7 +17,7 @@ def header(record: Record) -> Html:
     name = record.job.model or record.job.graph.config.family
     outcome = tag("strong", record.result, class_="outcome " + ("good" if record.ok else "bad"))
     title = tag("p", "bringup report", class_="kind"), tag("h1", name), tag("p", outcome)
-    facts = tag("dl", *((tag("dt", label), tag("dd", said)) for label, said in _facts(record)), class_="facts")
+    facts = tag("dl", *((tag("dt", label), tag("dd", value)) for label, value in _facts(record)), class_="facts")
     tiles = tag("ul", *(_tile(label, figure) for label, figure in _figures(record)), class_="tiles")
     return tag("header", *title, _dummy(record), tiles, facts, tuple(_tables(record)))
 
@@ -25,8 +25,11 @@ def header(record: Record) -> Html:
 def _dummy(record: Record) -> Html | None:
     if not record.job.checkpoint.is_dummy:
         return None
-    said = "Dummy weights.", " Seeded random numbers in the published layout: shapes and times are real, text is not."
-    return tag("p", tag("strong", said[0]), said[1], class_="dummy", role="note")
+    kind, message = (
+        "Dummy weights.",
+        " Seeded random numbers in the published layout: shapes and times are real, text is not.",
+    )
+    return tag("p", tag("strong", kind), message, class_="dummy", role="note")
 
 
 def _figures(record: Record) -> Iterator[tuple[str, Inside]]:
@@ -65,9 +68,9 @@ def _facts(record: Record) -> Iterator[tuple[str, Inside]]:
 
 def _tables(record: Record) -> Iterator[Html]:
     """Long lists, behind a line each: versions, the checkpoint's files, the bundle's."""
-    said = ", ".join(f"{name} {version}" for name, version in list(record.versions.items())[:2])
+    versions = ", ".join(f"{name} {version}" for name, version in list(record.versions.items())[:2])
     rows = ((name, version) for name, version in record.versions.items())
-    yield more(f"Versions: {said} and others", table(("tool", "version"), rows))
+    yield more(f"Versions: {versions} and others", table(("tool", "version"), rows))
     read: Mapping[str, int] = record.job.checkpoint.provenance.get("files") or {}
     for whose, sizes in (("checkpoint", read), ("bundle", record.files)):
         if sizes:

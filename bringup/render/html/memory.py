@@ -46,8 +46,8 @@ def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
         pieces.append(tag("rect", tip, x=f"{at:.3f}%", width=f"{share:.3f}%", height="100%", class_=kind))
         at += share
     title = f"{label} {size(total)} in memory"
-    said = f"{title}: " + ", ".join(f"{name} {size(nbytes)}" for _, name, nbytes in parts)
-    bar = tag("svg", tag("title", said), *pieces, class_="bar", height=22, role="img")
+    message = f"{title}: " + ", ".join(f"{name} {size(nbytes)}" for _, name, nbytes in parts)
+    bar = tag("svg", tag("title", message), *pieces, class_="bar", height=22, role="img")
     return tag("figure", tag("figcaption", title), bar, legend((kind, name, size(n)) for kind, name, n in parts))
 
 
@@ -56,11 +56,11 @@ def _by_layer(found: list[Place]) -> Html:
     largest = max((sum(place.nbytes.values()) for place in found), default=0)
     scale = ticks(largest)
     used = [part for part in PARTS if any(part in place.nbytes for place in found)]
-    said = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _alike(found))
+    message = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _alike(found))
     picture = chart(
         "memory-by-layer",
         "Weights by layer",
-        said,
+        message,
         bytes_grid(scale),
         list(_columns(found, scale[-1])),
     )
@@ -83,7 +83,7 @@ def _columns(found: list[Place], top: float) -> Iterator[Html]:
         elif place.name != "before":
             at, width = 0.14 + slot * layers.index(place), slot
         inner = min(width, 0.045)
-        yield tag("g", tag("title", _said(place)), _stack(place, top, at + (width - inner) / 2, 0.86 * inner))
+        yield tag("g", tag("title", _summary(place)), _stack(place, top, at + (width - inner) / 2, 0.86 * inner))
         label = place.name.rpartition(".")[2]
         if not label.isdigit() or int(label) % step == 0:
             yield tag("text", label, x=across(at + width / 2), y=BASE + 16, class_="tick middle")
@@ -99,7 +99,7 @@ def _stack(place: Place, top: float, at: float, width: float) -> Iterator[Html]:
         below += share
 
 
-def _said(place: Place) -> str:
+def _summary(place: Place) -> str:
     return f"{place.name}: " + ", ".join(f"{part} {size(nbytes)}" for part, nbytes in place.nbytes.items())
 
 

@@ -65,8 +65,8 @@ def _marks(entry: Entry, aliases: dict[str, str]) -> Iterator[Html]:
         yield tag("span", "tied: stored once", class_="mark tied")
     shape = entry.region.shape
     if len(shape) == 2 and shape[0] == shape[1]:
-        said = "square: its shape does not show whether it is transposed; its axes do"
-        yield tag("span", "square", class_="mark square", title=said)
+        message = "square: its shape does not show whether it is transposed; its axes do"
+        yield tag("span", "square", class_="mark square", title=message)
 
 
 def _facts(entry: Entry) -> Html:
@@ -79,7 +79,7 @@ def _facts(entry: Entry) -> Html:
     ]
     computed = [s for s in entry.sources if isinstance(s, Computed)]
     facts += [("computed", f"{s.name}, {'exact' if s.exact else 'not exact'}") for s in computed]
-    return tag("dl", *((tag("dt", label), tag("dd", said)) for label, said in facts), class_="facts")
+    return tag("dl", *((tag("dt", label), tag("dd", message)) for label, message in facts), class_="facts")
 
 
 def _each(group: list[Entry]) -> Html:

@@ -1,0 +1,92 @@
+"""`bringup kernels`: what the kernels of a bundle do, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bringup.cli.parameters.words import BUNDLE, OneOf
+from bringup.render.json_text import json_text
+from bringup.render.words import plural, table
+
+if TYPE_CHECKING:
+    from bringup.compile.cuda.trial.trial import Row
+
+FORMATS = ("text", "json")
+
+
+@click.group("kernels")
+def command() -> None:
+    """Run the kernels of a bundle on the CPU, and report what they do."""
+
+
+@command.command("test")
+@click.argument("bundle", type=BUNDLE)
+@click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
+              help="text, json.")  # fmt: skip
+def test(bundle: Path, format_: str) -> None:
+    """Run each kernel of BUNDLE's launches in an emulator and by the reference. Exit code 1 on a finding.
+
+    Checked are addresses, races and reads of unwritten shared memory, the order between blocks, asynchronous copies at
+    their latest and earliest, blocks in another order, and the results. Bytes and sectors are counted.
+    """
+    from bringup.compile.runtime.kernel_trial import trial_of
+    from bringup.render.progress import StageLines
+
+    with StageLines().stage("Testing kernels"):
+        rows = trial_of(bundle)
+    if format_ == "json":
+        print(json_text({"launches": [_facts(row) for row in rows]}), end="")
+    else:
+        print(table([_HEADS, *map(_line, rows)]))
+        for line in _findings(rows):
+            print(line)
+    found = sum(len(row.seen.findings) for row in rows)
+    if format_ == "text":
+        print(f"{plural(len(rows), 'launch', 'launches')}, {plural(found, 'finding')}")
+    if found:
+        raise click.exceptions.Exit(1)
+
+
+_HEADS = ("entry", "kernel", "operations", "launches", "read", "of", "written", "of", "sectors", "excess", "error", "")
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    """Bytes that the kernels read and wrote, and what the schedule counts of each."""
+    cost, seen = row.cost, row.seen
+    wanted = cost.weights + cost.cache + cost.other
+    return (
+        row.entry, row.kernels, row.group, str(row.launches), f"{seen.read:,}", f"{wanted:,}", f"{seen.written:,}",
+        f"{cost.written:,}", f"{seen.sectors:.2f}", f"{seen.excess:.2f}", f"{row.error:.0e}",
+        plural(len(seen.findings), "finding") if seen.findings else "",
+    )  # fmt: skip
+
+
+def _findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Each finding under its launch; alike ones once."""
+    for row in rows:
+        if row.seen.findings:
+            yield f"\n{row.entry}: {row.kernels} ({row.group})"
+            yield from (f"  {finding}" for finding in dict.fromkeys(row.seen.findings))
+
+
+def _facts(row: Row) -> dict[str, object]:
+    cost, seen = row.cost, row.seen
+    return {
+        "entry": row.entry,
+        "kernel": row.kernels,
+        "operations": row.group,
+        "launches": row.launches,
+        "read": seen.read,
+        "read_of_schedule": cost.weights + cost.cache + cost.other,
+        "written": seen.written,
+        "written_of_schedule": cost.written,
+        "sectors_per_request": seen.sectors,
+        "sector_excess": seen.excess,
+        "instructions": seen.instructions,
+        "error": row.error,
+        "findings": seen.findings,
+    }

@@ -1,0 +1,108 @@
+"""Options that say how ranks divide a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import click
+
+from bringup.diagnostics import fail
+
+if TYPE_CHECKING:
+    from bringup.adapters.apply.parallel import Parallel
+
+Command = Callable[..., Any]
+
+
+class Ranks(TypedDict):
+    """The options of `rank_options`, as click hands them over."""
+
+    tp: int | None
+    ep: int | None
+    pp: int | None
+    stage_layers: tuple[int, ...]
+    vocab_multiple: int
+    expert_map: Path | None
+    redundant_experts: int
+
+
+def _numbers(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    words = value.split(",") if value else []
+    if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", word) for word in words):
+        raise click.BadParameter(f"`{value}` is not a list of whole numbers; write 11,11,10")
+    return tuple(int(word) for word in words)
+
+
+_SIZE = click.IntRange(1)
+_OPTIONS = (
+    click.option("--tp", type=_SIZE, metavar="N", help="Divide heads, feed-forward and vocabulary among N ranks."),
+    click.option("--ep", type=_SIZE, metavar="N", help="Divide experts, whole ones, among N ranks."),
+    click.option("--pp", type=_SIZE, metavar="N", help="Divide layers among N pipeline stages."),
+    click.option(
+        "--stage-layers", callback=_numbers, metavar="N,N,…", help="Layers of each stage; default: spread evenly."
+    ),
+    click.option(
+        "--vocab-multiple", type=_SIZE, default=1, metavar="N", help="Pad the vocabulary with zeros to a multiple of N."
+    ),
+    click.option(
+        "--expert-map",
+        type=click.Path(path_type=Path),
+        metavar="FILE.json",
+        help="The logical expert of each physical one: a list, or a list for each layer.",
+    ),
+    click.option(
+        "--redundant-experts", type=click.IntRange(0), default=0, metavar="N", help="Repeat the first N experts."
+    ),
+)
+
+
+def rank_options(command: Command) -> Command:
+    """`--tp`, `--ep`, `--pp`, and what goes with them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def any_ranks(options: Ranks) -> bool:
+    """Whether ranks were named at all."""
+    return any(options[name] is not None for name in ("tp", "ep", "pp")) or bool(options["stage_layers"])
+
+
+def parallel_of(options: Ranks) -> Parallel:
+    """How the options divide a model. Raises BU045 and BU138."""
+    from bringup.adapters.apply.parallel import Parallel
+
+    file = options["expert_map"]
+    return Parallel(
+        tp=options["tp"] or 1,
+        ep=options["ep"] or 1,
+        pp=options["pp"] or 1,
+        stage_layers=options["stage_layers"],
+        vocab_multiple=options["vocab_multiple"],
+        experts=_expert_map(file) if file else (),
+        redundant=options["redundant_experts"],
+    )
+
+
+def _expert_map(file: Path) -> tuple[tuple[int, ...], ...]:
+    """A list, a list of lists, or an object that has one as `physical_to_logical_map`, SGLang's name for it."""
+    help = 'write [0, 1, 2, 3, 0, 2], a list of such lists, or {"physical_to_logical_map": …}'
+    try:
+        found: Any = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise fail("BU138", f"`{file}` is not an expert map: {error}", help=help, file=str(file)) from error
+    if isinstance(found, dict):
+        found = cast("dict[str, Any]", found).get("physical_to_logical_map")
+    rows: Any = [found] if _is_row(found) else found
+    if not isinstance(rows, list) or not rows or not all(_is_row(row) for row in cast("list[Any]", rows)):
+        raise fail("BU138", f"`{file}` is not an expert map", help=help, file=str(file))
+    return tuple(tuple(row) for row in cast("list[list[int]]", rows))
+
+
+def _is_row(row: Any) -> bool:
+    items = cast("list[Any]", row) if isinstance(row, list) else []
+    return bool(items) and all(type(item) is int for item in items)

@@ -1,0 +1,90 @@
+"""For tests of checkpoints and adapters: assertions, and pytest's fixture `bringup_check`.
+
+The fixture comes with the package (entry point `pytest11`); a test module may also import the functions. None needs
+torch, but for `assert_same_logits`.
+
+    def test_the_checkpoint_fits(bringup_check):
+        bringup_check("my_model.py", "hf://org/name")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from bringup.diagnostics import Report
+
+Word = str | os.PathLike[str]
+Check = Callable[..., "Report"]
+
+
+def check_fits(model: Word | None = None, checkpoint: Word | None = None, **options: Any) -> Report:
+    """The report of `bringup check MODEL --checkpoint SRC`: only headers are read, of a remote checkpoint too.
+
+    `options` are those of `bringup.open_job`. What cannot be opened is a finding as well.
+    """
+    from bringup.adapters.sources.open_checkpoint import Access
+    from bringup.compile.check.checker import check_job
+    from bringup.compile.job import open_job
+    from bringup.diagnostics import BringupError, Report
+
+    options = {"access": Access(headers_only=True), **options}
+    try:
+        return check_job(open_job(model, checkpoint, **options))
+    except BringupError as error:
+        return Report(str(model or ""), list(error.findings))
+
+
+def assert_fits(
+    model: Word | None = None, checkpoint: Word | None = None, *, warnings: bool = True, **options: Any
+) -> Report:
+    """Fails the test with every finding's code, message and help, unless the checkpoint fits the graph.
+
+    `warnings`: whether these fail it too.
+    """
+    __tracebackhide__ = True
+    from bringup.diagnostics import Severity
+
+    report = check_fits(model, checkpoint, **options)
+    found = [finding for finding in report.findings if warnings or finding.severity is Severity.ERROR]
+    if found:
+        lines = [f"[{finding.code}] {finding.message}\n    help: {finding.help}" for finding in found]
+        pytest.fail(f"{report.model}: {len(found)} findings\n" + "\n".join(lines), pytrace=False)
+    return report
+
+
+def assert_same_logits(model: Word, checkpoint: Word, **options: Any) -> None:
+    """Fails the test unless logits are transformers', as `bringup verify` compares them; `options` are those of
+    `bringup.verify`. Skips it where torch or transformers is not installed."""
+    __tracebackhide__ = True
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from bringup.compile.verify.command import verify
+
+    parity = verify(str(model), checkpoint, **options)
+    if not parity.ok:
+        pytest.fail(f"{model}: logits differ from {parity.reference}", pytrace=False)
+
+
+def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | None = None, **options: Any) -> None:
+    """Fails the test unless a dict of arrays (by parameter, of any library) has every shape that the graph declares."""
+    __tracebackhide__ = True
+    from bringup.compile.job import open_job
+
+    signature = open_job(model, checkpoint, **options).graph.signature()
+    expected = {name: declared.storage[0] for name, declared in signature.items()}
+    actual = {name: tuple(array.shape) for name, array in arrays.items()}
+    wrong = [f"{name}: expected {expected.get(name)}, found {actual.get(name)}" for name in sorted({*expected, *actual})
+             if expected.get(name) != actual.get(name)]  # fmt: skip
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+
+
+@pytest.fixture
+def bringup_check() -> Check:
+    """`assert_fits`, for tests that import nothing."""
+    return assert_fits
