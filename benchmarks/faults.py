@@ -34,7 +34,7 @@ PAGE = ROOT / "docs/faults.md"
 MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py", "faults_max_graphs.py"))
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
 AT_ONCE = 10  # folders a process: one with some 8 or 25 models on MAX stood still; why was not found
-PATIENCE = 240  # seconds for them
+PATIENCE = 1800  # seconds for them
 QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default", "COLUMNS": "110"}
 
 
@@ -76,7 +76,9 @@ def _version_of(python: str, script: Path) -> str:
 def _outcome(folder: Path) -> Outcome:
     """What stands in a folder after a run; of the folder's own path, only its name is told."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "said.txt").read_text("utf-8"))
-    text = re.sub(r"^compiled \w+ on the fly .*\n", "", text, flags=re.MULTILINE).replace(f"{folder.parent}/", "")
+    text = re.sub(r"^(WARNING:[\w.]+:)?compiled \w+ on the fly .*\n?", "", text, flags=re.MULTILINE).replace(
+        f"{folder.parent}/", ""
+    )
     text = last_error("\n".join(line.rstrip() for line in text.strip().splitlines()))
     code, file = int((folder / "exit_code").read_text("utf-8")), folder / "logits.npy"
     outcome = Outcome(code, text, np.load(file) if not code else None)

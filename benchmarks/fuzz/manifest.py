@@ -40,7 +40,7 @@ def manifest() -> dict[str, Any]:
         "max_blocks": 4, "all_logits": False, "block_size": 64, "num_blocks": 5, "num_rows": 2, "rewindable": None,
     }  # fmt: skip
     return {
-        "schema": SCHEMA, "target": "cpu", "asked_model": None, "model": "gpt2", "adapter": None, "allow": {},
+        "schema": SCHEMA, "target": "cpu", "model_argument": None, "model": "gpt2", "adapter": None, "allow": {},
         "dtype": "float32", "max_seq_len": 64, "vocab_size": 100, "weights": "dummy", "provenance": {"source": "dummy"},
         "config": SIZES["gpt2"], "aliases": {"lm_head": "wte"}, "files": {"there": "0" * 64}, "interface": interface,
     }  # fmt: skip

@@ -1,0 +1,118 @@
+"""Whether kernels and models are right: each launch against float64, whole models against transformers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cards.failures import FAILURES, reason
+from benchmarks.cards.launches import checked
+from benchmarks.cards.rows import Model, save
+from bringup.compile.cuda.executor import CudaExecutor
+from bringup.compile.cuda.trial.steps import trial_steps
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.sampling import next_token
+from bringup.compile.runtime.session import Session, load
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a bundle: tokens of a prompt, the context, and sequences of a step at most."""
+
+    prompt: int
+    context: int
+    sequences: int
+
+
+# Decode of 300 keys, in permuted blocks: several parts of split attention; 3 of 4 sequences: one is padding.
+ON_CARD, DRY = Sizes(32, 1024, 4), Sizes(32, 128, 2)
+STEPS = 40  # new tokens: past a prompt of 32 the second block begins at 64
+SAMPLED = ((0.0, 1.0), (1.0, 1.0), (0.8, 0.9))  # temperature, top_p
+# Of a launch: its sums in another order; one rounding of 8 bits to each result, and of what it stores on the way.
+LAUNCH = {"float32": 2e-5, "bfloat16": 3e-2}
+# Of logits, against transformers' own forward in float32 with the same weights.
+LOGITS = {"float32": 2e-4, "bfloat16": 6e-2}
+
+
+def rows(
+    models: Sequence[Model], capability: str, executor: str, dtypes: Sequence[str], sizes: Sizes, budget: float
+) -> Iterator[dict[str, Any]]:
+    """A row for each kernel and each whole model that is begun within so many seconds: `error`, `limit`, `ok`.
+
+    Or `not run` with the reason: an error of a model does not end the others.
+    """
+    begin = time.perf_counter()
+    for model, dtype in product(models, dtypes):
+        about = {"model": model.name, "dtype": dtype}
+        if time.perf_counter() - begin > budget:
+            yield {**about, "not run": f"the {budget:.0f} seconds of this part were over", "ok": True}
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                for row in _of_model(model, dtype, capability, executor, Path(folder), sizes):
+                    yield {**about, **row}
+            except FAILURES as error:
+                yield {**about, "not run": reason(error), "ok": False}
+
+
+def _of_model(
+    model: Model, dtype: str, capability: str, executor: str, folder: Path, sizes: Sizes
+) -> Iterator[dict[str, Any]]:
+    save(model, str(folder / "checkpoint"), dtype, "cpu")
+    job = open_job(checkpoint=str(folder / "checkpoint"))
+    settings = {"max_seq_len": sizes.context, "buckets": (sizes.prompt,), "max_batch_size": sizes.sequences}
+    bundle = build(job, out=folder / "bundle", target=f"cuda:{capability}", **settings)
+    vocabulary = job.graph.config.vocab_size
+    tokens = np.random.default_rng(0).integers(0, vocabulary, sizes.prompt + STEPS).tolist()
+    with load(bundle, executor) as session:
+        assert isinstance(session.executor, CudaExecutor)
+        worst: dict[tuple[str, str, str], float] = {}
+        for step in trial_steps(session.interface, vocabulary, session.executor):
+            for each in checked(session.executor, step):
+                key = each.entry, each.kernels, each.launch
+                worst[key] = max(worst.get(key, 0.0), each.error)
+        for (entry, kernels, launch), error in worst.items():
+            limit = LAUNCH[dtype]
+            named = {"what": f"{entry}: {launch}", "kernels": kernels}
+            yield {**named, "error": error, "limit": limit, "ok": error <= limit}
+        session.reset()
+        prompt, more = tokens[: sizes.prompt], tokens[sizes.prompt :]
+        logits = [session.prefill(prompt)[-1], *(session.decode(token) for token in more)]
+        yield {"what": "sampled tokens", "kernels": "largest + draw", **_sampled(session, prompt)}
+    wanted = _transformers(folder / "checkpoint", tokens)[sizes.prompt - 1 :]
+    error, limit = float(np.abs(np.stack(logits) - wanted).max() / np.abs(wanted).max()), LOGITS[dtype]
+    yield {"what": "logits", "kernels": "all", "error": error, "limit": limit, "ok": error <= limit}
+
+
+def _sampled(session: Session, prompt: list[int]) -> dict[str, Any]:
+    """How many tokens that the device draws are not those that the host draws from its logits."""
+    wrong = 0
+    for temperature, top_p in SAMPLED:
+        settings = {"max_new_tokens": STEPS, "temperature": temperature, "top_p": top_p, "seed": 1}
+        ours = list(session.generate(prompt, **settings))
+        random = np.random.default_rng(1)
+        session.reset()
+        logits = session.prefill(prompt)[-1]
+        for token in ours:
+            wrong += token != next_token(logits, temperature, top_p, random)
+            logits = session.decode(token)
+    return {"error": float(wrong), "limit": 0.0, "ok": wrong == 0}
+
+
+def _transformers(checkpoint: Path, tokens: list[int]) -> np.ndarray:
+    """Logits [N, V] by transformers' own code in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    plain = {"attn_implementation": "eager", "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, **plain).eval()
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].numpy()
