@@ -3,8 +3,11 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two files of tests beside one another; a file's tests stay together, for they share what they compile.
-BESIDE := -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# A file's tests stay in one worker, for they share what they compile; a worker's torch runs in one thread.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --max-worker-restart 0
+BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
+KILLS := tests/resources/test_kills.py
 
 .PHONY: help demo test test-full lint bench picture clean
 
@@ -14,7 +17,7 @@ help:  ## what there is
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,verify,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,verify,gpu,dev]'
 	touch $@
 
 demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
@@ -24,11 +27,12 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
 test: $(READY)  ## the tests, without the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BESIDE) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) -m "not slow"
 
-test-full: $(READY) lint  ## every test; those that count memory, kill processes or fill disks run alone
-	$(BIN)/python -m pytest $(BESIDE) --ignore tests/resources
-	$(BIN)/python -m pytest tests/resources
+test-full: $(READY) lint  ## every test; those that count memory or fill disks run alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) --ignore tests/resources
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) --dist load $(KILLS)
+	$(BIN)/python -m pytest tests/resources --ignore $(KILLS)
 
 lint: $(READY)  ## style, types, import directions
 	$(BIN)/ruff check .

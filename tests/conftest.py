@@ -7,27 +7,68 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from bringup.compile.kernels import aot
+from tests.triton_processes import Processes
+
+START = aot._worker
 ROOT = Path(__file__).parent
 # What takes longest, longest first: of several workers none is to wait at the end for one that has just begun.
 LONGEST = (
     "models/test_families.py",
     "resources/",
-    "compile/test_lowering.py",
-    "compile/test_verify_modules.py",
-    "report/",
-    "cache/test_bundles.py",
-    "compile/test_build.py",
-    "compile/test_bisect.py",
     "codes/test_pages.py",
+    "compile/test_bisect.py",
+    "compile/test_many_sequences.py",
+    "cache/test_stages.py",
+    "targets/test_gpu.py",
+    "kernels/test_attention.py",
+    "schedule/test_families.py",
+    "kernels/test_models.py",
+    "schedule/test_schedule.py",
+    "kernels/test_products.py",
     "check/mutations/test_mutations.py",
-    "check/test_experts.py",
-    "compile/test_large_tokenizer.py",
-    "compile/test_conversation.py",
-    "compile/test_packed.py",
+    "compile/test_cache_dtype.py",
+    "adapters/test_dialects.py",
+    "graphs/test_rope_sequences.py",
+    "kernels/test_latent_attention.py",
+    "compile/test_carried.py",
+    "compile/test_lowering.py",
+    "ptx/test_kernels.py",
+    "cache/test_bundles.py",
+    "cache/test_package.py",
+    "runtime/test_rewind.py",
+    "convert/test_fit.py",
+    "ci/test_action.py",
+    "hostile/test_config.py",
+    "compile/test_verify_modules.py",
+    "runtime/test_batch.py",
+    "runtime/test_engine_inputs.py",
+    "schedule/test_refused.py",
+    "targets/test_implementations.py",
+    "compile/test_verify_bundle.py",
+    "kernels/test_elements.py",
+    "compile/test_chat.py",
+    "compile/test_layouts.py",
+    "targets/test_third_party.py",
+    "check/mutations/test_pairs.py",
+    "targets/test_numpy_fused.py",
+    "compile/test_opaque_ops.py",
+    "compile/test_build.py",
+    "convert/test_export.py",
+    "hostile/test_fuzz.py",
+    "models/test_deepseek_mtp_sidecar.py",
+    "cli/test_streams.py",
     "compile/test_verify.py",
-    "cli/test_watch.py",
-    "models/test_rounding.py",
-    "models/test_nulls.py",
+    "compile/test_arguments.py",
+    "test_house.py",
+    "adapters/test_gguf_families.py",
+    "report/",
+    "compile/test_large_tokenizer.py",
+    "flagships/",
+    "check/test_quantised.py",
+    "compile/test_conversation.py",
+    "compile/test_verify_against.py",
+    "cache/test_checkpoints.py",
 )
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
 TOGETHER = ("tests/resources/", "tests/report/")
@@ -75,3 +116,19 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BRINGUP_COMPILE_CACHE", str(of_run / "compile-cache"))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def triton_processes() -> Iterator[None]:
+    """A process that compiles kernels serves the tests of a worker one after the other (`fresh_triton`: not these)."""
+    processes = Processes(START)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aot, "_worker", processes.worker)
+        yield
+    processes.close()
+
+
+@pytest.fixture
+def fresh_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each compile starts its own process, as it does for a user."""
+    monkeypatch.setattr(aot, "_worker", START)

@@ -11,6 +11,7 @@ from transformers import Gemma3TextConfig, PreTrainedConfig
 
 from bringup.diagnostics import BringupError
 from bringup.graphs.gemma3 import Gemma3Config as OurConfig
+from tests.graphs import published
 from tests.models import parity
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
@@ -37,8 +38,7 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-WORDS = Path(__file__).parent.parent / "graphs" / "published_words.json"
-PUBLISHED: dict[str, Any] = json.loads(WORDS.read_text("utf-8"))["gemma3"]["google/gemma-3-1b-it"]
+PUBLISHED: dict[str, Any] = published.PUBLISHED["gemma3"]["google/gemma-3-1b-it"]
 
 
 def test_keys_that_are_absent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from transformers import Olmo2Config, PreTrainedConfig
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
 from bringup.graphs.olmo2 import Olmo2Config as OurConfig
+from tests.graphs import published
 
 SIZES: dict[str, Any] = {"vocab_size": 131, "num_hidden_layers": 2, "max_position_embeddings": 1024}
 LLAMA3 = {
@@ -36,8 +36,7 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-WORDS = Path(__file__).parent.parent / "graphs" / "published_words.json"
-PUBLISHED: dict[str, Any] = json.loads(WORDS.read_text("utf-8"))["olmo2"]["allenai/OLMo-2-1124-7B"]
+PUBLISHED: dict[str, Any] = published.PUBLISHED["olmo2"]["allenai/OLMo-2-1124-7B"]
 
 
 def test_keys_that_are_absent() -> None:

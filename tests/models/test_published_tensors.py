@@ -19,10 +19,10 @@ from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import check
 from bringup.spec import TensorInfo
+from tests.graphs.published import PUBLISHED
 
 HERE = Path(__file__).parent
 LISTED: dict[str, Any] = json.loads((HERE / "published_tensors.json").read_text("utf-8"))
-CONFIGS: dict[str, dict[str, Any]] = json.loads((HERE.parent / "graphs" / "published_words.json").read_text("utf-8"))
 ARCHES = {"exaone": gguf.MODEL_ARCH.EXAONE, "internlm": gguf.MODEL_ARCH.LLAMA, "qwen": gguf.MODEL_ARCH.QWEN}
 # What published models are said to have, in 10^9 parameters.
 BILLIONS = {"exaone": 2.4, "internlm": 7.3, "qwen": 1.8}
@@ -47,7 +47,7 @@ def shapes(name: str) -> dict[str, tuple[int, ...]]:
 
 def job(name: str) -> Job:
     headers = {key: TensorInfo(key, "bfloat16", shape) for key, shape in shapes(name).items()}
-    config = CONFIGS[name][LISTED[name]["checkpoint"]]
+    config = PUBLISHED[name][LISTED[name]["checkpoint"]]
 
     def read(info: TensorInfo) -> np.ndarray:
         raise AssertionError("a check reads headers alone")

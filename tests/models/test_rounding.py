@@ -19,7 +19,7 @@ from transformers import GPT2Config, Qwen2Config
 
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.compile.job import open_job
-from bringup.compile.parity.feeds import Run, feed
+from bringup.compile.parity.feeds import Run, feed, sizes_of
 from bringup.compile.parity.parity import TOLERANCE, Parity
 from bringup.compile.parity.reference import Observed, Reference
 from bringup.compile.pipeline import build
@@ -70,7 +70,7 @@ def verified(folder: Path, original: Path, target: str, out: Path, patch: pytest
     """A verification of one checkpoint against transformers' model of another."""
     checkpoint, job = open_checkpoint(str(original)), open_job(checkpoint=str(folder))
     assert job.graph.dtype == DTYPE
-    patch.setattr(command, "Reference", lambda _, __, dtype: Reference(checkpoint, checkpoint.config, dtype))
+    patch.setattr(command, "Reference", lambda _, __, *dtypes: Reference(checkpoint, checkpoint.config, *dtypes))
     context = min(80, job.graph.config.max_positions)
     session = load(build(job, out=out, target=target, max_seq_len=context, buckets=(64,), all_logits=True))
     return command.parity_of(session, job)
@@ -81,9 +81,10 @@ def draft(written: family.Written, target: str, out: Path) -> Parity:
     (tokens, rounded), (_, exact) = written.theirs(), written.theirs("float32")
     job = open_job(written.model, str(written.checkpoint))
     bundle = build(job, out=out, target=target, max_seq_len=len(tokens), buckets=(family.PROMPT,), all_logits=True)
-    feeds = feed(load(bundle), tokens, [Run(family.PROMPT, family.STEPS)], written.inputs)
+    session = load(bundle)
+    feeds = feed(session, tokens, [Run(family.PROMPT, family.STEPS)], written.inputs)
     reference = Observed("transformers", "float32", exact, {})
-    evidence = Evidence(job, len(tokens), reference, rounded, tokens, feeds)
+    evidence = Evidence(job, sizes_of(session), reference, rounded, tokens, feeds)
     built = Parity(model=DRAFT, target=target, dtype=DTYPE, reference=reference.name, tolerance=TOLERANCE)
     built.differences += [evidence.exact(), evidence.phase(f"prefill_{family.PROMPT}"), evidence.phase("decode")]
     return built
