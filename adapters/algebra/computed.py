@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.adapters.algebra.copy_nest import Nest
 from bringup.adapters.algebra.region import Region
 from bringup.graphs.core.axes import Axes, Axis
+from bringup.graphs.core.form import Form
 from bringup.spec import DTYPES, Shape, TensorInfo
 
 Box = tuple[tuple[int, int], ...]
@@ -32,7 +33,8 @@ class Computed:
     one, takes the result back to the inputs. `block` says how many values of each dimension have one scale.
 
     `grains` says which part of the inputs a part of the result takes, for each input and each dimension: so many
-    indices of the result take so many of the input, in order. Without it, any part takes the whole.
+    indices of the result take so many of the input, in order; (0, 0) is that any take all of the input's. Without it,
+    any part takes the whole. `form`: the inputs are the arrays of a matrix in few bits, in the order of `Form.parts`.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Computed:
     inverse: Callable[..., tuple[np.ndarray, ...]] | None = None
     block: Shape = ()
     grains: tuple[Grains, ...] = ()
+    form: Form | None = None
 
     def part(self, box: Box) -> tuple[Computed, Box] | None:
         """What computes a box of the result, and the box of whole grains that it gives; None for the whole.
@@ -54,7 +57,7 @@ class Computed:
             return None
         whole: list[tuple[int, int]] = []
         for k, ((start, stop), size) in enumerate(zip(box, self.shape, strict=True)):
-            grain = math.lcm(*(grains[k][0] for grains in self.grains))
+            grain = math.lcm(*(grains[k][0] or 1 for grains in self.grains))
             whole.append((start // grain * grain, min(-(-stop // grain) * grain, size)))
         shape = tuple(stop - start for start, stop in whole)
         if shape == self.shape:
@@ -62,8 +65,9 @@ class Computed:
         inputs: list[Region] = []
         for region, grains in zip(self.inputs, self.grains, strict=True):
             for k, ((start, stop), (values, taken)) in enumerate(zip(whole, grains, strict=True)):
-                end = min(-(-stop // values) * taken, region.shape[k])
-                region = region.window(k, start // values * taken, end)
+                if values:
+                    end = min(-(-stop // values) * taken, region.shape[k])
+                    region = region.window(k, start // values * taken, end)
             inputs.append(region)
         return replace(self, inputs=tuple(inputs), shape=shape), tuple(whole)
 

@@ -1,0 +1,128 @@
+"""A matrix that is stored in few bits, as a value that rules can move like any tensor.
+
+A scheme states the arrays of the matrix's `Form` as movements of the checkpoint's tensors; the value computes the
+matrix from them. Who wants the matrix as it is stored takes the arrays in place of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.values import SCALES
+from bringup.graphs.core.axes import AxesError, show
+from bringup.graphs.core.form import Form, FormPart, count
+from bringup.spec import DTYPES, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class QuantisedMatrix(Expr):
+    """The matrix [rows, columns], float32, of the arrays in `parts`, by the names of `form.parts()`.
+
+    `scheme` is what messages call it. Codes have the shape of the matrix, one element a code (of a sub-byte dtype
+    where they are packed), scales that of its blocks. `index` has one dimension, columns. Raises AxesError where the
+    shape of a part does not follow from the codes'.
+    """
+
+    scheme: str
+    form: Form
+    parts: Mapping[str, Expr]
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return tuple(self.parts[part.name] for part in self.form.parts())
+
+    def region(self, scope: Scope) -> Region:
+        parts = tuple(self.form.parts())
+        regions = tuple(self.parts[part.name].region(scope) for part in parts)
+        codes = regions[0]
+        for part, region in zip(parts, regions, strict=True):
+            if not scope.misfits:
+                _check_shape(part, region, codes)
+            scope.take(region, _takes(part), f"{self.scheme}: {part.name}")
+        computed = Computed(
+            f"dequantise {self.scheme}", regions, codes.shape, "float32", Dequantise(self.form), exact=False,
+            block=(*(1 for _ in codes.shape[:-2]), *(size or 1 for size in self.form.block)),
+            grains=_grains(self.form, len(codes.shape)),
+            form=self.form,
+        )  # fmt: skip
+        return scope.whole(computed, codes.axes)
+
+
+def _check_shape(part: FormPart, region: Region, codes: Region) -> None:
+    wanted = shape_of_part(part, codes.shape)
+    if region.shape != wanted:
+        blocks = f"blocks of {list(part.block)}" if part.name != "index" else "one a column"
+        raise AxesError(
+            f"{part.name} have shape {list(region.shape)}; `{show(codes.axes)}` {list(codes.shape)} with {blocks} "
+            f"needs {list(wanted)}"
+        )
+
+
+def shape_of_part(part: FormPart, shape: Shape) -> Shape:
+    """The shape of one array of a form, for a matrix of `shape`."""
+    if part.name == "index":
+        return shape[-1:]
+    return (*shape[:-2], count(shape[-2], part.block[0]), count(shape[-1], part.block[1]))
+
+
+def _takes(part: FormPart) -> frozenset[str]:
+    """The dtypes that a part may be stored in: codes and zeros just theirs, scales any float."""
+    if part.name in ("codes", "zeros", "index"):
+        return frozenset({part.dtype})
+    return SCALES if DTYPES[part.dtype].kind == "float" else frozenset({part.dtype})
+
+
+def _grains(form: Form, dimensions: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """How many rows and columns of the matrix take one of each part; () where a column's block may be any."""
+    if form.index:
+        return ()
+    leading = tuple((1, 1) for _ in range(dimensions - 2))
+    return tuple((*leading, *((size, 1 if size else 0) for size in part.block)) for part in form.parts())
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantise:
+    """The numbers of a form's arrays, in the order of `Form.parts`: float32 [rows, columns]."""
+
+    form: Form
+
+    def __call__(self, *arrays: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        form = self.form
+        given = {part.name: (part, array) for part, array in zip(form.parts(), arrays, strict=True)}
+        codes = arrays[0]
+        shape = codes.shape
+
+        def spread(name: str) -> np.ndarray:
+            part, array = given[name]
+            values = array.astype(np.float32)
+            values = _repeat(values, -2, part.block[0], shape[-2])
+            if form.index and part.block[1]:
+                return values[..., arrays[-1]]
+            return _repeat(values, -1, part.block[1], shape[-1])
+
+        values = np.array(form.table, np.float32)[codes.astype(np.int64)] if form.table else codes.astype(np.float32)
+        if form.offset:
+            values -= np.float32(form.offset)
+        if form.zero:
+            values -= spread("zeros")
+        scales = spread("scales")
+        values *= scales * spread("outer_scales") if form.outer else scales
+        if form.minimum:
+            minimums = spread("minimums")
+            values += minimums * spread("outer_minimums") if form.outer else minimums
+        return values
+
+
+def _repeat(values: np.ndarray, axis: int, block: int, size: int) -> np.ndarray:
+    """Each value once for each index of its block; the last block may be short. A whole axis is left to broadcast."""
+    return values.repeat(block, axis).take(range(size), axis) if block > 1 else values

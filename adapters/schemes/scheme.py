@@ -1,0 +1,72 @@
+"""What a quantisation scheme is: the words of a config, and the tensors that it stores a matrix in.
+
+One file a scheme in this folder. A package adds its own by an entry point of `bringup.schemes`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.quantised import QuantisedMatrix
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import UnquantizedModules
+from bringup.spec import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """One matrix of a checkpoint, for `Stored.matrix`.
+
+    `module` is its name without `.weight`, as in the lists of converters. `tensors` are the parts that the checkpoint
+    has, by the names in `Stored.parts`. `part` makes the expression of one: see `Stored.matrix`.
+    """
+
+    module: str
+    tensors: Mapping[str, TensorInfo]
+    part: Callable[..., Expr]
+
+
+class Stored(ABC):
+    """How a checkpoint stores its matrices, as its config says. An object has the settings, and no state."""
+
+    scheme: ClassVar[str]
+    """What messages call it."""
+    parts: ClassVar[tuple[str, ...]]
+    """What may stand for `M.weight`: `qweight` for `M.qweight`. The codes' come first. Of a tensor `T` that is not
+    called `….weight`, parts are `T_blocks` and so on."""
+    unread: ClassVar[Mapping[str, str]] = {}
+    """Parts that no weight is computed from, with the reason: {`input_scale`: "of activations, which …"}."""
+    unquantized: UnquantizedModules
+
+    def stores(self, module: str) -> bool:
+        """Whether the config says that the matrices of a module are stored so."""
+        return module not in self.unquantized
+
+    @abstractmethod
+    def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
+        """The matrix [rows, columns] = [out, in]; of experts in one tensor [experts, rows, columns].
+
+        `weight.part(name, axes, dtype)` is the checkpoint's tensor of a part. `axes` say how it is stored: `out` and
+        `in` for the matrix's dimensions, `in/128` for one value each 128 of them, `in*2` for several, a number for
+        any other dimension: `weight.part("qweight", "in/8 out", "int32")`; "" is a scalar. `dtype` is that of dummy
+        weights. The expression goes on with `.bits`, `.mv` and so on, by position.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """`name` is what messages call it, `methods` the `quant_method`s of config.json that stand for it.
+
+    `read` makes of the words of a `quantization_config` what the checkpoint's matrices are stored as, and ticks them
+    off: every word that it does not know is a finding (`Fields`). None where nothing is quantised.
+    `dequantise`: how a user obtains plain weights with the scheme's own tools, for messages.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    read: Callable[[Fields], Stored | None]
+    dequantise: str = ""

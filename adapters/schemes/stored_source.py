@@ -1,0 +1,173 @@
+"""Rules of plain weights, read from a quantised checkpoint: each matrix comes from the tensors that stand for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from bringup.adapters.algebra.expr import Cat, Expr, Source
+from bringup.adapters.algebra.pattern import fill
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.rules import Rule, changed
+from bringup.adapters.schemes.part_source import NOWHERE, PartSource, transposed
+from bringup.adapters.schemes.scheme import Stored, StoredMatrix
+from bringup.graphs.core.axes import Axes, Axis, shape_of
+from bringup.graphs.core.signature import Signature
+from bringup.spec import FLOATS, TensorInfo
+
+_OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What tells how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make."""
+
+    stored: Stored
+    names: Names
+    prefix: str
+    outside: frozenset[str]
+    signature: Signature
+    known: dict[tuple[str, frozenset[str]], Expr] = field(default_factory=dict[tuple[str, frozenset[str]], Expr])
+
+    def parts_of(self, name: str) -> dict[str, TensorInfo]:
+        """The tensors that the checkpoint has of those that may stand for one, by part."""
+        found = {part: self.names.get(part_name(name, part)) for part in self.stored.parts}
+        return {part: info for part, info in found.items() if info is not None}
+
+    def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
+        """The parts of a tensor that is stored in parts; None for one that is stored as it is.
+
+        The config decides, and where it leaves a choice the tensors: converters differ about routers, embeddings and
+        heads.
+        """
+        module = name.removesuffix(".weight")
+        full = module if module.partition(".")[0] in self.outside else f"{self.prefix}{module}"
+        if not (self.stored.stores(full) and self.stored.stores(module)):
+            return None
+        parts = self.parts_of(name)
+        if parts.keys() - {"weight"}:
+            return parts
+        plain = self.names.get(name)
+        if plain is not None and plain.dtype not in FLOATS:
+            return parts
+        declared = self.signature.params.get(_parameter(rule, bindings))
+        return parts if declared is not None and _converted(declared.axes) else None
+
+
+def part_name(name: str, part: str) -> str:
+    """The name of a part of a tensor."""
+    module = name.removesuffix(".weight")
+    return f"{module}.{part}" if module != name else f"{name}_{part}"
+
+
+def _parameter(rule: str, bindings: Mapping[str, str]) -> str:
+    """The parameter that a rule makes, by the variables of its pattern."""
+    return fill("".join(_plain_holes(rule)), bindings)
+
+
+def _plain_holes(pattern: str) -> Iterator[str]:
+    """A pattern whose variables have no alternatives."""
+    for at, piece in enumerate(pattern.split("{")):
+        hole, brace, rest = piece.partition("}")
+        yield f"{{{hole.partition(':')[0]}}}{rest}" if at and brace else piece
+
+
+def _converted(axes: Axes) -> bool:
+    """Whether converters quantise a parameter with these axes, if nothing says otherwise: a matrix of a linear layer.
+
+    Embeddings and heads have an axis `vocab`, routers make one number for each expert.
+    """
+    if len(axes) < 2:
+        return False
+    names = {node.name for axis in axes for node in axis.walk()}
+    return "vocab" not in names and not (len(axes) == 2 and "e" in {node.name for node in axes[0].walk()})
+
+
+@dataclass(frozen=True)
+class StoredSource(Source):
+    """A source that may be stored in parts; `of` is the plain one, `rule` the pattern of the parameters it makes."""
+
+    of: Source = NOWHERE
+    rule: str = ""
+    reading: Reading | None = None
+
+    def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
+        for leaf, name in self.of.leaves(bindings):
+            expr = self._expr(leaf, name, bindings)
+            if expr is None:
+                yield leaf, name
+            else:
+                yield from expr.leaves({})
+
+    def region(self, scope: Scope) -> Region:
+        leaves = list(self.of.leaves(scope.bindings))
+        found = [self._expr(leaf, name, scope.bindings) for leaf, name in leaves]
+        if not any(found):
+            return self.of.region(scope)
+        inner = replace(scope, bindings={}, defaults=())
+        literal = (Source(name, "", {}, leaf.dtype, literal=True) for leaf, name in leaves)
+        exprs = tuple(expr or source for expr, source in zip(found, literal, strict=True))
+        region = exprs[0].region(inner) if len(exprs) == 1 else Cat(exprs, 0).region(inner)
+        if transposed(self.of.stored(scope, None)):
+            region = _columns_first(region)
+        axes = self.of.stored(scope, region.shape)
+        return replace(region, axes=axes) if shape_of(axes) == region.shape else region
+
+    def stored(self, scope: Scope, shape: tuple[int, ...] | None) -> Axes:
+        return self.of.stored(scope, shape)
+
+    def _expr(self, leaf: Source, name: str, bindings: Mapping[str, str]) -> Expr | None:
+        """The matrix in terms of its parts; None for a tensor that is stored as it is.
+
+        The number of an expert may still be open: all experts of a layer are stored alike.
+        """
+        reading = self.reading
+        assert reading is not None
+        parts = reading.quantised(_first(name), self.rule, {key: _first(value) for key, value in bindings.items()})
+        if parts is None:
+            return None
+        key = name, frozenset(parts)
+        if key not in reading.known:
+
+            def part(part: str, axes: str, dtype: str) -> Expr:
+                return PartSource(part_name(name, part), "", {}, dtype, literal=True, plain=leaf, layout=axes)
+
+            weight = StoredMatrix(name.removesuffix(".weight"), parts, part)
+            reading.known[key] = reading.stored.matrix(weight)
+        return reading.known[key]
+
+
+def _first(text: str) -> str:
+    """A name in which the number of an expert is open, with its first."""
+    return _OPEN.sub("0", text)
+
+
+def _columns_first(region: Region) -> Region:
+    """The region with its last two dimensions exchanged."""
+    before = tuple(Axis(f"d{k}", size) for k, size in enumerate(region.shape))
+    return region.rearrange(before, (*before[:-2], before[-1], before[-2]))
+
+
+def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
+    """The adapter of a quantised checkpoint: the same rules, whose matrices come from the tensors that are there."""
+    names = adapter.names(headers)
+    reading = Reading(stored, names, names.carried or adapter.prefix, frozenset(adapter.outside()), signature)
+
+    def of_rule(rule: Rule) -> Rule:
+        return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))
+
+    quantised = replace(adapter, rules=[of_rule(rule) for rule in adapter.rules], drops=list(adapter.drops), _spoken={})
+    for part, why in stored.unread.items():
+        quantised.drop(f"{{module:**}}.{part}", why=why)
+    return quantised
+
+
+def _stored_source(source: Source, rule: str, reading: Reading) -> Source:
+    return StoredSource(
+        source.name, source.axes, source.sizes, source.dtype, source.literal, of=source, rule=rule, reading=reading
+    )
