@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup.adapters.algebra.expr import S
-from bringup.adapters.deepseek import matrix, place, table
+from bringup.adapters.deepseek import place, table
 from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.deepseek_v32 import DeepseekV32Config
 
@@ -16,9 +16,7 @@ def adapter(config: DeepseekV32Config) -> Adapter:
 
 def add_indexer(deepseek: Adapter, config: DeepseekV32Config) -> None:
     """The rules of what chooses keys, whether in a model's layers or its draft's."""
-    of, q, m = "self_attn.indexer.", config.q_rank or 0, config.hidden
-    target, at = f"model.layers.{{L}}.{of}", place(config) + of
-    for x, shape in (("wq_b", (config.index_heads * config.index_dim, q)), ("wk", (config.index_dim, m))):
-        deepseek[f"{target}{x}.weight"] = matrix(config, of + x, shape)
-    deepseek[target + "weights_proj.weight"] = S(at + "weights_proj.weight")
+    target, at = "model.layers.{L}.self_attn.indexer.", place(config) + "self_attn.indexer."
+    deepseek[target + "{x:wq_b|wk}.weight"] = S(at + "{x}.weight")
+    deepseek[target + "weights_proj.weight"] = S(at + "weights_proj.weight", plain=True)
     deepseek[target + "k_norm.{p:weight|bias}"] = S(at + "k_norm.{p}")

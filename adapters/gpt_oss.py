@@ -1,13 +1,10 @@
-"""gpt-oss as published: experts in one tensor, gate and up column by column in turns, in bfloat16 or MXFP4."""
+"""gpt-oss as published: experts in one tensor, gate and up column by column in turns."""
 
 from __future__ import annotations
 
 from bringup.adapters.algebra.expr import Expr, S
-from bringup.adapters.algebra.values import dequant
 from bringup.adapters.planning.adapter import Adapter, tied
-from bringup.graphs.gpt_oss import MXFP4_BLOCK, GptOssConfig
-
-BLOCK = (1, 1, MXFP4_BLOCK)
+from bringup.graphs.gpt_oss import GptOssConfig
 
 
 def adapter(config: GptOssConfig) -> Adapter:
@@ -20,13 +17,8 @@ def adapter(config: GptOssConfig) -> Adapter:
     oss["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
 
     experts = "layers.{L}.mlp.experts."
-    if config.mxfp4:
-        values, scales = _mxfp4(experts + "gate_up_proj", "e (f two)", "m", config.hidden, two=2)
-        gate, up = (dequant(_half(values, at), _half(scales, at), BLOCK) for at in (0, 1))
-        down = dequant(*_mxfp4(experts + "down_proj", "e m", "f", config.ffn), BLOCK)
-    else:
-        both = S(experts + "gate_up_proj", "e m (f two)", two=2).mv("e m column -> e column m")
-        gate, up, down = _half(both, 0), _half(both, 1), S(experts + "down_proj", "e f m")
+    both = S(experts + "gate_up_proj", "e m (f two)", two=2).mv("e m column -> e column m")
+    gate, up, down = _half(both, 0), _half(both, 1), S(experts + "down_proj", "e f m")
     biases = S(experts + "gate_up_proj_bias", "e (f two)", two=2).mv("e (f two) -> two e f", two=2)
     for x, matrix, bias in (
         ("gate", gate, biases.at("two", 0)),
@@ -41,15 +33,3 @@ def adapter(config: GptOssConfig) -> Adapter:
 def _half(both: Expr, at: int) -> Expr:
     """The gate (0) or up (1) of matrices whose rows take turns."""
     return both.mv("e (f two) m -> two e f m", two=2).at("two", at)
-
-
-def _mxfp4(name: str, rows: str, column: str, width: int, **sizes: int) -> tuple[Expr, Expr]:
-    """Values [rows, column] of `name_blocks`, two e2m1 floats a byte, and e8m0 scales [rows, block].
-
-    As OCP Microscaling Formats 1.0 has them: a value is e2m1 · 2^(scale - 127), the first in a byte's low bits.
-    """
-    sizes |= {"block": width // MXFP4_BLOCK, "byte": MXFP4_BLOCK // 2}
-    blocks = S(f"{name}_blocks", f"{rows} block byte", dtype="uint8", **sizes).bits("float4_e2m1fn", "half")
-    values = blocks.mv(f"{rows} block byte half -> {rows} {column}:(block byte half)", **sizes)
-    scales = S(f"{name}_scales", f"{rows} block", dtype="float8_e8m0fnu", **sizes)
-    return values, scales.bits("float8_e8m0fnu")

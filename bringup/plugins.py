@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 MODELS, READERS, TARGETS = "bringup.models", "bringup.readers", "bringup.targets"
+SCHEMES = "bringup.schemes"
 
 
 def points(group: str, name: str = "") -> Sequence[EntryPoint]:

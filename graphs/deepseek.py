@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.moe import RoutingConfig
-from bringup.graphs.config.quantization import Fp8, read_fp8
 from bringup.graphs.config.rope import yarn_scale
 from bringup.graphs.core.module import Module
 from bringup.graphs.decoder import CausalLM, DecoderConfig, PreNormLayer, read_common
@@ -43,8 +41,6 @@ class DeepseekConfig(DecoderConfig):
     expert_ffn: int
     shared_experts: int
     routing: RoutingConfig
-    fp8: Fp8 | None = None
-    of_attention: ClassVar[tuple[str, ...]] = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")  # matrices; queries' apart
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -53,23 +49,12 @@ class DeepseekConfig(DecoderConfig):
     @classmethod
     def of_layers(cls, fields: Fields, layers: range) -> Self:
         """Of some of a checkpoint's layers: all of the model, or one of its draft."""
-        config = cls(**cls.settings(fields, layers), layers=layers)
-        return replace(config, fp8=read_fp8(fields, config.matrices()))
+        return cls(**cls.settings(fields, layers), layers=layers)
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
-        """All but `layers` and `fp8`, by what a family's config says."""
+        """All but `layers`, by what a family's config says."""
         raise NotImplementedError
-
-    def matrices(self) -> Iterator[str]:
-        """The modules whose weights are stored in fp8, if any are, by their names in a checkpoint."""
-        queries = ("q_a_proj", "q_b_proj") if self.q_rank else ("q_proj",)
-        for number, sparse in zip(self.layers, self.sparse, strict=True):
-            layer = f"model.layers.{number}."
-            yield from (f"{layer}self_attn.{x}" for x in (*queries, *self.of_attention))
-            experts = (f"experts.{index}." for index in range(self.routing.experts))
-            for mlp in chain(experts, ["shared_experts."]) if sparse else [""]:
-                yield from (f"{layer}mlp.{mlp}{x}_proj" for x in ("gate", "up", "down"))
 
 
 def read_deepseek(

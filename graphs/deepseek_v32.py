@@ -23,7 +23,6 @@ class DeepseekV32Config(DeepseekConfig):
     index_heads: int
     index_dim: int
     index_keep: int
-    of_attention: ClassVar[tuple[str, ...]] = (*DeepseekConfig.of_attention, "indexer.wq_b", "indexer.wk")
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:

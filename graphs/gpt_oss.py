@@ -23,14 +23,11 @@ from bringup.graphs.ops.moe_routing import top_experts
 if TYPE_CHECKING:
     from torch import Tensor
 
-MXFP4_BLOCK = 32  # values along a row that share a scale (OCP Microscaling Formats specification 1.0, section 5.2)
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptOssConfig(DecoderConfig):
-    """`mxfp4`: the experts' matrices are stored in blocks of 4-bit floats."""
-
     family: ClassVar[str] = "gpt_oss"
     model_types: ClassVar[tuple[str, ...]] = ("gpt_oss",)
 
@@ -39,7 +36,6 @@ class GptOssConfig(DecoderConfig):
     experts_per_token: int
     swiglu_alpha: float
     swiglu_limit: float
-    mxfp4: bool
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -60,26 +56,7 @@ class GptOssConfig(DecoderConfig):
             experts_per_token=per_token,
             swiglu_alpha=fields.take("swiglu_alpha", float, 1.702),
             swiglu_limit=fields.positive("swiglu_limit", 7.0),
-            mxfp4=_mxfp4(fields, common["hidden"], common["ffn"]),
         )
-
-
-def _mxfp4(fields: Fields, hidden: int, ffn: int) -> bool:
-    """Whether `quantization_config` says so. Which modules are not converted is seen from the tensors' names."""
-    words = fields.group("quantization_config")
-    if not words:
-        return False
-    inner = Fields(words, f"{fields.family} quantization")
-    inner.only("quant_method", "mxfp4")
-    if inner.findings:  # the other words are not MXFP4's
-        fields.findings += inner.findings
-        return False
-    inner.read |= {"modules_to_not_convert", "dequantize"}
-    if hidden % MXFP4_BLOCK or ffn % MXFP4_BLOCK:
-        message = f"rows of {hidden} and {ffn} values are not whole MXFP4 blocks of {MXFP4_BLOCK}"
-        inner.error("BU121", message, "quantization_config")
-    fields.findings += inner.done()
-    return True
 
 
 class ClampedExperts(Experts):

@@ -84,6 +84,7 @@ class Source(Expr):
     sizes: Mapping[str, int]
     dtype: str = ""
     literal: bool = False
+    plain: bool = False
 
     def leaves(self, bindings: Mapping[str, str]) -> Iterator[tuple[Source, str]]:
         yield self, fill(self.name, bindings)
@@ -268,14 +269,14 @@ def _position(region: Region, axis: str | int) -> int:
     raise AxesError(f"there is no axis `{axis}` among `{show(region.axes)}`")
 
 
-def S(name: str, axes: str = "", *, dtype: str = "", **sizes: int) -> Expr:
+def S(name: str, axes: str = "", *, dtype: str = "", plain: bool = False, **sizes: int) -> Expr:
     """A checkpoint tensor: its name, with the pattern's variables filled in, and the axes it is stored in.
 
     Axis sizes that the target's declaration knows need not be given. Without axes, the adapter's default for such a
     parameter holds; a vector has only one axis anyway. `dtype` is that of dummy weights, where the parameter's is not
-    what is stored.
+    what is stored. `plain` says that the tensor is as it was in a quantised checkpoint too, whatever its config says.
     """
-    return Source(name, axes, sizes, dtype)
+    return Source(name, axes, sizes, dtype, plain=plain)
 
 
 def cat(*parts: Expr, axis: str | int = 0) -> Expr:

@@ -140,7 +140,9 @@ def translated(source: Source, readings: tuple[Reading, ...]) -> Source:
     if not readings:
         return source
     before = source.readings if isinstance(source, Translated) else ()
-    return Translated(source.name, source.axes, source.sizes, source.dtype, source.literal, (*before, *readings))
+    return Translated(
+        source.name, source.axes, source.sizes, source.dtype, source.literal, source.plain, (*before, *readings)
+    )
 
 
 def respoken(source: Source, words: Words) -> Source:
@@ -149,7 +151,7 @@ def respoken(source: Source, words: Words) -> Source:
         return source
     first, *rest = source.readings if isinstance(source, Translated) else (Reading(),)
     readings = (Reading(words.over(first.words), first.hooks), *rest)
-    return Translated(source.name, source.axes, source.sizes, source.dtype, readings=readings)
+    return Translated(source.name, source.axes, source.sizes, source.dtype, plain=source.plain, readings=readings)
 
 
 class Changeable(Expr):

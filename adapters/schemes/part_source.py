@@ -18,18 +18,18 @@ _DIMENSION = re.compile(r"(out|in|all)(?:([/*])(\d+))?|(\d+)")
 
 @dataclass(frozen=True)
 class PartSource(Source):
-    """`layout` is what `Stored.matrix` describes; `plain` is the source of the matrix that this is a part of.
+    """`layout` is what `Stored.matrix` describes; `of` is the source of the matrix that this is a part of.
 
     A dimension `all` has every element of the matrix, row after row. Axes are named by their place, since a scheme's
     movements go by position.
     """
 
-    plain: Source = NOWHERE
+    of: Source = NOWHERE
     layout: str = ""
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         """The axes by the matrix's declaration, else by `shape`; () where neither tells."""
-        rows, columns, experts = matrix_sizes(self.plain.stored(scope, None))
+        rows, columns, experts = matrix_sizes(self.of.stored(scope, None))
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
         for name, sign, number, fixed in dimensions(self.layout):

@@ -16,6 +16,7 @@ from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
 from bringup.adapters.schemes.part_source import NOWHERE, PartSource, transposed
 from bringup.adapters.schemes.scheme import Stored, StoredMatrix
+from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, Axis, shape_of
 from bringup.graphs.core.signature import Signature
 from bringup.spec import FLOATS, TensorInfo
@@ -135,7 +136,7 @@ class StoredSource(Source):
         if key not in reading.known:
 
             def part(part: str, axes: str, dtype: str) -> Expr:
-                return PartSource(part_name(name, part), "", {}, dtype, literal=True, plain=leaf, layout=axes)
+                return PartSource(part_name(name, part), "", {}, dtype, literal=True, of=leaf, layout=axes)
 
             weight = StoredMatrix(name.removesuffix(".weight"), parts, part)
             reading.known[key] = reading.stored.matrix(weight)
@@ -168,6 +169,23 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
 
 
 def _stored_source(source: Source, rule: str, reading: Reading) -> Source:
+    if source.plain:
+        return source
     return StoredSource(
         source.name, source.axes, source.sizes, source.dtype, source.literal, of=source, rule=rule, reading=reading
     )
+
+
+def reads_stored(adapter: Adapter, unquantized: UnquantizedModules, signature: Signature) -> bool:
+    """Whether the rules of any matrix read a module that a config does not list as unquantised."""
+    outside = adapter.outside()
+    for declared in signature.values():
+        if not _converted(declared.axes):
+            continue
+        for rule, bindings in adapter.claims(declared):
+            for leaf, name in rule.own_expr.leaves(bindings):
+                module = name.removesuffix(".weight")
+                full = module if module.partition(".")[0] in outside else f"{adapter.prefix}{module}"
+                if not leaf.plain and module not in unquantized and full not in unquantized:
+                    return True
+    return False

@@ -9,6 +9,9 @@ from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unread_keys import misspelt, unknown_key
 
+# How the checkpoint is stored is nothing to a graph: adapters/schemes reads it.
+OF_CHECKPOINT = frozenset({"quantization_config", "compression_config"})
+
 
 def architectures(raw: Mapping[str, Any]) -> list[str]:
     """The architectures that a config.json names; none when it names none. Raises BU121 for what are no names."""
@@ -53,11 +56,13 @@ class HFConfig:
         A misspelt key is one finding: its value is read as that of the key which was meant.
         """
         fields = Fields(raw, cls.family, allow)
+        fields.read |= OF_CHECKPOINT
         config, findings = cls.from_fields(fields), fields.done()
         intended = misspelt(raw, fields.read, fields.allowed)
         if not intended:
             return config, findings
         again = Fields({intended.get(key, key): value for key, value in raw.items()}, cls.family, allow)
+        again.read |= OF_CHECKPOINT
         corrected = cls.from_fields(again)
         if any(finding.parameter in intended.values() for finding in again.findings):
             return config, findings  # the key that was meant does not take such a value

@@ -1,0 +1,70 @@
+"""Which scheme a config's words mean: bringup's own, then those of entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, cast
+
+from bringup import plugins
+from bringup.adapters.planning.quantization import quantization_words
+from bringup.adapters.schemes.scheme import Scheme, Stored
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import UnquantizedModules
+from bringup.nearest import nearest
+from bringup.shown import shown
+
+# Files of this folder, each with a `scheme`, by the methods that they read: only the one that is needed is imported.
+OWN: Mapping[str, str] = {"fp8": "fp8_blocks", "mxfp4": "mxfp4"}
+
+
+class Quantisation(NamedTuple):
+    """`stored` is how the checkpoint's matrices are stored; None where none is, or where the words are not understood.
+
+    `findings` are about the words. `unread`: of a method that nobody reads, the modules that are not stored so; it is
+    an error only where the graph has others.
+    """
+
+    stored: Stored | None = None
+    findings: Sequence[Diagnostic] = ()
+    unread: UnquantizedModules | None = None
+
+
+def read_quantisation(config: Mapping[str, Any], family: str) -> Quantisation:
+    """From a config.json. Notes BU122 for words that no scheme reads, BU026 for a plug-in that fails."""
+    words = quantization_words(config)
+    if not words:
+        return Quantisation()
+    fields = Fields(words, f"{family} quantization")
+    method = words.get("quant_method")
+    try:
+        found = scheme_of(method) if isinstance(method, str) else None
+    except BringupError as error:
+        return Quantisation(findings=error.findings)
+    if found is None:
+        unquantized = UnquantizedModules.from_fields(fields)
+        known = sorted(methods())
+        message = f"config says `quant_method` = {shown(method)}; the schemes that are read: {', '.join(known)}"
+        close = nearest(method, known) if isinstance(method, str) else []
+        fields.error("BU122", message, "quant_method", f"did you mean `{close[0]}`?" if close else "")
+        return Quantisation(findings=fields.findings, unread=unquantized)
+    fields.read |= {"quant_method"}
+    stored = found.read(fields)
+    return Quantisation(stored, fields.done())
+
+
+def methods() -> set[str]:
+    """Every `quant_method` that a scheme reads."""
+    return {*OWN, *(point.name for point in plugins.points(plugins.SCHEMES))}
+
+
+@cache
+def scheme_of(method: str) -> Scheme | None:
+    """The scheme of a `quant_method`; an entry point's name is the method that it reads. Raises BU026."""
+    if method in OWN:
+        return cast("Scheme", import_module(f"bringup.adapters.schemes.{OWN[method]}").scheme)
+    for point in plugins.points(plugins.SCHEMES, method):
+        return cast("Scheme", plugins.load(point, Scheme))
+    return None
