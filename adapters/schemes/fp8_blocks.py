@@ -21,6 +21,8 @@ class Fp8Blocks(Stored):
 
     scheme: ClassVar[str] = "FP8 with one scale a block"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale_inv", "weight_scale")
+    keeps_order: ClassVar[bool] = True
+    block_key: ClassVar[str] = "weight_block_size"
     block: Block
     unquantized: UnquantizedModules
 

@@ -23,7 +23,8 @@ class Mxfp4(Stored):
     """Two values a byte, the first in the low bits."""
 
     scheme: ClassVar[str] = "MXFP4"
-    parts: ClassVar[tuple[str, ...]] = ("blocks", "scales")
+    parts: ClassVar[tuple[str, ...]] = ()
+    parts_of_experts: ClassVar[tuple[str, ...]] = ("blocks", "scales")
     unquantized: UnquantizedModules
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bringup.adapters.algebra.expr import Source
 from bringup.adapters.algebra.scope import Scope
-from bringup.graphs.core.axes import Axes, AxesError, Axis, parse
+from bringup.graphs.core.axes import Axes, AxesError, Axis
 from bringup.graphs.core.form import count
 from bringup.spec import Shape
 
@@ -26,10 +26,12 @@ class PartSource(Source):
 
     of: Source = NOWHERE
     layout: str = ""
+    block_key: str = ""  # of the config: how many values share a scale
+    keeps_order: bool = False  # as `Stored.keeps_order`
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         """The axes by the matrix's declaration, else by `shape`; () where neither tells."""
-        rows, columns, experts = matrix_sizes(self.of.stored(scope, None))
+        rows, columns, experts = _matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
         for name, sign, number, fixed in dimensions(self.layout):
@@ -51,20 +53,41 @@ def dimensions(layout: str) -> Iterator[tuple[str, str, str, str]]:
         yield name, sign, number, fixed
 
 
-def matrix_sizes(plain: Axes) -> tuple[int, int, int]:
-    """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for a size that they do not say.
-
-    A matrix is stored [rows, columns], unless its axes are called `in out`; those of experts [experts, columns, rows],
-    as transformers has them.
-    """
+def _matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
+    """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for a size that is not known."""
     sizes = [axis.size for axis in plain]
-    if len(sizes) == 3:
-        return sizes[2], sizes[1], sizes[0]
+    experts = sizes.pop(0) if len(sizes) == 3 else 0
     if len(sizes) != 2:
         return 0, 0, 0
-    return (sizes[1], sizes[0], 0) if transposed(plain) else (sizes[0], sizes[1], 0)
+    rows, columns = reversed(sizes) if columns_first(plain, keeps_order=keeps_order) else sizes
+    return rows, columns, experts
 
 
-def transposed(plain: Axes) -> bool:
-    """Whether a tensor with these axes has columns before rows."""
-    return len(plain) == 3 or [axis.name for axis in plain] == [axis.name for axis in parse("in out")]
+def columns_first(plain: Axes, *, keeps_order: bool) -> bool:
+    """Whether a plain tensor with these axes has columns before rows, and its quantised form has not.
+
+    So have tensors whose axes are called `in out`, and those of experts, [experts, columns, rows] in transformers.
+    """
+    return len(plain) == 3 or (not keeps_order and [axis.name for axis in plain] == ["in", "out"])
+
+
+def block_of(layout: str) -> Shape | None:
+    """The rows and columns of which a part has one value; None for a part with several for each, as codes have."""
+    found = [*dimensions(layout)]
+    if [name for name, *_ in found] != ["out", "in"] or any(sign == "*" for _, sign, *_ in found):
+        return None
+    block = tuple(int(number or 1) for _, _, number, _ in found)
+    return None if block == (1, 1) else block
+
+
+def matrix_of(layout: str, shape: Shape) -> Shape | None:
+    """The shape [rows, columns] of the matrix that has codes in this layout; None for a part that does not tell."""
+    found = [*dimensions(layout)]
+    if [name for name, *_ in found] != ["out", "in"] or len(shape) != 2 or any(number for *_, number, _ in found):
+        return None
+    return shape
+
+
+def same_stem(one: str, other: str) -> bool:
+    """Whether two parts are of one module, whatever prefix one of them has."""
+    return other.rpartition(".")[0].endswith(one.rpartition(".")[0])

@@ -36,10 +36,15 @@ class Stored(ABC):
     scheme: ClassVar[str]
     """What messages call it."""
     parts: ClassVar[tuple[str, ...]]
-    """What may stand for `M.weight`: `qweight` for `M.qweight`. The codes' come first. Of a tensor `T` that is not
-    called `….weight`, parts are `T_blocks` and so on."""
+    """What may stand for `M.weight`: `qweight` for `M.qweight`."""
+    parts_of_experts: ClassVar[tuple[str, ...]] = ()
+    """What may stand for a tensor `T` of all experts, which has no `.weight` at its end: `blocks` for `T_blocks`."""
+    keeps_order: ClassVar[bool] = False
+    """Whether a matrix that is published as [in, out] (GPT-2's) is stored as [in, out] by this scheme too."""
     unread: ClassVar[Mapping[str, str]] = {}
     """Parts that no weight is computed from, with the reason: {`input_scale`: "of activations, which …"}."""
+    block_key: ClassVar[str] = "group_size"
+    """The config's word for how many values share a scale."""
     unquantized: UnquantizedModules
 
     def stores(self, module: str) -> bool:

@@ -14,7 +14,7 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
-from bringup.adapters.schemes.part_source import NOWHERE, PartSource, transposed
+from bringup.adapters.schemes.part_source import NOWHERE, PartSource, columns_first
 from bringup.adapters.schemes.scheme import Stored, StoredMatrix
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, Axis, shape_of
@@ -37,7 +37,8 @@ class Reading:
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
         """The tensors that the checkpoint has of those that may stand for one, by part."""
-        found = {part: self.names.get(part_name(name, part)) for part in self.stored.parts}
+        parts = self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts
+        found = {part: self.names.get(part_name(name, part)) for part in parts}
         return {part: info for part, info in found.items() if info is not None}
 
     def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
@@ -47,6 +48,8 @@ class Reading:
         heads.
         """
         module = name.removesuffix(".weight")
+        if not (self.stored.parts if module != name else self.stored.parts_of_experts):
+            return None
         full = module if module.partition(".")[0] in self.outside else f"{self.prefix}{module}"
         if not (self.stored.stores(full) and self.stored.stores(module)):
             return None
@@ -79,14 +82,16 @@ def _plain_holes(pattern: str) -> Iterator[str]:
 
 
 def _converted(axes: Axes) -> bool:
-    """Whether converters quantise a parameter with these axes, if nothing says otherwise: a matrix of a linear layer.
+    """Whether converters quantise a parameter with these axes, if nothing says otherwise.
 
-    Embeddings and heads have an axis `vocab`, routers make one number for each expert.
+    That are experts and the matrices of linear layers, but not heads (`vocab`), and not routers, which have a row for
+    each expert.
     """
-    if len(axes) < 2:
-        return False
-    names = {node.name for axis in axes for node in axis.walk()}
-    return "vocab" not in names and not (len(axes) == 2 and "e" in {node.name for node in axes[0].walk()})
+    names = [axis.name for axis in axes]
+    if len(names) == 3:
+        return names[0] == "e"
+    rows = {node.name for node in axes[0].walk()} if names == ["out", "in"] else {"e"}
+    return rows.isdisjoint({"vocab", "e"})
 
 
 @dataclass(frozen=True)
@@ -110,11 +115,12 @@ class StoredSource(Source):
         found = [self._expr(leaf, name, scope.bindings) for leaf, name in leaves]
         if not any(found):
             return self.of.region(scope)
-        inner = replace(scope, bindings={}, defaults=())
+        inner = replace(scope, bindings={}, defaults=scope.defaults if len(leaves) == 1 else ())
         literal = (Source(name, "", {}, leaf.dtype, literal=True) for leaf, name in leaves)
         exprs = tuple(expr or source for expr, source in zip(found, literal, strict=True))
         region = exprs[0].region(inner) if len(exprs) == 1 else Cat(exprs, 0).region(inner)
-        if transposed(self.of.stored(scope, None)):
+        assert self.reading is not None
+        if columns_first(self.of.stored(scope, None), keeps_order=self.reading.stored.keeps_order):
             region = _columns_first(region)
         axes = self.of.stored(scope, region.shape)
         return replace(region, axes=axes) if shape_of(axes) == region.shape else region
@@ -136,7 +142,11 @@ class StoredSource(Source):
         if key not in reading.known:
 
             def part(part: str, axes: str, dtype: str) -> Expr:
-                return PartSource(part_name(name, part), "", {}, dtype, literal=True, of=leaf, layout=axes)
+                stored = reading.stored
+                return PartSource(
+                    part_name(name, part), "", {}, dtype, literal=True, of=leaf, layout=axes,
+                    block_key=stored.block_key, keeps_order=stored.keeps_order,
+                )  # fmt: skip
 
             weight = StoredMatrix(name.removesuffix(".weight"), parts, part)
             reading.known[key] = reading.stored.matrix(weight)

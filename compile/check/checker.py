@@ -176,15 +176,22 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
             sources=tuple(names),
             **stored(plan, names),
         )
+    values: dict[tuple[str, float, Site], tuple[float, Entry, list[str], list[str]]] = {}
     for entry, value, share in half_used(plan):
-        sources = tuple(info.name for info in entry.tensors)
+        sources = [info.name for info in entry.tensors]
+        if not all(name in known for name in sources):
+            key = value.name, share, entry.rule.site
+            _, _, parameters, tensors = values.setdefault(key, (share, entry, [], []))
+            parameters.append(entry.declared.name)
+            tensors += sources
+    for (name, *_), (share, entry, parameters, tensors) in values.items():
         yield Diagnostic(
             code="BU113",
-            message=f"only {share:.1%} of what `{value.name}` gives is read by any rule",
+            message=f"only {share:.1%} of what `{name}` gives is read by any rule",
             help="cover the rest with a rule",
-            parameter=entry.declared.name,
-            sources=sources,
-            **_where(plan, entry, sources),
+            parameter=", ".join(grouped(parameters)),
+            sources=tuple(tensors),
+            **_where(plan, entry, tuple(tensors)),
         )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bringup.adapters.planning.coverage import partly_read, total_bits
+from bringup.adapters.planning.coverage import half_used, partly_read, total_bits
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import parts_of
@@ -61,7 +61,11 @@ def rule_advice(plan: Plan, problems: Iterable[Problem], found: Mapping[str, set
     if not names:
         return "", ()
     parts = dict.fromkeys(part for each in parts_of(names).values() for part in each)
-    how = f"; the values are quantised ({', '.join(f'`{part}`' for part in parts)}): dequant(…)" if parts else ""
+    how = (
+        f"; a rule reads what is stored as {', '.join(f'`{part}`' for part in parts)} by its plain name"
+        if parts
+        else ""
+    )
     return f"add a rule that reads {listed(names)}{how}", names
 
 
@@ -99,6 +103,11 @@ def _unread(plan: Plan, unruled: set[str]) -> dict[Place, list[_Matrix]]:
     for name, read in partly_read(plan).items():
         if name not in plan.cut:
             bits[name] = total_bits(plan.headers[name]) - read
+    for entry, value, share in half_used(plan):
+        for nest in (nest for region in value.inputs for nest in region.nests):
+            info = entry.sources[nest.source]
+            if isinstance(info, TensorInfo):
+                bits[info.name] = round(total_bits(info) * (1 - share))
     parts = parts_of(bits)
     of_parts = {name for each in parts.values() for name in each.values()}
     matrices: dict[Place, list[_Matrix]] = {}
