@@ -1,16 +1,20 @@
-"""The adapter of a job: a user's file, a dialect's table, or the family's own."""
+"""The adapter of a job: a user's file, a dialect's table, or the family's own; and how it reads quantised weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bringup import userfiles
 from bringup.adapters.dialects.dialect import Dialect
 from bringup.adapters.planning.adapter import Adapter
-from bringup.diagnostics import fail
+from bringup.adapters.schemes.registry import read_quantisation
+from bringup.adapters.schemes.stored_source import read_stored, reads_stored
+from bringup.diagnostics import Diagnostic, fail
+from bringup.graphs.core.graph import Graph
 from bringup.graphs.registry import Family
+from bringup.spec import TensorInfo
 
 
 def adapter_of(family: Family, dialect: Dialect | None, file: str | None, settings: Any) -> Adapter:
@@ -18,6 +22,20 @@ def adapter_of(family: Family, dialect: Dialect | None, file: str | None, settin
     if file is not None:
         return _from_file(file, settings)
     return (dialect.table if dialect else family.load("adapter"))(settings)
+
+
+def as_stored(
+    adapter: Adapter, graph: Graph, headers: Mapping[str, TensorInfo], config: Mapping[str, Any], family: Family
+) -> tuple[Adapter, Sequence[Diagnostic]]:
+    """The adapter of this checkpoint, whose rules read matrices as its config says that they are stored."""
+    signature = graph.signature()
+    adapter = adapter.on(signature, headers)
+    quantisation = read_quantisation(config, family.name)
+    if quantisation.unread is not None and not reads_stored(adapter, quantisation.unread, signature):
+        return adapter, ()
+    if quantisation.stored is not None:
+        adapter = read_stored(adapter, quantisation.stored, signature, headers)
+    return adapter, quantisation.findings
 
 
 def _from_file(path: str, settings: Any) -> Adapter:

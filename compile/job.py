@@ -17,11 +17,9 @@ from bringup.adapters.dialects.dialect import Dialect, dialect_of, family_of, no
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
-from bringup.adapters.schemes.registry import read_quantisation
-from bringup.adapters.schemes.stored_source import read_stored, reads_stored
 from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
-from bringup.compile.adapter_file import adapter_of
+from bringup.compile.adapter_file import adapter_of, as_stored
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.graphs.config.hf_config import architectures, quantisation
@@ -107,10 +105,11 @@ def open_job(
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
 
-        opened = dummy_checkpoint(published(graph.signature(), built), raw)
+        rules = built if built.trace else as_stored(built, graph, {}, raw, family)[0]
+        opened = dummy_checkpoint(published(graph.signature(), rules), raw)
     if tokenizer is not None:
         opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
-    built, quantised = _as_stored(built, graph, opened, raw, family)
+    built, quantised = as_stored(built, graph, opened.headers, raw, family)
     findings = [*findings, *quantised]
     plan = make_plan(graph.signature(), built, opened.headers)
     if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
@@ -139,27 +138,13 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
     built = adapter_of(job.family, dialect, job.adapter_file, settings)
     graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
-    built, quantised = _as_stored(built, graph, job.checkpoint, raw, job.family)
+    built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family)
     findings = [*findings, *quantised]
     plan = make_plan(graph.signature(), built, job.checkpoint.headers)
     stopping = [finding for finding in job.findings if finding.stops]
     known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
     found = [*job.checkpoint.findings, *stopping, *known]
     return replace(job, graph=graph, adapter=built, plan=plan, config=raw, findings=found)
-
-
-def _as_stored(
-    adapter: Adapter, graph: Graph, checkpoint: Checkpoint, config: Mapping[str, Any], family: Family
-) -> tuple[Adapter, Sequence[Diagnostic]]:
-    """The adapter of this checkpoint, whose rules read matrices as its config says that they are stored."""
-    signature = graph.signature()
-    adapter = adapter.on(signature, checkpoint.headers)
-    quantisation = read_quantisation(config, family.name)
-    if quantisation.unread is not None and not reads_stored(adapter, quantisation.unread, signature):
-        return adapter, ()
-    if quantisation.stored is not None:
-        adapter = read_stored(adapter, quantisation.stored, signature, checkpoint.headers)
-    return adapter, quantisation.findings
 
 
 def _with_stand_ins(

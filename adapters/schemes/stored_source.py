@@ -17,7 +17,7 @@ from bringup.adapters.planning.rules import Rule, changed
 from bringup.adapters.schemes.part_source import NOWHERE, PartSource, columns_first
 from bringup.adapters.schemes.scheme import Stored, StoredMatrix
 from bringup.graphs.config.unquantized import UnquantizedModules
-from bringup.graphs.core.axes import Axes, Axis, shape_of
+from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
 from bringup.graphs.core.signature import Signature
 from bringup.spec import FLOATS, TensorInfo
 
@@ -123,6 +123,12 @@ class StoredSource(Source):
         if columns_first(self.of.stored(scope, None), keeps_order=self.reading.stored.keeps_order):
             region = _columns_first(region)
         axes = self.of.stored(scope, region.shape)
+        if axes and shape_of(axes) != region.shape and not scope.misfits:
+            found, wanted = list(region.shape), list(shape_of(axes))
+            raise AxesError(
+                f"`{leaves[0][1]}`, stored as {self.reading.stored.scheme}, has shape {found}; the rule reads "
+                f"`{show(axes)}` {wanted}"
+            )
         return replace(region, axes=axes) if shape_of(axes) == region.shape else region
 
     def stored(self, scope: Scope, shape: tuple[int, ...] | None) -> Axes:

@@ -41,7 +41,7 @@ PUBLISHED: dict[str, Any] = {
 
 def test_the_published_config_is_read_and_its_parameters_counted() -> None:
     config = OurV3.from_hf(PUBLISHED)
-    assert (config.fp8 and config.fp8.block, config.draft_layers, sum(config.sparse)) == ((128, 128), 1, 58)
+    assert (config.draft_layers, sum(config.sparse)) == (1, 58)
     assert config.rope.mscale_all_dim == config.rope.magnitude == 1.0
     graph = DeepseekV3(config, "bfloat16")
     elements = sum(
@@ -76,19 +76,6 @@ def test_absent_keys_mean_what_they_mean_to_transformers(theirs: PreTrainedConfi
         ("BU121", "n_group", {"n_group": 256}),
         ("BU121", "topk_group", {"topk_group": 9}),
         ("BU121", "num_experts_per_tok", {"num_experts_per_tok": 129}),
-        ("BU122", "quant_method", {"quantization_config": {"quant_method": "awq", "weight_block_size": [128, 128]}}),
-        ("BU121", "weight_block_size", {"quantization_config": {"quant_method": "fp8"}}),
-        ("BU121", "weight_block_size", {"quantization_config": {"weight_block_size": [128, 0]}}),
-        (
-            "BU122",
-            "modules_to_not_convert",
-            {
-                "quantization_config": {
-                    "weight_block_size": [128, 128],
-                    "modules_to_not_convert": ["lm_head", r"model\.(layers\.0|norm)"],
-                }
-            },
-        ),
         ("BU120", "partial_rotary_factor", {"partial_rotary_factor": 0.5}),
     ],
 )

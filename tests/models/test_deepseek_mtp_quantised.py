@@ -10,10 +10,9 @@ import pytest
 import torch
 from transformers import DeepseekV3Config
 
-from bringup.adapters.algebra.per_layer import Where
+from bringup.adapters.algebra.computed import Computed
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import check
-from bringup.diagnostics import BringupError
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import MOST, UnquantizedModules
 from tests.models import drafts, family
@@ -102,9 +101,8 @@ def test_unquantized_layers_of_the_model(plain: Path, tmp_path: Path) -> None:
     job = open_job(checkpoint=str(folder))
     assert not check(job).findings
     assert not check(opened(folder)).findings
-    rules = {rule.pattern: rule.expr for rule in job.adapter.rules}
-    assert isinstance(rules["model.layers.{L}.self_attn.o_proj.weight"], Where)
-
+    kinds = [[*entry.sources] for name, entry in job.plan.entries.items() if name.endswith("o_proj.weight")]
+    assert [isinstance(sources[-1], Computed) for sources in kinds] == [False, True]
     tokens, wanted = family.reference(dequantised(folder, tmp_path / "meant"))
     ours = family.eager_logits(job, tokens, PROMPT)
     assert abs(ours - wanted).max() <= family.WORST["torch"] * abs(wanted).max()
@@ -129,11 +127,12 @@ def test_a_draft_of_a_model_that_nobody_reads(plain: Path, tmp_path: Path) -> No
     assert (refused.code, "`quant_method` = 'quark'" in refused.message) == ("BU137", True)
 
 
-def test_experts_that_are_not_unquantized_together(plain: Path) -> None:
-    said = FP8 | {"modules_to_not_convert": [f"model.layers.1.mlp.experts.{EXPERTS - 1}.up_proj"]}
-    _, config = drafts.read(plain)
-    with pytest.raises(BringupError, match=r"BU122.*`model\.layers\.1\.mlp\.experts\.\{E\}\.up_proj`"):
-        open_job(checkpoint=str(plain), config=config | {"quantization_config": said})
+def test_experts_that_are_not_unquantized_together(plain: Path, tmp_path: Path) -> None:
+    """A layer's experts are one parameter, and stored alike."""
+    alone = f"model.layers.1.mlp.experts.{EXPERTS - 1}.up_proj"
+    folder = in_fp8(plain, tmp_path / "fp8", lambda name: name.startswith((alone, DRAFT)), {"ignore": [alone, DRAFT]})
+    (finding,) = check(open_job(checkpoint=str(folder))).errors
+    assert (finding.code, finding.sources) == ("BU137", (f"{alone}.weight",))
 
 
 @pytest.mark.parametrize(
@@ -186,6 +185,8 @@ def test_an_entry_means_what_it_means_to_transformers() -> None:
 
 
 def opened_matrices() -> list[str]:
+    from bringup.graphs.deepseek_v3 import DeepseekV3
     from bringup.graphs.deepseek_v3 import DeepseekV3Config as Ours
 
-    return list(Ours.from_hf(json.loads(CONFIG.to_json_string())).matrices())
+    names = DeepseekV3(Ours.from_hf(json.loads(CONFIG.to_json_string()))).signature()
+    return [name.removesuffix(".weight") for name, declared in names.items() if name.endswith("_proj.weight")]

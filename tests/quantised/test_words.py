@@ -1,0 +1,51 @@
+"""The words of a `quantization_config`: each is read by its scheme, or is a finding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bringup.adapters.schemes.fp8_blocks import Fp8Blocks
+from bringup.adapters.schemes.registry import OWN, read_quantisation, scheme_of
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "words"),
+    [
+        ("BU122", "quant_method", {"quant_method": "awqq", "weight_block_size": [128, 128]}),
+        ("BU122", "quant_method", {"weight_block_size": [128, 128]}),
+        ("BU122", "quant_method", {"quant_method": 8}),
+        ("BU121", "weight_block_size", FP8 | {"weight_block_size": [128]}),
+        ("BU121", "weight_block_size", FP8 | {"weight_block_size": [128, 0]}),
+        ("BU122", "fmt", FP8 | {"fmt": "e5m2"}),
+        (
+            "BU122",
+            "modules_to_not_convert",
+            FP8 | {"modules_to_not_convert": ["lm_head", r"model\\.(layers\\.0|norm)"]},
+        ),
+        ("BU120", "weight_block_sizes", FP8 | {"weight_block_sizes": [64, 64]}),
+        ("BU120", "bits", {"quant_method": "mxfp4", "bits": 3}),
+    ],
+)
+def test_words_that_are_refused(code: str, key: str, words: dict[str, Any]) -> None:
+    found = read_quantisation({"quantization_config": words}, "llama")
+    assert [(finding.code, finding.parameter) for finding in found.findings] == [(code, key)]
+
+
+def test_words_that_are_read() -> None:
+    found = read_quantisation({"quantization_config": FP8 | {"activation_scheme": "dynamic"}}, "llama")
+    assert not found.findings
+    assert isinstance(found.stored, Fp8Blocks)
+    assert found.stored.block == (128, 128)
+    assert read_quantisation({}, "llama").stored is None
+    assert read_quantisation({"quantization_config": None}, "llama").stored is None
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_each_scheme_is_registered_by_its_methods(method: str) -> None:
+    scheme = scheme_of(method)
+    assert scheme is not None
+    assert method in scheme.methods
