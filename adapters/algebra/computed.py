@@ -34,7 +34,8 @@ class Computed:
 
     `grains` says which part of the inputs a part of the result takes, for each input and each dimension: so many
     indices of the result take so many of the input, in order; (0, 0) is that any take all of the input's. Without it,
-    any part takes the whole. `form`: the inputs are the arrays of a matrix in few bits, in the order of `Form.parts`.
+    any part takes the whole. `form`: it is a matrix in few bits, and `arrays` are those of `Form.parts`, in their
+    order: the inputs, unless `arrays_of_form` has them.
     """
 
     name: str
@@ -47,6 +48,12 @@ class Computed:
     block: Shape = ()
     grains: tuple[Grains, ...] = ()
     form: Form | None = None
+    arrays_of_form: tuple[Region, ...] = ()
+
+    @property
+    def arrays(self) -> tuple[Region, ...]:
+        """The arrays of the form."""
+        return self.arrays_of_form or self.inputs
 
     def part(self, box: Box) -> tuple[Computed, Box] | None:
         """What computes a box of the result, and the box of whole grains that it gives; None for the whole.
@@ -69,7 +76,7 @@ class Computed:
                     end = min(-(-stop // values) * taken, region.shape[k])
                     region = region.window(k, start // values * taken, end)
             inputs.append(region)
-        return replace(self, inputs=tuple(inputs), shape=shape), tuple(whole)
+        return replace(self, inputs=tuple(inputs), shape=shape, form=None, arrays_of_form=()), tuple(whole)
 
 
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:

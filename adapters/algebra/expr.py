@@ -12,6 +12,7 @@ from functools import partial
 from itertools import cycle
 
 from bringup.adapters.algebra.computed import block_bytes, dequantised
+from bringup.adapters.algebra.gguf_forms import with_form
 from bringup.adapters.algebra.pattern import fill
 from bringup.adapters.algebra.region import Region, concat, takes_bits
 from bringup.adapters.algebra.scope import Scope
@@ -100,7 +101,8 @@ class Source(Expr):
         axes = axes or tuple(Axis("", size) for size in info.shape)
         if DTYPES[info.dtype].block:
             scope.sources.append(info)
-            return scope.whole(dequantised(block_bytes(len(scope.sources) - 1, info), axes, info.dtype), axes)
+            computed = dequantised(block_bytes(len(scope.sources) - 1, info), axes, info.dtype)
+            return scope.whole(with_form(computed, info.dtype, scope), axes)
         return scope.whole(info, axes)
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
