@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 Loop = tuple[int, int, int]  # extent, source stride, result stride
 
@@ -164,6 +165,39 @@ def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
             extent *= merged.pop()[0]
         merged.append((extent, src, dst))
     return tuple(merged)
+
+
+class Loop2(NamedTuple):
+    """A loop along one axis of the source, by steps of `src`, and one axis of the result, by steps of `dst`."""
+
+    extent: int
+    source: int
+    src: int
+    result: int
+    dst: int
+
+
+class Grid2(NamedTuple):
+    """A nest told by axis on both sides: where it begins on each, and its loops."""
+
+    src: tuple[int, ...]
+    dst: tuple[int, ...]
+    loops: tuple[Loop2, ...]
+
+
+def by_axes(nest: Nest, source: Sequence[int], result: Sequence[int]) -> Iterator[Grid2]:
+    """Splits a nest so that no loop carries from one axis of the source, or of the result, into the next."""
+    strides = row_major(result)
+    for outer in _grids(nest, result):
+        dst = sum(start * stride for start, stride in zip(outer.starts, strides, strict=True))
+        loops = tuple((extent, src, step * strides[axis]) for extent, src, axis, step in outer.loops)
+        for grid in _grids(replace(nest, src=dst, dst=outer.src, loops=tuple((e, c, s) for e, s, c in loops)), source):
+            found: list[Loop2] = []
+            for extent, step, axis, src in grid.loops:
+                k = next(k for k, stride in enumerate(strides) if stride <= step and result[k] > 1)
+                found.append(Loop2(extent, axis, src, k, step // strides[k]))
+            starts = tuple(grid.src // stride % size for stride, size in zip(strides, result, strict=True))
+            yield Grid2(grid.starts, starts, tuple(found))
 
 
 def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -142,11 +142,14 @@ class Module(_Callable):
 
     `checkpoint_words`: what checkpoints call sections of the names of this class's parameters, as `Adapter.with_` has
     it in `names`, before whose words these come. Those of an inner module come before those of an outer one.
+
+    `packable`: the parameters of this class that its forward takes in few bits as well (`layers.packed_weight`).
     """
 
     recompute_past: int | None = None
     varies_past: int | None = None
     checkpoint_words: ClassVar[Words] = {}
+    packable: ClassVar[tuple[str, ...]] = ()
 
     if not TYPE_CHECKING:
 

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.packed_weight import rows_of
 
 if TYPE_CHECKING:
     import torch
@@ -17,13 +18,15 @@ class Embedding(Module):
     at bfloat16, √3072 = 55.43 is 55.5.
     """
 
+    packable = ("weight",)
+
     def __init__(self, axes: str, *, scale: float | None = None, **sizes: int) -> None:
         super().__init__()
         self.scale = scale
         self.weight = Param(axes, sizes)
 
     def forward(self, rows_N: Tensor) -> Tensor:
-        rows = self.weight[rows_N]
+        rows = rows_of(self.weight, rows_N)
         return rows if self.scale is None else rows * rounded(self.scale, rows.dtype)
 
 

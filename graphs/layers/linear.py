@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from bringup.graphs.core.axes import parse, show
 from bringup.graphs.core.module import Module, Param
-from bringup.graphs.ops.linear import linear
+from bringup.graphs.layers.packed_weight import product
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,8 @@ class Linear(Module):
     Linear("out:(t h d) in:m", t=3, h=12, d=64, m=768)
     """
 
+    packable = ("weight",)
+
     def __init__(self, axes: str, *, bias: bool = True, **sizes: int) -> None:
         super().__init__()
         out, _ = parse(axes)
@@ -24,4 +26,4 @@ class Linear(Module):
         self.bias = Param(show((out,)), {k: v for k, v in sizes.items() if k in names}) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias)

@@ -13,6 +13,7 @@ from bringup.graphs.core.module import Module, State
 from bringup.graphs.core.options import current_options
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
+from bringup.graphs.layers.packed_weight import dense
 from bringup.graphs.ops.kv_cache import write_cache
 from bringup.graphs.ops.latent_attention import latent_attention
 from bringup.graphs.ops.rotary import rope
@@ -80,7 +81,7 @@ class LatentAttention(Module):
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
         chosen_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
         mixed_NHv = latent_attention(
-            q_NHn, q_NHp, self.latents, self.k_b_proj.weight, self.v_b_proj.weight, step, self.scale,
-            chosen_NL=chosen_NL,
+            q_NHn, q_NHp, self.latents, dense(self.k_b_proj.weight), dense(self.v_b_proj.weight), step,
+            self.scale, chosen_NL=chosen_NL,
         )  # fmt: skip
         return self.o_proj(mixed_NHv.flatten(1))

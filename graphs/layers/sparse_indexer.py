@@ -9,6 +9,7 @@ from bringup.graphs.core.module import Module, State
 from bringup.graphs.core.options import current_options
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import LayerNorm
+from bringup.graphs.layers.packed_weight import dense
 from bringup.graphs.ops.kv_cache import cached_rows, write_cache
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.rotary import rope
@@ -42,5 +43,5 @@ class Indexer(Module):
         write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
         keys_BLD = cached_rows(self.keys, step)[:, :, 0]
         q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
-        weights_NH = linear(x_Nm.float(), self.weights_proj.weight.float()) * self.scale
+        weights_NH = linear(x_Nm.float(), dense(self.weights_proj.weight).float()) * self.scale
         return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.keep)

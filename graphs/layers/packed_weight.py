@@ -1,0 +1,105 @@
+"""A parameter as its checkpoint stores it, in few bits, in the place of a layer's matrix; and what layers do with both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bringup.graphs.core.axes import Axes, show, sizes_of
+from bringup.graphs.core.module import Const, Module, Param
+from bringup.graphs.core.packed_form import PackedForm
+from bringup.graphs.ops.linear import linear
+from bringup.graphs.ops.moe_experts import expert_linear
+from bringup.graphs.ops.quant_embedding import quant_embedding
+from bringup.graphs.ops.quant_experts import quant_experts
+from bringup.graphs.ops.quant_linear import quant_linear
+from bringup.graphs.ops.quantised import Quantised, dequantise
+from bringup.spec import DTYPES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "index")
+
+
+class PackedWeight(Module):
+    """The arrays of a parameter with these axes: `codes` in words, `scales`, and what else its form has."""
+
+    def __init__(self, axes: Axes, packed: PackedForm) -> None:
+        super().__init__()
+        self.packed = packed
+        named = tuple(axis if axis.name else replace(axis, name=f"dim{k}") for k, axis in enumerate(axes))
+        for name in PARTS:
+            setattr(self, name, None)
+        for number, part in enumerate(packed.form.parts()):
+            shape, dtype = packed.shape_of(part), packed.stored_dtype(number)
+            if part.name == "codes":
+                axis, values = packed.pack
+                pack = f"{named[axis].name}:{values}" if values > 1 else ""
+                param = Param(show(named), sizes_of(named), dtype=dtype, pack=pack)
+            else:
+                at = named if part.name != "index" else (named[packed.indexed],)
+                sizes = {axis.name: size for axis, size in zip(at, shape, strict=True)}
+                param = Param(" ".join(sizes), sizes, dtype=dtype)
+            setattr(self, part.name, param)
+        self.table = _table(packed.table)
+        self.scale_table = _table(packed.scale_table)
+
+    def quantised(self) -> Quantised:
+        """What ops take."""
+        packed, part = self.packed, {name: getattr(self, name) for name in PARTS}
+        code, zero = DTYPES[packed.dtypes[0]], DTYPES[packed.form.zero or "float32"]
+        axis, values = packed.pack
+        tables: Any = {"table": self.table, "scale_table": self.scale_table}
+        return Quantised(
+            **part,
+            **tables,
+            shape=packed.shape,
+            axis=axis,
+            values=values,
+            bits=code.bits,
+            signed=code.kind == "int" and not packed.form.table,
+            zero_bits=zero.bits if zero.kind == "int" and zero.bits < 8 else 0,
+            offset=packed.form.offset,
+            block=packed.block,
+            outer_block=packed.outer,
+            indexed=packed.indexed,
+            dtype=packed.dtype,
+        )
+
+
+def product(x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias, of a weight as declared or packed."""
+    return quant_linear(x, bias, weight.quantised()) if isinstance(weight, PackedWeight) else linear(x, weight, bias)
+
+
+def expert_product(x_BRi: Tensor, weight_eoi: Any, bias_eo: Tensor | None, expert_B: Tensor) -> Tensor:
+    """x · weightᵀ + bias with the weight of each block's expert; see `ops.moe_experts.expert_linear`."""
+    if isinstance(weight_eoi, PackedWeight):
+        return quant_experts(x_BRi, bias_eo, expert_B, weight_eoi.quantised())
+    return expert_linear(x_BRi, weight_eoi, bias_eo, expert_B)
+
+
+def rows_of(table: Any, rows_N: Tensor) -> Tensor:
+    """Rows [N, m] of a table [vocab, m]."""
+    return quant_embedding(rows_N, table.quantised()) if isinstance(table, PackedWeight) else table[rows_N]
+
+
+def dense(weight: Any) -> Tensor:
+    """The whole parameter, for what no other function here does."""
+    return dequantise(weight.quantised()) if isinstance(weight, PackedWeight) else weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    numbers: tuple[float, ...]
+
+    def __call__(self, positions: int) -> np.ndarray:
+        import numpy as np
+
+        return np.array(self.numbers, np.float32)
+
+
+def _table(numbers: tuple[float, ...]) -> Const | None:
+    return Const("code", _Numbers(numbers), code=len(numbers)) if numbers else None

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.ops.op import op
+from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, some_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@op("x_BRi[B R i] bias_eo[e o] expert_B[B] -> [B R o]")
+def quant_experts(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight: Quantised) -> Tensor:
+    """x · weightᵀ + bias as `expert_linear`, of weights [e, o, i] in few bits: only chosen ones are dequantised."""
+    import torch
+
+    weight_Boi = in_float32(some_of(weight, expert_B)).to(dtype_of(weight))
+    out = torch.bmm(x_BRi, weight_Boi.transpose(1, 2))
+    return out if bias_eo is None else out + bias_eo[expert_B][:, None]
