@@ -7,10 +7,11 @@ graph ── signature ─┴─ plan ── check ── program ── lowered
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup.arguments import path
+from bringup.arguments import choice, path
 from bringup.compile.bundle import folder as bundles
 from bringup.compile.bundle.bundle_key import CacheKeys
 from bringup.compile.bundle.contents import manifest_of, tokenizer_of, write_tokenizer
@@ -21,6 +22,7 @@ from bringup.compile.check.ties import tie_warnings
 from bringup.compile.emit import BUNDLE, check_phase, dump, emit_phase
 from bringup.compile.estimate.memory import check_limit
 from bringup.compile.job import Job, as_job, job_of, with_weights
+from bringup.compile.packed_job import WEIGHTS_FORMS, form_of, weights_of
 from bringup.compile.program.export_options import BUCKETS, context_of, layout_of
 from bringup.compile.program.trace_cached import encoded_program
 from bringup.compile.targets.selection import select
@@ -38,6 +40,7 @@ def build(
     weights: Mapping[str, np.ndarray] | None = None,
     target: str = "cpu",
     target_options: Mapping[str, str | int] | None = None,
+    weights_form: str = "auto",
     max_seq_len: int | None = None,
     buckets: Sequence[int] = BUCKETS,
     all_logits: bool = False,
@@ -55,7 +58,8 @@ def build(
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
     anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors. `buckets`
     are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
-    only of the last. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
+    only of the last. `weights_form` says how weights are held that the checkpoint stores in few bits: "packed" as they
+    are stored, "float" dequantised, "auto" packed where the target takes that. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
     (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
     `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step. `cache_blocks` is how many blocks
     of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for all of them at their full length, with fewer
@@ -69,22 +73,28 @@ def build(
     elif weights is not None:
         job = with_weights(as_job(job), weights)
     selection = select(target, target_options)
+    weights_form = choice("weights_form", weights_form, WEIGHTS_FORMS)
     check_phase(emit, selection)
     selection.check_cache_dtype(job.graph)
+    logical = as_job(job)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()
     dumped = None if dump_dir is None else Path(path("dump_dir", dump_dir))
-    context = context_of(as_job(job), max_seq_len)
-    layout = layout_of(
-        job.graph, context, buckets, all_logits=all_logits, aux_hidden=aux_hidden, max_batch_size=max_batch_size,
-        cache_blocks=cache_blocks,
+    context = context_of(logical, max_seq_len)
+    layout_for = partial(
+        layout_of, context=context, buckets=buckets, all_logits=all_logits, aux_hidden=aux_hidden,
+        max_batch_size=max_batch_size, cache_blocks=cache_blocks,
     )  # fmt: skip
+    layout = layout_for(logical.graph)
     with progress.stage("Checking") as stage:
-        report = check(job)
+        report = check(logical)
         report.raise_if_errors()
+        job, held = weights_of(logical, weights_form, selection)
+        layout = layout_for(job.graph)
         check_limit(job, selection)
-        for finding in [*report.warnings, *tie_warnings(job)]:
+        for finding in [*report.warnings, *tie_warnings(logical)]:
             progress.warn(finding)
-        stage.done(f"{len(job.plan.entries)} parameters against {len(job.plan.headers)} tensors")
+        checked = f"{len(logical.plan.entries)} parameters against {len(logical.plan.headers)} tensors"
+        stage.done(f"{checked}; {held}" if held else checked)
     if emit != BUNDLE:
         return emit_phase(emit, job.graph, layout, selection, out, store, dumped, progress)
     physical = selection.laid_out(job)
@@ -119,7 +129,8 @@ def build(
         # Empty where a file of the checkpoint or of a model has changed in the meantime.
         inputs_unchanged = CacheKeys.of(physical, layout, selection) == keys
         inputs_key = keys.key if inputs_unchanged else ""
-        bundles.seal(folder, manifest_of(physical, target, selection, layout, program.interface, inputs_key))
+        words = manifest_of(physical, target, selection, layout, program.interface, inputs_key)
+        bundles.seal(folder, {**words, "weights_form": form_of(job, logical)})
     if inputs_unchanged:
         placed.keep(store, out / bundles.WEIGHTS)
     store.trim()

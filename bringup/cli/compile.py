@@ -11,7 +11,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
-from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named
+from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, weights_option
 from bringup.cli.parameters.targets import PHASE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
@@ -27,6 +27,7 @@ FOLDER = click.Path(path_type=Path)
 @target_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @cache_dtype_option
+@weights_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
@@ -53,7 +54,7 @@ FOLDER = click.Path(path_type=Path)
 @report_option
 def command(
     target: str, target_option: Mapping[str, str], max_seq_len: int | None, max_batch_size: int,
-    cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
+    weights: str | None, cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
     dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
@@ -76,7 +77,7 @@ def command(
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size, cache_blocks=cache_blocks, aux_hidden=aux_hidden, force=force, emit=emit,
-                dump_dir=dump_dir, progress=outcome.progress,
+                weights_form=weights or "auto", dump_dir=dump_dir, progress=outcome.progress,
             )  # fmt: skip
             outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

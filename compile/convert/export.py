@@ -200,12 +200,13 @@ def export_bundle(
     """
     from bringup.adapters.checkpoints.arrays import mapped
     from bringup.adapters.checkpoints.safetensors import read_header
+    from bringup.compile.packed_job import as_compiled
     from bringup.compile.targets.selection import selection_of
 
     manifest = bundles.read_manifest(bundle)
     bundles.check_files(bundle, manifest)
     job, note = _job_of(bundle, manifest, checkpoint)
-    plan = selection_of(manifest).laid_out(job).plan
+    plan = selection_of(manifest).laid_out(as_compiled(job, manifest)).plan
     file, aliases = bundle / bundles.WEIGHTS, cast("dict[str, str]", manifest["aliases"])
     infos = read_header(file)
     if absent := [name for name in plan.entries if aliases.get(name, name) not in infos]:

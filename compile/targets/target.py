@@ -94,6 +94,9 @@ class Target(Protocol):
     implementations: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     """By name of an operation: a function that is traced in place of the operation's reference."""
 
+    takes_packed: bool = False
+    """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
+
     @abstractmethod
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
         """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options.

@@ -29,6 +29,7 @@ class Torch(Target):
     name = "torch"
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
     requires = ("torch",)
+    takes_packed = True
     implementations = MappingProxyType({"latent_attention": cheaper_form})
 
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:

@@ -105,16 +105,18 @@ def _codes(weight: Quantised) -> Tensor:
     if weight.values > 1:
         shifts = torch.arange(weight.values, dtype=codes.dtype) * weight.bits
         shifts = shifts.view(-1, *(1 for _ in codes.shape[axis + 1 :]))
-        codes = (codes.unsqueeze(axis + 1) >> shifts) & ((1 << weight.bits) - 1)
+        codes = torch.bitwise_and(torch.bitwise_right_shift(codes.unsqueeze(axis + 1), shifts), (1 << weight.bits) - 1)
         codes = codes.flatten(axis, axis + 1)
     return _in_twos_complement(codes, weight.bits) if weight.signed and weight.bits < 8 else codes
 
 
 def _of_words(weight: Quantised, chosen_N: Tensor) -> Tensor:
     """The codes of some indices of the dimension along which they are packed."""
+    import torch
+
     words = weight.codes[chosen_N // weight.values]
     shifts = (chosen_N % weight.values * weight.bits).to(words.dtype).view(-1, *(1 for _ in words.shape[1:]))
-    return (words >> shifts) & ((1 << weight.bits) - 1)
+    return torch.bitwise_and(torch.bitwise_right_shift(words, shifts), (1 << weight.bits) - 1)
 
 
 def _in_twos_complement(codes: Tensor, bits: int) -> Tensor:

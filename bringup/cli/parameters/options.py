@@ -80,6 +80,13 @@ def cache_dtype_option(command: Command) -> Command:
     return click.option("--cache-dtype", type=OneOf(CACHE_DTYPES), metavar="D", help=help)(command)
 
 
+def weights_option(command: Command) -> Command:
+    """`--weights`, for what is compiled."""
+    help = "Of a quantised checkpoint: as it is stored, or dequantised; default: packed where the target takes it."
+    forms = OneOf(("float", "packed"))
+    return click.option("--weights", type=forms, metavar="float|packed", default=None, help=help)(command)
+
+
 def job_options(command: Command) -> Command:
     """MODEL and the options that choose its checkpoint, config and adapter."""
     for option in reversed(_OPTIONS):

@@ -1,0 +1,162 @@
+"""The job with parameters as the checkpoint stores them, in few bits, where graph and rules allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.apply.packed import CannotPack, Packed, packed
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.compile.job import Job
+from bringup.compile.targets.selection import Selection
+from bringup.diagnostics import fail
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.module import Module, Param
+from bringup.graphs.core.packed_form import PackedForm
+from bringup.graphs.layers.packed_weight import PackedWeight
+from bringup.grouping import grouped
+
+WEIGHTS_FORMS = ("auto", "float", "packed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedJob:
+    """`job` has the packed graph and plan. `names` are the packed parameters; of the others that the checkpoint stores
+    in few bits, `floats` has the reasons."""
+
+    job: Job
+    names: tuple[str, ...] = ()
+    floats: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def summary(self) -> str:
+        """For the stage line; "" where the checkpoint stores nothing in few bits."""
+        if not self.names and not self.floats:
+            return ""
+        kept = f"{len(self.names)} parameters packed"
+        if not self.floats:
+            return kept
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.floats.items():
+            reasons.setdefault(reason, []).append(name)
+        listed = "; ".join(f"{', '.join(grouped(names))}: {reason}" for reason, names in reasons.items())
+        return f"{kept}, {len(self.floats)} dequantised ({listed})"
+
+
+def pack_job(job: Job) -> PackedJob:
+    """What is compiled where weights stay packed. The graph's modules that hold packed parameters are copies."""
+    found: dict[str, Packed] = {}
+    floats: dict[str, str] = {}
+    known: dict[tuple[int, str], Packed | str | None] = {}
+    layers = _packable(job.graph)
+    for name, entry in job.plan.entries.items():
+        if not _is_quantised(entry):
+            continue
+        key = id(entry.region), entry.declared.dtype  # of layers that are alike, one is looked at
+        if key not in known:
+            known[key] = _tried(entry)
+        result = known[key]
+        if isinstance(result, Packed) and name in layers:
+            found[name] = result
+        elif result is not None:
+            floats[name] = result if isinstance(result, str) else "its layer takes no packed weight"
+    if not found:
+        return PackedJob(job=job, floats=floats)
+    graph = cast("Graph", _with_packed(job.graph, {name: each.packed for name, each in found.items()}))
+    return PackedJob(job=replace(job, graph=graph, plan=_plan(job.plan, graph, found)), names=(*found,), floats=floats)
+
+
+def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
+    """The job that is compiled, and for the user how its weights are held, "" where the checkpoint leaves no choice.
+
+    `form` is float, packed, or auto: packed where the target takes it. Raises BU410 where packed is asked for and the
+    checkpoint stores nothing that can be, BU411 where the target does not take it.
+    """
+    if form == "float":
+        return job, ""
+    if not selection.target.takes_packed:
+        if form == "packed":
+            message = f"target `{selection.name}` takes no packed weights"
+            raise fail("BU411", message, help="leave --weights out, or compile for `torch` or `cpu`")
+        stored = any(_is_quantised(entry) for entry in job.plan.entries.values())
+        return job, f"dequantised: target {selection.name} takes no packed weights" if stored else ""
+    found = pack_job(job)
+    if form == "packed" and not found.names:
+        why = found.summary or "the checkpoint stores no matrix in few bits"
+        raise fail("BU410", f"no weight can stay packed: {why}", help="leave --weights out")
+    return found.job, found.summary
+
+
+def as_compiled(job: Job, manifest: Mapping[str, Any]) -> Job:
+    """The job as a bundle has it: with the weights packed that it has packed."""
+    return pack_job(job).job if manifest.get("weights_form") == "packed" else job
+
+
+def form_of(compiled: Job, job: Job) -> str:
+    """What a bundle's manifest says of the weights of a compiled job, `job` before its weights were packed."""
+    return "float" if compiled is job else "packed"
+
+
+def _is_quantised(entry: Entry) -> bool:
+    return any(isinstance(source, Computed) and source.form for source in entry.sources)
+
+
+def _tried(entry: Entry) -> Packed | str | None:
+    try:
+        return packed(entry)
+    except CannotPack as reason:
+        return str(reason)
+
+
+def _packable(module: Module, path: str = "") -> set[str]:
+    """The parameters that layers take in few bits, by full name."""
+    found = {f"{path}{name}" for name in module.packable}
+    for name, part in module.children():
+        if isinstance(part, Module):
+            found |= _packable(part, f"{path}{name}.")
+    return found
+
+
+def _with_packed(module: Module, forms: Mapping[str, PackedForm]) -> Module:
+    """A copy of a module in which these parameters, by their names in it, are packed."""
+    changed = copy(module)
+    for name, value in vars(module).items():
+        if isinstance(value, Param) and name in forms:
+            changed.__dict__[name] = _packed_weight(value, forms[name])
+        elif isinstance(value, Module):
+            changed.__dict__[name] = _part(value, name, forms)
+        elif isinstance(value, list) and any(isinstance(item, Module) for item in cast("list[Any]", value)):
+            items = cast("list[Module]", value)
+            changed.__dict__[name] = [_part(item, f"{name}.{i}", forms) for i, item in enumerate(items)]
+    return changed
+
+
+def _part(module: Module, name: str, forms: Mapping[str, PackedForm]) -> Module:
+    inner = {key.removeprefix(f"{name}."): form for key, form in forms.items() if key.startswith(f"{name}.")}
+    return _with_packed(module, inner) if inner else module
+
+
+def _packed_weight(param: Param, form: PackedForm) -> PackedWeight:
+    weight = PackedWeight(param.axes, form)
+    for _, part in weight.leaves(Param):
+        part.site = param.site
+    return weight
+
+
+def _plan(plan: Plan, graph: Graph, found: Mapping[str, Packed]) -> Plan:
+    """The plan of a packed graph."""
+    signature = graph.signature()
+
+    def entries() -> Iterator[tuple[str, Entry]]:
+        for name, entry in plan.entries.items():
+            if name not in found:
+                yield name, replace(entry, declared=signature[name])
+                continue
+            for number, part in enumerate(found[name].packed.form.parts()):
+                full = f"{name}.{part.name}"
+                yield full, found[name].entry(number, signature[full], entry)
+
+    return replace(plan, signature=signature, entries=dict(entries()))
