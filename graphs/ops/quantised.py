@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.graphs.ops.op import op
@@ -57,19 +59,24 @@ def dtype_of(weight: Quantised) -> torch.dtype:
 
 
 def in_float32(weight: Quantised) -> Tensor:
-    """(code - offset - zero) · (scale · outer scale) + minimum · outer minimum, of `weight.shape`."""
-    codes = _codes(weight)
+    """(code - offset - zero) · (scale · outer scale) + minimum · outer minimum, of `weight.shape`.
+
+    Computed with a dimension for each block, along which arrays are broadcast: compilers then need no copy of a scale
+    for each element, and make one loop of it all.
+    """
+    cuts = tuple(_cuts(weight, axis) for axis in range(len(weight.shape)))
+    codes = _codes(weight, cuts)
     values = codes.float() if weight.table is None else _looked_up(weight.table, codes)
     if weight.offset:
         values = values - weight.offset
     if weight.zeros is not None:
         zeros = _in_twos_complement(weight.zeros, weight.zero_bits) if weight.zero_bits else weight.zeros
-        values = values - _indexed(weight, _spread(zeros.float(), weight.block, weight.shape, weight.indexed))
+        values = values - _by_block(weight, zeros.float(), cuts)
     scales = weight.scales.float() if weight.scale_table is None else _looked_up(weight.scale_table, weight.scales)
-    values = values * _scaled(weight, scales, weight.outer_scales)
+    values = values * _scaled(weight, scales, weight.outer_scales, cuts)
     if weight.minimums is not None:
-        values = values + _scaled(weight, weight.minimums.float(), weight.outer_minimums)
-    return values
+        values = values + _scaled(weight, weight.minimums.float(), weight.outer_minimums, cuts)
+    return values.reshape(weight.shape)
 
 
 def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
@@ -97,17 +104,47 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
     )
 
 
-def _codes(weight: Quantised) -> Tensor:
+def _cuts(weight: Quantised, axis: int) -> tuple[int, ...]:
+    """The sizes of blocks and words that divide a dimension, and each other, in order."""
+    size = weight.shape[axis]
+    found = [weight.values] if axis == weight.axis and weight.values > 1 else []
+    for block in (weight.block[axis], *weight.outer_block[axis : axis + 1]):
+        fits = all(block % other == 0 or other % block == 0 for other in found)
+        if 1 < block < size and size % block == 0 and fits and block not in found:
+            found.append(block)
+    return tuple(sorted(found))
+
+
+def _codes(weight: Quantised, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
     """The codes as whole numbers, one an element."""
     import torch
 
-    codes, axis = weight.codes, weight.axis
-    if weight.values > 1:
-        shifts = torch.arange(weight.values, dtype=codes.dtype) * weight.bits
-        shifts = shifts.view(-1, *(1 for _ in codes.shape[axis + 1 :]))
-        codes = torch.bitwise_and(torch.bitwise_right_shift(codes.unsqueeze(axis + 1), shifts), (1 << weight.bits) - 1)
-        codes = codes.flatten(axis, axis + 1)
+    codes, packed = weight.codes, weight.values > 1
+    blocks = [weight.values if packed and axis == weight.axis else 1 for axis in range(len(cuts))]
+    codes = codes.reshape(_dimensions(weight, cuts, blocks))
+    if packed:
+        sizes = [
+            extent if axis == weight.axis and step < weight.values else 1
+            for axis, size in enumerate(weight.shape)
+            for step, extent in _steps(size, cuts[axis])
+        ]
+        shifts = (torch.arange(weight.values, dtype=codes.dtype) * weight.bits).view(sizes)
+        codes = _lowest(torch.bitwise_right_shift(codes, shifts), weight.bits)
     return _in_twos_complement(codes, weight.bits) if weight.signed and weight.bits < 8 else codes
+
+
+def _steps(size: int, cuts: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Of the dimensions that cuts make of one of `size`: how many indices a step is, and how many steps there are."""
+    return [(low, high // low) for low, high in pairwise((1, *cuts, size))][::-1]
+
+
+def _dimensions(weight: Quantised, cuts: tuple[tuple[int, ...], ...], blocks: Sequence[int]) -> list[int]:
+    """The shape, by cuts, of an array with a value for each block."""
+    return [
+        extent if step >= block else 1
+        for size, own, block in zip(weight.shape, cuts, blocks, strict=True)
+        for step, extent in _steps(size, own)
+    ]
 
 
 def _of_words(weight: Quantised, chosen_N: Tensor) -> Tensor:
@@ -116,7 +153,13 @@ def _of_words(weight: Quantised, chosen_N: Tensor) -> Tensor:
 
     words = weight.codes[chosen_N // weight.values]
     shifts = (chosen_N % weight.values * weight.bits).to(words.dtype).view(-1, *(1 for _ in words.shape[1:]))
-    return torch.bitwise_and(torch.bitwise_right_shift(words, shifts), (1 << weight.bits) - 1)
+    return _lowest(torch.bitwise_right_shift(words, shifts), weight.bits)
+
+
+def _lowest(codes: Tensor, bits: int) -> Tensor:
+    import torch
+
+    return torch.bitwise_and(codes, (1 << bits) - 1)
 
 
 def _in_twos_complement(codes: Tensor, bits: int) -> Tensor:
@@ -125,27 +168,33 @@ def _in_twos_complement(codes: Tensor, bits: int) -> Tensor:
 
 
 def _looked_up(table: Tensor, codes: Tensor) -> Tensor:
-    return table.index_select(0, codes.flatten().int()).view(codes.shape)
+    return table[codes.int()]
 
 
-def _scaled(weight: Quantised, values: Tensor, outer: Tensor | None) -> Tensor:
-    """Scales, or minimums, for each element; multiplied by the outer ones."""
-    spread = _indexed(weight, _spread(values, weight.block, weight.shape, weight.indexed))
-    return spread if outer is None else spread * _spread(outer, weight.outer_block, weight.shape)
+def _scaled(weight: Quantised, values: Tensor, outer: Tensor | None, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Scales, or minimums, to be broadcast; multiplied by the outer ones."""
+    own = _by_block(weight, values, cuts)
+    return own if outer is None else own * _by_block(weight, outer, cuts, weight.outer_block)
 
 
-def _spread(values: Tensor, block: tuple[int, ...], shape: tuple[int, ...], without: int = -1) -> Tensor:
-    """Each value once for each index of its block; a dimension with one value is left to broadcast."""
-    for axis, (size, whole) in enumerate(zip(block, shape, strict=True)):
-        if axis != without and size > 1 and values.shape[axis] > 1:
-            sizes = [-1] * (values.dim() + 1)
-            sizes[axis + 1] = size
-            values = values.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)
-            if values.shape[axis] > whole:  # the last block is short
-                values = values.narrow(axis, 0, whole)
-    return values
+def _by_block(
+    weight: Quantised, values: Tensor, cuts: tuple[tuple[int, ...], ...], outer: tuple[int, ...] = ()
+) -> Tensor:
+    """An array with a value for each block, of a dimension for each cut."""
+    blocks = list(outer or weight.block)
+    if weight.index is not None and not outer:
+        values = values.index_select(weight.indexed, weight.index)
+    for axis, (size, whole) in enumerate(zip(blocks, weight.shape, strict=True)):
+        if values.shape[axis] == 1:
+            blocks[axis] = whole
+        elif size > 1 and size not in cuts[axis]:
+            values, blocks[axis] = _spread(values, axis, size, whole), 1
+    return values.reshape(_dimensions(weight, cuts, blocks))
 
 
-def _indexed(weight: Quantised, values: Tensor) -> Tensor:
-    """For each position of the dimension that has an index, the value that this names."""
-    return values if weight.index is None else values.index_select(weight.indexed, weight.index)
+def _spread(values: Tensor, axis: int, block: int, size: int) -> Tensor:
+    """Each value along a dimension once for each index of its block; the last block may be short."""
+    sizes = [-1] * (values.dim() + 1)
+    sizes[axis + 1] = block
+    spread = values.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)
+    return spread.narrow(axis, 0, size) if spread.shape[axis] > size else spread
