@@ -48,21 +48,9 @@ class PackedJob:
 
 def pack_job(job: Job) -> PackedJob:
     """What is compiled where weights stay packed. The graph's modules that hold packed parameters are copies."""
-    found: dict[str, Packed] = {}
-    floats: dict[str, str] = {}
-    known: dict[tuple[int, str], Packed | str | None] = {}
-    layers = _packable(job.graph)
-    for name, entry in job.plan.entries.items():
-        if not _is_quantised(entry):
-            continue
-        key = id(entry.region), entry.declared.dtype  # of layers that are alike, one is looked at
-        if key not in known:
-            known[key] = _tried(entry)
-        result = known[key]
-        if isinstance(result, Packed) and name in layers:
-            found[name] = result
-        elif result is not None:
-            floats[name] = result if isinstance(result, str) else "its layer takes no packed weight"
+    tried = _tried(job.plan, job.graph)
+    found = {name: result for name, result in tried.items() if isinstance(result, Packed)}
+    floats = {name: result for name, result in tried.items() if isinstance(result, str)}
     if not found:
         return PackedJob(job=job, floats=floats)
     graph = cast("Graph", _with_packed(job.graph, {name: each.packed for name, each in found.items()}))
@@ -75,14 +63,14 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     `form` is float, packed, or auto: packed where the target takes it. Raises BU410 where packed is asked for and the
     checkpoint stores nothing that can be, BU411 where the target does not take it.
     """
-    if form == "float":
-        return job, ""
-    if not selection.target.takes_packed:
-        if form == "packed":
-            message = f"target `{selection.name}` takes no packed weights"
-            raise fail("BU411", message, help="leave --weights out, or compile for `torch` or `cpu`")
-        stored = any(_is_quantised(entry) for entry in job.plan.entries.values())
-        return job, f"dequantised: target {selection.name} takes no packed weights" if stored else ""
+    takes = selection.target.takes_packed
+    if form == "packed" and not takes:
+        message = f"target `{selection.name}` takes no packed weights"
+        raise fail("BU411", message, help="leave --weights out, or compile for `torch` or `cpu`")
+    if form == "float" or not takes:
+        count = sum(map(_is_quantised, job.plan.entries.values()))
+        why = "as requested" if form == "float" else f"target {selection.name} takes no packed weights"
+        return job, f"{count} parameters dequantised: {why}" if count else ""
     found = pack_job(job)
     if form == "packed" and not found.names:
         why = found.summary or "the checkpoint stores no matrix in few bits"
@@ -104,11 +92,35 @@ def _is_quantised(entry: Entry) -> bool:
     return any(isinstance(source, Computed) and source.form for source in entry.sources)
 
 
-def _tried(entry: Entry) -> Packed | str | None:
-    try:
-        return packed(entry)
-    except CannotPack as reason:
-        return str(reason)
+def packed_nbytes(plan: Plan, graph: Graph, aliases: Mapping[str, str]) -> int:
+    """Bytes of a plan's parameters, of a rank too, as a bundle holds them where weights stay packed.
+
+    Those of `aliases` are others' and count once.
+    """
+    tried = _tried(plan, graph)
+    found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
+    entries = ((name, entry) for name, entry in plan.entries.items() if name not in aliases)
+    return sum(found[name] if name in found else entry.declared.nbytes for name, entry in entries)
+
+
+def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
+    """How each parameter that the checkpoint stores in few bits is packed, or why it is not."""
+    known: dict[tuple[int, str], Packed | str | None] = {}
+    found: dict[str, Packed | str] = {}
+    layers = _packable(graph)
+    for name, entry in plan.entries.items():
+        if not _is_quantised(entry):
+            continue
+        key = id(entry.region), entry.declared.dtype  # of layers that are alike, one is looked at
+        if key not in known:
+            try:
+                known[key] = packed(entry)
+            except CannotPack as reason:
+                known[key] = str(reason)
+        if (result := known[key]) is not None:
+            takes = name in layers or isinstance(result, str)
+            found[name] = result if takes else "its layer takes no packed weight"
+    return found
 
 
 def _packable(module: Module, path: str = "") -> set[str]:

@@ -110,9 +110,7 @@ def _bits(dtype: str) -> str:
 
 
 def _check_size(declared: Declared, packed: PackedForm) -> None:
-    parts = enumerate(packed.form.parts())
-    size = sum(DTYPES[packed.stored_dtype(number)].nbytes(packed.shape_of(part)) for number, part in parts)
-    if size >= declared.nbytes:
+    if packed.nbytes >= declared.nbytes:
         raise CannotPack(f"its scales cannot follow its rule in less than the {declared.nbytes:,} bytes of its floats")
 
 

@@ -69,7 +69,11 @@ def command(
         elif dry_run:
             from bringup.compile.estimate.sizes import dry_run as sizes
 
-            print(table(sizes(job, target, max_seq_len, max_batch_size, target_option, cache_blocks=cache_blocks).rows))
+            found = sizes(
+                job, target, max_seq_len, max_batch_size, target_option, cache_blocks=cache_blocks,
+                weights_form=weights or "auto",
+            )  # fmt: skip
+            print(table(found.rows))
         else:
             from bringup.compile.pipeline import build
 

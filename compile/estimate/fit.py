@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import Stages
+from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.arguments import whole
 from bringup.compile.check.checker import check_job
 from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job
+from bringup.compile.packed_job import packed_nbytes
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import State
@@ -62,31 +63,32 @@ def fit(
     page_size: int = 64,
     cache_dtype: str | None = None,
     share: float = 0.9,
+    packed: bool = False,
 ) -> Need:
     """What the fullest rank needs of a device with `memory` bytes, of which `share` may be used.
 
     `context` tokens for each of `batch` sequences, cached in pages of `page_size` tokens, in `cache_dtype` or the
-    dtypes that states declare. Raises what `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
+    dtypes that states declare. `packed`: weights that the checkpoint stores in few bits stay so. Raises what `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
     """
     context, batch, page = (
         whole(name, value, least=1)
         for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
     )
     check_job(job).raise_if_errors()
-    need = _need(job, int(memory * share), parallel, context, batch, page, cache_dtype)
+    need = _need(job, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
     if need.fits:
         return need
     for tp in (2**k for k in range(1, MOST_RANKS.bit_length())):
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
         if tp > parallel.tp and not divide(job.plan, larger, _stages(job)).refusals:
-            other = _need(job, need.limit, larger, context, batch, page, cache_dtype)
+            other = _need(job, need.limit, larger, context, batch, page, cache_dtype, packed)
             if other.fits:
                 return replace(need, enough_ranks=other.ranks)
     return need
 
 
 def _need(
-    job: Job, limit: int, parallel: Parallel, context: int, batch: int, page: int, cache_dtype: str | None
+    job: Job, limit: int, parallel: Parallel, context: int, batch: int, page: int, cache_dtype: str | None, packed: bool
 ) -> Need:
     shares = divide(job.plan, parallel, _stages(job))
     if shares.refusals:
@@ -94,13 +96,22 @@ def _need(
     stages = parallel.stages(len(job.graph.layers)) if parallel.pp > 1 else [range(len(job.graph.layers))]
     caches = [_cache(job, layers, parallel.tp, context, page, cache_dtype) for layers in stages]
     workspace = _workspace(job, parallel, min(CHUNK, context), batch)
-    needs = [(weights, caches[rank // parallel.stage_ranks]) for rank, weights in enumerate(shares.nbytes)]
+    held = _packed(job, parallel) if packed else shares.nbytes
+    needs = [(weights, caches[rank // parallel.stage_ranks]) for rank, weights in enumerate(held)]
     weights, each = max(needs, key=lambda pair: pair[0] + pair[1] * batch)
     room = limit - workspace - max(weights for weights, _ in needs)
     return Need(
         limit=limit, weights=weights, cache=each * batch, cache_each=each, workspace=workspace,
         ranks=parallel.size, largest_batch=max(0, room // max(caches)) if max(caches) else batch,
     )  # fmt: skip
+
+
+def _packed(job: Job, parallel: Parallel) -> Iterator[int]:
+    """Bytes of each rank's weights, those packed that can be."""
+    tied = job.plan.aliases()
+    for rank in range(parallel.size):
+        part = rank_plan(job.plan, parallel, rank, _stages(job))
+        yield packed_nbytes(part, job.graph, {later: first for later, first in tied.items() if first in part.entries})
 
 
 def _stages(job: Job) -> Stages:

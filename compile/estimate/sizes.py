@@ -10,6 +10,7 @@ from bringup.arguments import whole
 from bringup.compile.check.checker import check_job as check
 from bringup.compile.estimate.memory import CompileMemory, compile_memory, estimate_of
 from bringup.compile.job import Job
+from bringup.compile.packed_job import weights_of
 from bringup.compile.program.export_options import context_of, layout_of
 from bringup.compile.targets.selection import select
 from bringup.graphs.core.axes import shape_of
@@ -22,6 +23,7 @@ class Sizes:
     """Bytes, except `parameters`, `context`, `max_batch_size` and `cache_blocks`, which count.
 
     `cache`: all states, a block and a row of padding among them; `rings` is the part of it for sliding windows.
+    `held` says how weights are that the checkpoint stores in few bits, "" where it stores none so.
     `cache_blocks`: of the paged states, padding's apart; None for as many as all sequences at their full length.
     """
 
@@ -38,6 +40,7 @@ class Sizes:
     cache: int
     rings: int
     packed: int
+    held: str
     compiling: CompileMemory
 
     @property
@@ -56,6 +59,7 @@ class Sizes:
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
             ("weights", f"{_mb(self.weights)} in the bundle, {_mb(self.tables)} of computed tables in addition"),
+            *([("quantised", self.held)] if self.held else []),
             (
                 "cache",
                 f"{self.cache_per_token:,} bytes a token in {self.cache_dtype}, {_mb(self.cache)} for {self._tokens}",
@@ -80,6 +84,7 @@ def dry_run(
     target_options: Mapping[str, str | int] | None = None,
     *,
     cache_blocks: int | None = None,
+    weights_form: str = "auto",
 ) -> Sizes:
     """The sizes of a compile. Raises what `build` would raise before exporting.
 
@@ -91,12 +96,14 @@ def dry_run(
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     held = layout_of(job.graph, context, max_batch_size=max_batch_size, cache_blocks=cache_blocks).sizes
     aliases = job.plan.aliases()
-    stored = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
-    sizes = [declared.nbytes for declared in stored]
+    logical = [entry.declared for name, entry in job.plan.entries.items() if name not in aliases]
+    job, text = weights_of(job, weights_form, selection)
+    aliases = job.plan.aliases()
+    sizes = [entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in aliases]
     tables = (math.prod(axis.size or context for axis in leaf.axes) * 4 for _, leaf in job.graph.leaves(Const))
     return Sizes(
-        parameters=len(stored),
-        elements=sum(math.prod(shape_of(declared.axes)) for declared in stored),
+        parameters=len(logical),
+        elements=sum(math.prod(shape_of(declared.axes)) for declared in logical),
         dtype=job.graph.dtype,
         weights=sum(sizes),
         tables=sum(tables),
@@ -108,6 +115,7 @@ def dry_run(
         cache=job.graph.cache_bytes(held),
         rings=job.graph.ring_bytes(held),
         packed=estimate_of(job, selection).packed,
+        held=text,
         compiling=compile_memory(job, selection),
     )
 

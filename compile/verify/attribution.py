@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from bringup.compile.bisect.modules import compared, compared_rounded, culprit
 from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.emit import exported
 from bringup.compile.job import Job
+from bringup.compile.packed_job import as_compiled
 from bringup.compile.parity.activations import LOGITS, Saved, mismatched, not_finite, save_activations
 from bringup.compile.parity.feeds import Feed, ring_rows, sizes_of
 from bringup.compile.parity.parity import Layer, Parity
@@ -148,19 +150,24 @@ class Proof:
         wanted = {name: array for name, array in self._weights().items() if name in stored}
         return list(weights_changed(stored, wanted, self.job.checkpoint.source))
 
+    @cached_property
+    def _compiled(self) -> Job:
+        """The job as it was compiled: weights may be packed."""
+        return as_compiled(self.job, self.session.manifest)
+
     def _weights(self) -> dict[str, np.ndarray]:
-        tables = {name: leaf.table(self.session.max_seq_len) for name, leaf in self.job.graph.leaves(Const)}
-        physical = selection_of(self.session.manifest).laid_out(self.job)
+        tables = {name: leaf.table(self.session.max_seq_len) for name, leaf in self._compiled.graph.leaves(Const)}
+        physical = selection_of(self.session.manifest).laid_out(self._compiled)
         return {**materialise(physical.plan, self.job.checkpoint), **tables}
 
     def _bisect(self, parity: Parity) -> None:
         whole = self.session.interface
         layout = layout_of(
-            self.job.graph, self.session.max_seq_len, whole.prefill_sizes(), all_logits=whole.all_logits,
+            self._compiled.graph, self.session.max_seq_len, whole.prefill_sizes(), all_logits=whole.all_logits,
             max_batch_size=whole.max_batch_size, cache_blocks=whole.num_blocks - 1,
         )  # fmt: skip
         selection = selection_of(self.session.manifest)
-        program = exported(self.job.graph, layout, selection)
+        program = exported(self._compiled.graph, layout, selection)
         self.departure = bisect(
             program, self._weights(), self.session.executor, self.feeds, selection=selection,
             dtype=coarsest(self.job), exact=self.evidence.graph,

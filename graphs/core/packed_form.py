@@ -66,6 +66,12 @@ class PackedForm:
         return "uint8" if dtype.kind == "float" and dtype.bits == 8 else dtype.name
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays; tables apart, which are a few numbers."""
+        parts = enumerate(self.form.parts())
+        return sum(DTYPES[self.stored_dtype(number)].nbytes(self.shape_of(part)) for number, part in parts)
+
+    @property
     def table(self) -> tuple[float, ...]:
         """The numbers that codes stand for; () where they are whole numbers."""
         return self.form.table or numbers_of(self.dtypes[0])

@@ -8,7 +8,7 @@ from typing import Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named
+from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, weights_option
 from bringup.cli.parameters.ranks import Ranks, parallel_of, rank_options
 from bringup.cli.parameters.words import OneOf, Word
 from bringup.diagnostics import did_you_mean
@@ -63,12 +63,13 @@ class Words(Named, Ranks):
     "--page-size", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Tokens of a page."
 )
 @cache_dtype_option
+@weights_option
 @click.option(
     "--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True, metavar="F",
     help="The part of the device's memory that may be used.",
 )  # fmt: skip
 def command(
-    device: str, ctx: int | None, batch: int, page_size: int, memory_share: float,
+    device: str, ctx: int | None, batch: int, page_size: int, memory_share: float, weights: str | None,
     **words: Unpack[Words],
 ) -> int:  # fmt: skip
     """Print what each rank of MODEL needs of a device's memory, and end with 1 when it does not fit.
@@ -87,7 +88,7 @@ def command(
     context = ctx or job.graph.config.max_positions
     need = fit(
         job, memory * 10**9, parallel=parallel_of(words), context=context, batch=batch, page_size=page_size,
-        cache_dtype=cache_dtype, share=memory_share,
+        cache_dtype=cache_dtype, share=memory_share, packed=weights != "float",
     )  # fmt: skip
     sequences = f"{plural(batch, 'sequence')} of {context:,} tokens, {size(need.cache_each)} each"
     rows = [
