@@ -100,7 +100,7 @@ def packed_nbytes(plan: Plan, graph: Graph, aliases: Mapping[str, str]) -> int:
     tried = _tried(plan, graph)
     found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
     entries = ((name, entry) for name, entry in plan.entries.items() if name not in aliases)
-    return sum(found[name] if name in found else entry.declared.nbytes for name, entry in entries)
+    return sum(found.get(name, entry.declared.nbytes) for name, entry in entries)
 
 
 def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:

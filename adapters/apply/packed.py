@@ -168,5 +168,3 @@ def same(array: np.ndarray) -> np.ndarray:
 def both(array: np.ndarray) -> tuple[np.ndarray, ...]:
     """The array, of one input."""
     return (array,)
-
-

@@ -124,7 +124,9 @@ class IreeCpu(Target):
 
         IREE packs matrices of floats when it loads them.
         """
-        matrices = (DTYPES[info.dtype].nbytes(info.shape) for info in weights if len(info.shape) == 2 and info.dtype in FLOATS)
+        matrices = (
+            DTYPES[info.dtype].nbytes(info.shape) for info in weights if len(info.shape) == 2 and info.dtype in FLOATS
+        )
         packed = sum(matrices) if options["pack-weights"] == "yes" else 0
         return Estimate(tools=725_000_000, children=575_000_000, space=1_975_000_000, packed=packed)
 

@@ -48,13 +48,13 @@ class PackedWeight(Module):
 
     def quantised(self) -> Quantised:
         """What ops take."""
-        packed, part = self.packed, {name: getattr(self, name) for name in PARTS}
+        packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-1]}
         code, zero = DTYPES[packed.dtypes[0]], DTYPES[packed.form.zero or "float32"]
         axis, values = packed.pack
-        tables: Any = {"table": self.table, "scale_table": self.scale_table}
+        others: Any = {"block_of": self.index, "table": self.table, "scale_table": self.scale_table}
         return Quantised(
             **part,
-            **tables,
+            **others,
             shape=packed.shape,
             axis=axis,
             values=values,

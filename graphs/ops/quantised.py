@@ -20,7 +20,7 @@ class Quantised(NamedTuple):
     low ones; `signed` ones of less than 8 bits are in two's complement. With a `table`, a code is an index into it, and
     with a `scale_table` a scale is one. Other arrays have one value for each `block` of the parameter, `outer_scales`
     and `outer_minimums` for each `outer_block`: a number a dimension. `zero_bits` are those of signed zeros in bytes;
-    0 for others. `index` says for each position of dimension `indexed` which scale it has; `block` is 1 there.
+    0 for others. `block_of` says for each position of dimension `indexed` which scale it has; `block` is 1 there.
     Computed in float32; `dtype` is that of products with the parameter.
     """
 
@@ -30,7 +30,7 @@ class Quantised(NamedTuple):
     minimums: Tensor | None
     outer_scales: Tensor | None
     outer_minimums: Tensor | None
-    index: Tensor | None
+    block_of: Tensor | None
     table: Tensor | None
     scale_table: Tensor | None
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
         return part[chosen_N // block[0]] if block[0] > 1 else part[chosen_N]
 
     first = weight.axis == 0 and weight.values > 1
-    index = weight.index if weight.index is None or weight.indexed else weight.index[chosen_N]
+    block_of = weight.block_of if weight.block_of is None or weight.indexed else weight.block_of[chosen_N]
     return weight._replace(
         codes=_of_words(weight, chosen_N) if first else weight.codes[chosen_N],
         scales=taken(weight.scales, weight.block),
@@ -96,7 +96,7 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
         minimums=taken(weight.minimums, weight.block),
         outer_scales=taken(weight.outer_scales, weight.outer_block),
         outer_minimums=taken(weight.outer_minimums, weight.outer_block),
-        index=index,
+        block_of=block_of,
         shape=(chosen_N.shape[0], *weight.shape[1:]),
         values=1 if first else weight.values,
         block=(1, *weight.block[1:]),
@@ -182,8 +182,8 @@ def _by_block(
 ) -> Tensor:
     """An array with a value for each block, of a dimension for each cut."""
     blocks = list(outer or weight.block)
-    if weight.index is not None and not outer:
-        values = values.index_select(weight.indexed, weight.index)
+    if weight.block_of is not None and not outer:
+        values = values.index_select(weight.indexed, weight.block_of)
     for axis, (size, whole) in enumerate(zip(blocks, weight.shape, strict=True)):
         if values.shape[axis] == 1:
             blocks[axis] = whole
