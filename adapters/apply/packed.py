@@ -48,7 +48,7 @@ def packed(entry: Entry) -> Packed | None:
         return None
     if read - matrices.keys():
         raise CannotPack("a part of it is not quantised")
-    kinds = {(source.form, *(part.dtype for part in source.inputs)) for i, source in matrices.items() if i in read}
+    kinds = {(source.form, *(part.dtype for part in source.arrays)) for i, source in matrices.items() if i in read}
     if len(kinds) > 1 or len({len(matrices[i].shape) for i in read}) > 1:
         raise CannotPack("its parts are quantised in different ways")
     if entry.region.word > 1 or {nest.view for nest in entry.region.nests} != {matrices[min(read)].dtype}:
@@ -69,7 +69,7 @@ def _packed(entry: Entry, matrix: Computed, moves: Sequence[Move]) -> Packed:
     for part in form.parts():
         block = _block(part, dimensions)
         if form.index and part.block == form.block:
-            groups = matrix.inputs[1].shape[-1]
+            groups = matrix.arrays[1].shape[-1]
             by_group, indexed = _without_columns(moves, shape, groups)
             block = (*block[:-1], 1)
             shape_of_groups = (*shape[:indexed], groups, *shape[indexed + 1 :])
@@ -80,7 +80,7 @@ def _packed(entry: Entry, matrix: Computed, moves: Sequence[Move]) -> Packed:
     outer = found[_block(FormPart("", "", form.outer), dimensions)][0].result if form.outer else ()
     packed = PackedForm(
         form=form, shape=shape, block=found[_block(FormPart("", "", form.block), dimensions)][0].result, outer=outer,
-        indexed=indexed, groups=groups, dtypes=tuple(part.dtype for part in matrix.inputs), dtype=entry.declared.dtype,
+        indexed=indexed, groups=groups, dtypes=tuple(part.dtype for part in matrix.arrays), dtype=entry.declared.dtype,
     )  # fmt: skip
     nests: list[tuple[Nest, ...]] = []
     for part, dtype in zip(form.parts(), packed.dtypes, strict=True):
@@ -152,7 +152,7 @@ def _part(source: TensorInfo | Computed, number: int) -> TensorInfo | Computed:
     """A matrix's array in its place among the sources."""
     if isinstance(source, TensorInfo) or source.form is None:
         return source
-    region = source.inputs[number]
+    region = source.arrays[number]
     grains = (tuple((1, 1) for _ in region.shape),)
     return Computed(
         f"{source.name}: {list(source.form.parts())[number].name}", (region,), region.shape, region.dtype, same,
