@@ -100,8 +100,7 @@ class Source(Expr):
             scope.misfits.append((info, axes))
         axes = axes or tuple(Axis("", size) for size in info.shape)
         if DTYPES[info.dtype].block:
-            scope.sources.append(info)
-            computed = dequantised(block_bytes(len(scope.sources) - 1, info), axes, info.dtype)
+            computed = dequantised(block_bytes(scope.add(info), info), axes, info.dtype)
             return scope.whole(with_form(computed, info.dtype, scope), axes)
         return scope.whole(info, axes)
 

@@ -51,10 +51,14 @@ class Scope:
 
     def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
         """A source as a region: one nest, everything in place."""
-        self.sources.append(source)
         count = math.prod(shape_of(axes))
         loops = ((count, 1, 1),) if count > 1 else ()
-        return Region(axes, source.dtype, (Nest(len(self.sources) - 1, source.dtype, 0, loops, 0),))
+        return Region(axes, source.dtype, (Nest(self.add(source), source.dtype, 0, loops, 0),))
+
+    def add(self, source: TensorInfo | Computed) -> int:
+        """The index of a further source."""
+        self.sources.append(source)
+        return len(self.sources) - 1
 
     def take(self, region: Region, takes: Collection[str], node: str) -> None:
         """Notes the tensors of a node's input whose elements are not of a dtype that it takes."""

@@ -89,10 +89,10 @@ def _packed(entry: Entry, matrix: Computed, moves: Sequence[Move]) -> Packed:
             nests.append((_of_columns(moves, indexed, view),))
             continue
         each, block = (one, one.matrix) if part.name == "codes" else found[_block(part, dimensions)]
-        made = part_nests(each, block, packed.shape_of(part), view)
-        if made is None:
+        moved = part_nests(each, block, packed.shape_of(part), view)
+        if moved is None:
             raise CannotPack("its rule cuts blocks into too many pieces")
-        nests.append(tuple(made))
+        nests.append(tuple(moved))
     _check_size(entry.declared, packed)
     return Packed(packed, tuple(nests))
 
