@@ -7,7 +7,7 @@ matrix from them. Who wants the matrix as it is stored takes the arrays in place
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.computed import Computed
@@ -15,7 +15,7 @@ from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.values import SCALES
-from bringup.graphs.core.axes import AxesError, show
+from bringup.graphs.core.axes import AxesError, Axis, show
 from bringup.graphs.core.form import Form, FormPart, count
 from bringup.spec import DTYPES, Shape
 
@@ -43,6 +43,7 @@ class QuantisedMatrix(Expr):
         parts = tuple(self.form.parts())
         regions = tuple(self.parts[part.name].region(scope) for part in parts)
         codes = regions[0]
+        regions = tuple(_shaped(part, region, codes) for part, region in zip(parts, regions, strict=True))
         for part, region in zip(parts, regions, strict=True):
             if not scope.misfits:
                 _check_shape(part, region, codes)
@@ -54,6 +55,19 @@ class QuantisedMatrix(Expr):
             form=self.form,
         )  # fmt: skip
         return scope.whole(computed, codes.axes)
+
+
+def _shaped(part: FormPart, region: Region, codes: Region) -> Region:
+    """The region in the form's own shape, where only dimensions of 1 differ: the order of elements is the same."""
+    shape = shape_of_part(part, codes.shape)
+    if region.shape == shape or without_ones(region.shape) != without_ones(shape):
+        return region
+    return replace(region, axes=tuple(Axis(f"d{k}", size) for k, size in enumerate(shape)))
+
+
+def without_ones(shape: Shape) -> Shape:
+    """The sizes of the dimensions that have more than one index."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _check_shape(part: FormPart, region: Region, codes: Region) -> None:

@@ -96,6 +96,18 @@ def scale(x: Expr, factor: float) -> Expr:
     )  # fmt: skip
 
 
+def reciprocal(x: Expr) -> Expr:
+    """1 / x in float32, for scales that are published as what values were multiplied by."""
+
+    def run(array: np.ndarray) -> np.ndarray:
+        return 1 / array.astype("float32")
+
+    return ValueNode(
+        "reciprocal", (x,), lambda regions: (regions[0].axes, "float32"), run, exact=False, takes=(FLOATS,),
+        by_element=True,
+    )  # fmt: skip
+
+
 def shift(x: Expr, by: float) -> Expr:
     """Every element plus a constant, computed in float32: `shift(S("norm.weight"), -1)` for norms stored as 1 + w."""
 

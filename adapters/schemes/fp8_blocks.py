@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
+from bringup.adapters.schemes.arrays import ACTIVATIONS, CACHES, E4M3, scaled
+from bringup.adapters.schemes.scheme import Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
-from bringup.graphs.core.form import Block, Form
+from bringup.graphs.core.form import Block
 from bringup.shown import shown
-
-PAYLOAD = "float8_e4m3fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,15 @@ class Fp8Blocks(Stored):
 
     scheme: ClassVar[str] = "FP8 with one scale a block"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale_inv", "weight_scale")
+    unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
     keeps_order: ClassVar[bool] = True
     block_key: ClassVar[str] = "weight_block_size"
     block: Block
     unquantized: UnquantizedModules
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
-        rows, columns = self.block
-        scale = "weight_scale" if "weight_scale" in weight.tensors else "weight_scale_inv"
-        codes = weight.part("weight", "out in", PAYLOAD)
-        scales = weight.part(scale, f"out/{rows} in/{columns}", "float32")
-        return QuantisedMatrix(self.scheme, Form(codes=PAYLOAD, block=self.block), {"codes": codes, "scales": scales})
+        scales = "weight_scale" if "weight_scale" in weight.tensors else "weight_scale_inv"
+        return scaled(self.scheme, weight, E4M3, self.block, scales)
 
 
 def read(words: Fields) -> Fp8Blocks:
@@ -41,7 +39,7 @@ def read(words: Fields) -> Fp8Blocks:
     """
     unquantized = UnquantizedModules.from_fields(words)
     words.only("fmt", "e4m3")
-    words.only("activation_scheme", "dynamic")
+    words.only("activation_scheme", "dynamic", "static")
     words.only("scale_fmt", "float", "ue8m0")
     return Fp8Blocks(_block(words), unquantized)
 
@@ -56,12 +54,3 @@ def _block(words: Fields) -> Block:
             message = f"config key `weight_block_size` is {shown(value)}; two whole numbers are needed, as [128, 128]"
             words.error("BU121", message, "weight_block_size")
             return 128, 128
-
-
-scheme = Scheme(
-    name=Fp8Blocks.scheme,
-    methods=("fp8",),
-    read=read,
-    dequantise="transformers: `from_pretrained(…, quantization_config=FineGrainedFP8Config(dequantize=True))`, then "
-    "`save_pretrained`",
-)

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bringup.adapters.algebra.expr import Source
+from bringup.adapters.algebra.expr import Expr, Source, Unary
+from bringup.adapters.algebra.quantised import without_ones
+from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
-from bringup.graphs.core.axes import Axes, AxesError, Axis
+from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of
 from bringup.graphs.core.form import count
 from bringup.spec import Shape
 
@@ -21,7 +23,7 @@ class PartSource(Source):
     """`layout` is what `Stored.matrix` describes; `of` is the source of the matrix that this is a part of.
 
     A dimension `all` has every element of the matrix, row after row. Axes are named by their place, since a scheme's
-    movements go by position.
+    movements go by position. Converters differ about dimensions of 1: a tensor that lacks some, or has more, fits.
     """
 
     of: Source = NOWHERE
@@ -40,7 +42,27 @@ class PartSource(Source):
             axes.append(Axis(name or "n", int(fixed) if fixed else size * of if sign == "*" else count(size, of)))
         if shape is not None and len(shape) == len(axes):
             axes = [axis if axis.size else Axis(axis.name, n) for axis, n in zip(axes, shape, strict=True)]
+        elif shape is not None and without_ones(shape) == without_ones(shape_of(tuple(axes))):
+            axes = [Axis("n", size) for size in shape]
         return tuple(axes)
+
+
+@dataclass(frozen=True)
+class Within(Unary):
+    """The first indices of each dimension, as many as `layout` has for the matrix of `source`: padding is left out."""
+
+    of: Expr
+    source: Source
+    layout: str
+    keeps_order: bool
+
+    def region(self, scope: Scope) -> Region:
+        region = self.of.region(scope)
+        part = PartSource("", "", {}, of=self.source, layout=self.layout, keeps_order=self.keeps_order)
+        for k, axis in enumerate(part.stored(scope, region.shape)):
+            if axis.size < region.shape[k]:
+                region = region.window(k, 0, axis.size)
+        return region
 
 
 def dimensions(layout: str) -> Iterator[tuple[str, str, str, str]]:

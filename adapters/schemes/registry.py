@@ -17,7 +17,10 @@ from bringup.nearest import nearest
 from bringup.shown import shown
 
 # Files of this folder, each with a `scheme`, by the methods that they read: only the one that is needed is imported.
-OWN: Mapping[str, str] = {"fp8": "fp8_blocks", "mxfp4": "mxfp4"}
+OWN: Mapping[str, str] = {
+    "fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "compressed-tensors": "compressed_tensors",
+    "modelopt": "modelopt", "modelopt_fp4": "modelopt", "modelopt_mixed": "modelopt", "quark": "quark",
+}  # fmt: skip
 
 
 class Quantisation(NamedTuple):

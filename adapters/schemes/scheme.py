@@ -6,7 +6,7 @@ One file a scheme in this folder. A package adds its own by an entry point of `b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,18 +16,27 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.spec import TensorInfo
 
+Modules = Sequence[str]
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
     """One matrix of a checkpoint, for `Stored.matrix`.
 
-    `module` is its name without `.weight`, as in the lists of converters. `tensors` are the parts that the checkpoint
-    has, by the names in `Stored.parts`. `part` makes the expression of one: see `Stored.matrix`.
+    `modules` are the ways to write its name without `.weight`, with and without what all names begin with: lists of
+    converters have either. `tensors` are the parts that the checkpoint has, by the names in `Stored.parts`; dummy
+    weights have none. `part` makes the expression of one, and `within` leaves out padding: see `Stored.matrix`.
     """
 
-    module: str
+    modules: Modules
     tensors: Mapping[str, TensorInfo]
     part: Callable[..., Expr]
+    within: Callable[[Expr, str], Expr]
+
+    @property
+    def module(self) -> str:
+        """The name as the checkpoint has it."""
+        return self.modules[0]
 
 
 class Stored(ABC):
@@ -47,9 +56,9 @@ class Stored(ABC):
     """The config's word for how many values share a scale."""
     unquantized: UnquantizedModules
 
-    def stores(self, module: str) -> bool:
-        """Whether the config says that the matrices of a module are stored so."""
-        return module not in self.unquantized
+    def stores(self, modules: Modules) -> bool:
+        """Whether the config says that the matrices of a module are stored so; see `StoredMatrix.modules`."""
+        return not any(module in self.unquantized for module in modules)
 
     @abstractmethod
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
@@ -58,7 +67,8 @@ class Stored(ABC):
         `weight.part(name, axes, dtype)` is the checkpoint's tensor of a part. `axes` say how it is stored: `out` and
         `in` for the matrix's dimensions, `in/128` for one value each 128 of them, `in*2` for several, a number for
         any other dimension: `weight.part("qweight", "in/8 out", "int32")`; "" is a scalar. `dtype` is that of dummy
-        weights. The expression goes on with `.bits`, `.mv` and so on, by position.
+        weights. The expression goes on with `.bits`, `.mv` and so on, by position. Where the tensor's shape is the same
+        but for dimensions of 1, it fits. `weight.within(expr, axes)` cuts off what fills up the last word or block.
         """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
-from bringup.adapters.schemes.part_source import NOWHERE, PartSource, columns_first
+from bringup.adapters.schemes.part_source import NOWHERE, PartSource, Within, columns_first
 from bringup.adapters.schemes.scheme import Stored, StoredMatrix
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
@@ -41,17 +41,21 @@ class Reading:
         found = {part: self.names.get(part_name(name, part)) for part in parts}
         return {part: info for part, info in found.items() if info is not None}
 
+    def modules(self, name: str) -> Sequence[str]:
+        """The ways to write the name of a tensor's module."""
+        module = name.removesuffix(".weight")
+        inside = self.prefix and module.partition(".")[0] not in self.outside
+        return (f"{self.prefix}{module}", module) if inside else (module,)
+
     def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
         """The parts of a tensor that is stored in parts; None for one that is stored as it is.
 
         The config decides, and where it leaves a choice the tensors: converters differ about routers, embeddings and
         heads.
         """
-        module = name.removesuffix(".weight")
-        if not (self.stored.parts if module != name else self.stored.parts_of_experts):
+        if not (self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts):
             return None
-        full = module if module.partition(".")[0] in self.outside else f"{self.prefix}{module}"
-        if not (self.stored.stores(full) and self.stored.stores(module)):
+        if not self.stored.stores(self.modules(name)):
             return None
         parts = self.parts_of(name)
         if parts.keys() - {"weight"}:
@@ -154,7 +158,10 @@ class StoredSource(Source):
                     block_key=stored.block_key, keeps_order=stored.keeps_order,
                 )  # fmt: skip
 
-            weight = StoredMatrix(name.removesuffix(".weight"), parts, part)
+            def within(expr: Expr, axes: str) -> Expr:
+                return Within(expr, leaf, axes, reading.stored.keeps_order)
+
+            weight = StoredMatrix(reading.modules(_first(name)), parts, part, within)
             reading.known[key] = reading.stored.matrix(weight)
         return reading.known[key]
 

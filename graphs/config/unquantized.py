@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Self
 
+from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
 from bringup.shown import shown
 
@@ -17,36 +18,44 @@ BY_PLACE = ("modules_to_not_convert", "ignored_layers")
 # AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': whole names, globs, and expressions that begin with `re:`.
 BY_NAME = ("exclude", "exclude_modules", "ignore")
 MOST = 1000  # globs and endings, each of which is tried on every module; names are looked up
+MOST_EXPRESSIONS = 50  # that globs cannot say
 
-# Of a regular expression what a glob can say: any text, a point, a number, and plain characters.
-_SIMPLE = re.compile(r"\^?(?:\.\*|\\\.|\\d\+|[\w.-])*\$?")
+# Of a regular expression what a glob can say: any text, any character, a point, and plain characters.
+_SIMPLE = re.compile(r"\^?(?:\.\*|\\\.|\.|[\w-])*\$?")
+_PIECE = re.compile(r"\.\*|\\\.|\.")
 
 
 @dataclass(frozen=True, slots=True)
 class UnquantizedModules:
-    """`names` stand for a module and all that is below it; `globs` for whole names; `endings` for how names end."""
+    """`names` stand for a module and all that is below it; `globs` for whole names; `endings` for how names end.
+
+    `expressions` are those that no glob can say, of how names begin.
+    """
 
     names: frozenset[str] = frozenset()
     globs: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    expressions: tuple[Expression, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.names or self.globs)
+        return bool(self.names or self.globs or self.expressions)
 
     def __contains__(self, module: str) -> bool:
         return (
             not self.names.isdisjoint(_upward(module))
             or module.endswith(self.endings)
             or any(fnmatchcase(module, glob) for glob in self.globs)
+            or any(expression.matches(module) for expression in self.expressions)
         )
 
     @classmethod
     def from_fields(cls, words: Fields) -> Self:
         """From the words of a `quantization_config`: whichever of the lists are there.
 
-        Notes BU122 for an expression that no glob can say, and for more than MOST globs and endings.
+        Notes BU122 for an expression that is not understood, and for more than are tried on every module.
         """
-        names, globs, endings = set[str](), list[str](), list[str]()
+        names, endings = set[str](), list[str]()
+        globs, expressions = list[str](), list[Expression]()
         for key in (*BY_PLACE, *BY_NAME):
             for entry in words.words(key) or ():
                 expression, simple = entry.removeprefix("re:"), re.fullmatch(r"[\w.-]+", entry)
@@ -58,11 +67,14 @@ class UnquantizedModules:
                 elif _SIMPLE.fullmatch(expression):
                     globs += _globs(expression, below=key in BY_PLACE)
                 else:
-                    words.error("BU122", f"`{key}` has {shown(entry)}, an expression that is not understood", key)
-            if len(globs) + len(endings) > MOST:
-                words.error("BU122", f"`{key}` has more than {MOST:,} patterns", key)
+                    try:
+                        expressions.append(Expression(expression))
+                    except ValueError as error:
+                        words.error("BU122", f"`{key}` has {shown(entry)}, which is not understood: {error}", key)
+            if len(globs) + len(endings) > MOST or len(expressions) > MOST_EXPRESSIONS:
+                words.error("BU122", f"`{key}` has more than {MOST:,} patterns, or {MOST_EXPRESSIONS} expressions", key)
                 return cls()
-        return cls(frozenset(names), tuple(globs), tuple(endings))
+        return cls(frozenset(names), tuple(globs), tuple(endings), tuple(expressions))
 
 
 def _upward(module: str) -> Iterator[str]:
@@ -73,8 +85,7 @@ def _upward(module: str) -> Iterator[str]:
 def _globs(expression: str, *, below: bool) -> list[str]:
     """The globs of a simple expression, which a name begins with. `below`: it ends where a part of the name does."""
     glob = expression.removeprefix("^").removesuffix("$")
-    for message, replacement in ((r"\.", "."), (".*", "*"), (r"\d+", "[0-9]*")):
-        glob = glob.replace(message, replacement)
+    glob = _PIECE.sub(lambda piece: {".*": "*", ".": "?", r"\.": "."}[piece[0]], glob)
     if expression.endswith("$"):
         return [glob]
     return [glob, f"{glob}.*"] if below else [f"{glob}*"]

@@ -1,0 +1,72 @@
+"""float8 with one scale a matrix or a row, and which of the float8 schemes a `quantization_config` means.
+
+Published by AutoFP8 and llm-compressor as `quant_method: fp8` (`weight_scale` a scalar; `activation_scheme` static
+adds `input_scale`), and by FBGEMM as `fbgemm_fp8` (`weight_scale` [out, 1]; transformers' `FbgemmFp8Config`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bringup.adapters.algebra.quantised import QuantisedMatrix
+from bringup.adapters.schemes import fp8_blocks
+from bringup.adapters.schemes.arrays import ACTIVATIONS, BY_MATRIX, BY_ROW, CACHES, E4M3, scaled
+from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import UnquantizedModules
+from bringup.graphs.core.form import Block
+from bringup.spec import Shape
+
+USUAL: Block = (128, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8(Stored):
+    """`block` is what has one scale where no tensor shows it, as with dummy weights."""
+
+    scheme: ClassVar[str] = "FP8 with one scale a tensor or row"
+    parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_scale_inv")
+    unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
+    block: Block
+    unquantized: UnquantizedModules
+
+    def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
+        scales = "weight_scale_inv" if "weight_scale_inv" in weight.tensors else "weight_scale"
+        found = weight.tensors.get(scales)
+        block = self.block if found is None else _block(found.shape)
+        return scaled(self.scheme, weight, E4M3, block, scales)
+
+
+def _block(scales: Shape) -> Block:
+    """What has one scale: the matrix, a row, or, as transformers takes it, 128 x 128 values."""
+    if math.prod(scales) == 1:
+        return BY_MATRIX
+    return BY_ROW if len(scales) == 1 or scales[1:] == (1,) else USUAL
+
+
+def read(words: Fields) -> Stored:
+    """One scale for each block, row or matrix; activations are not rounded, whatever `activation_scheme` says.
+
+    transformers 5.23 takes an absent `weight_block_size` for [128, 128] and vLLM for one scale a matrix: the tensors
+    show which.
+    """
+    words.only("activation_scheme", "dynamic", "static")
+    if words.raw.get("weight_block_size") is not None:
+        return fp8_blocks.read(words)
+    words.read |= {"weight_block_size", "activation_scale_ub"}
+    words.only("fmt", "e4m3")
+    words.only("scale_fmt", "float")
+    by_row = words.raw.get("quant_method") == "fbgemm_fp8"
+    return Fp8(BY_ROW if by_row else BY_MATRIX, UnquantizedModules.from_fields(words))
+
+
+scheme = Scheme(
+    name=Fp8.scheme,
+    methods=("fp8", "fbgemm_fp8"),
+    read=read,
+    dequantise="transformers: `from_pretrained(…, quantization_config=FineGrainedFP8Config(dequantize=True))`, then "
+    "`save_pretrained`",
+)
