@@ -159,9 +159,13 @@ WORDS = (
 
 
 def quantization_words(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The `quantization_config` of a config.json, also of the text model in it; empty where there is none."""
+    """The `quantization_config` of a config.json, also of the text model in it; empty where there is none.
+
+    `compression_config` is what compressed-tensors called it at first.
+    """
     for words in (config, config.get("text_config")):
-        found = cast("dict[str, object]", words).get("quantization_config") if isinstance(words, Mapping) else None
-        if isinstance(found, dict) and found:
-            return cast("dict[str, object]", found)
+        for key in ("quantization_config", "compression_config"):
+            found = cast("dict[str, object]", words).get(key) if isinstance(words, Mapping) else None
+            if isinstance(found, dict) and found:
+                return cast("dict[str, object]", found)
     return {}

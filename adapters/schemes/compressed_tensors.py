@@ -13,7 +13,6 @@ from bringup.adapters.algebra.quantised import QuantisedMatrix
 from bringup.adapters.algebra.values import reciprocal
 from bringup.adapters.schemes.arrays import (
     ACTIVATIONS,
-    BY_MATRIX,
     CACHES,
     E4M3,
     E8M0,
@@ -77,7 +76,7 @@ class CompressedTensors(Stored):
 def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
     """Whole numbers side by side in words, the first in the low bits, plus half their range.
 
-    Zero points are packed likewise, along rows; but one for a whole matrix is a number of its own.
+    Zero points are packed likewise, along rows; but those of more than one row are numbers of their own.
     """
     codes, each, half = f"uint{found.bits}", 32 // found.bits, 1 << found.bits - 1
     scale_axes = by_block(found.block)
@@ -87,11 +86,11 @@ def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
         "scales": weight.part("weight_scale", scale_axes, "float32"),
     }
     zero, offset = "", half
-    if not found.symmetric and found.block == BY_MATRIX:
+    if not found.symmetric and found.block[0] != 1:
         zero, parts["zeros"] = "int8", weight.part("weight_zero_point", scale_axes, "int8")
     elif not found.symmetric:
         zero, offset = codes, 0
-        words = weight.part("weight_zero_point", scale_axes.replace("out/1", f"out/{each}"), "int32")
+        words = weight.part("weight_zero_point", by_block((each, found.block[1])), "int32")
         zeros = words.bits(codes, "value").mv("word block value -> (word value) block")
         parts["zeros"] = weight.within(zeros, scale_axes)
     if found.index:

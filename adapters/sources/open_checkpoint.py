@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bringup import plugins
-from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.files import opened, refuse_lfs_pointer, some, unreadable, why
 from bringup.adapters.checkpoints.folder import FILE
@@ -18,6 +17,7 @@ from bringup.adapters.checkpoints.folder_layout import TORCH_SUFFIXES
 from bringup.adapters.checkpoints.gguf import MAGIC as GGUF
 from bringup.adapters.checkpoints.gguf_config import read_hyperparameters
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
+from bringup.adapters.checkpoints.model_config import model_config
 from bringup.adapters.checkpoints.reader import HEAD, Contents, Reader, read_loaded, read_mapped
 from bringup.adapters.dialects.dialect import dialect_of, family_of
 from bringup.adapters.sources.cache_dirs import cache_folder
@@ -197,15 +197,12 @@ def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
     """What a reader finds, with the config and the tokenizer next to it."""
     found = reader.open(path)
     folder = found.folder or (path if path.is_dir() else path.parent)
-    config, tokenizer = folder / "config.json", folder / "tokenizer.json"
-    words = found.config
-    if words is None:
-        words = read_config(config) if config.is_file() else {}
+    tokenizer = folder / "tokenizer.json"
     return Checkpoint(
         source=facts["source"],
         format=reader.name,
         headers=found.headers,
-        config=words,
+        config=model_config(folder) if found.config is None else found.config,
         read=found.read,
         load=found.load,
         in_place=_in_place(reader, found),

@@ -25,7 +25,9 @@ RANGED = (".safetensors", ".gguf", ".safetensors.index.json")  # whose headers a
 ARCHIVES = (*TORCH_SUFFIXES, ".npz", ".npy", TORCH_INDEX)
 LEGACY = b"\x80"  # how torch files begin that are no archives: all of one is read to find its tensors
 INDEX_END = ".index.json"
-SIDECARS = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+SIDECARS = (
+    "config.json", "hf_quant_config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+)  # fmt: skip
 
 
 def open_url(src: str, open_path: Open, *, headers_only: bool, download_dir: Path | None, cache: Path) -> Checkpoint:

@@ -1,0 +1,53 @@
+"""Every format in a dense family, one with fused projections, a mixture of experts and MLA, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.apply.shard import divisible, slice_plan
+from bringup.compile.job import open_job
+from bringup.compile.pipeline import check
+from tests.models import family as shown
+from tests.quantised.checkpoints import CASES, write
+from tests.quantised.formats import FORMATS
+
+FAMILIES = list(CASES)
+DIVIDED = ("f", "h", "g", "e", "m", "i")  # rows of some matrices and columns of others
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("quantised")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_values(name: str, family: str, folder: Path) -> None:
+    """The parameters are those of the checkpoint of exact values; a slice of them reads and gives its part."""
+    quantised, exact = write(family, FORMATS[name], folder)
+    job, plain = open_job(checkpoint=str(quantised)), open_job(checkpoint=str(exact))
+    assert not check(job).findings
+    arrays, wanted = materialise(job.plan, job.checkpoint), materialise(plain.plan, plain.checkpoint)
+    assert arrays.keys() == wanted.keys()
+    for parameter, array in arrays.items():
+        np.testing.assert_array_equal(array, wanted[parameter], parameter)
+    axes = tuple(axis for axis, sizes in divisible(job.plan).items() if axis in DIVIDED and not any(n % 2 for n in sizes))
+    for rank in range(2):
+        part, of_plain = slice_plan(job.plan, axes, rank, 2), slice_plan(plain.plan, axes, rank, 2)
+        sliced, wanted = materialise(part, job.checkpoint), materialise(of_plain, plain.checkpoint)
+        assert sum(sliced[parameter].shape != arrays[parameter].shape for parameter in arrays) >= 8
+        for parameter, array in sliced.items():
+            np.testing.assert_array_equal(array, wanted[parameter], parameter)
+
+
+@pytest.mark.parametrize(("name", "family"), [*zip(FORMATS, FAMILIES * 6, strict=False)])
+def test_logits(name: str, family: str, folder: Path) -> None:
+    """Against transformers on the exact values; each format in one family, as values are compared in all."""
+    quantised, exact = write(family, FORMATS[name], folder)
+    tokens, wanted = shown.reference.__wrapped__(exact)
+    ours = shown.eager_logits(open_job(checkpoint=str(quantised)), tokens, shown.PROMPT)
+    assert abs(ours - wanted).max() <= shown.WORST["torch"] * abs(wanted).max()
