@@ -31,7 +31,8 @@ CASES: dict[str, PreTrainedConfig] = {
     "deepseek_v3": DeepseekV3Config(
         **SIZES, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=32,
         kv_lora_rank=32, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=8, first_k_dense_replace=1,
-        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, n_group=2, topk_group=1,
+        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, n_group=2,
+        topk_group=1,
     ),
 }  # fmt: skip
 

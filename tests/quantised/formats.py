@@ -33,7 +33,9 @@ class Format:
     head: bool = False
 
 
-def scaled(matrix: np.ndarray, block: tuple[int, int], *, dtype: Any = E4M3, scale: Any = F32, shape: Any = None) -> Written:
+def scaled(
+    matrix: np.ndarray, block: tuple[int, int], *, dtype: Any = E4M3, scale: Any = F32, shape: Any = None
+) -> Written:
     """e4m3 or int8, with one scale a block: what `llm-compressor` and FBGEMM write."""
     block = (block[0] or len(matrix), block[1] or matrix.shape[1])
     top = 448 if dtype is E4M3 else 127
@@ -54,7 +56,9 @@ def zeroed(matrix: np.ndarray) -> Written:
     return {"weight": codes, "weight_scale": scales, "weight_zero_point": zeros}, exact
 
 
-def packed(matrix: np.ndarray, bits: int, group: int, *, zero: bool = False, order: bool = False, scale: Any = F32) -> Written:
+def packed(
+    matrix: np.ndarray, bits: int, group: int, *, zero: bool = False, order: bool = False, scale: Any = F32
+) -> Written:
     """Whole numbers in int32 (compressed-tensors `pack-quantized`): signed codes plus half the range.
 
     With `zero`, zero points are packed likewise along rows. With `order`, columns belong to groups by `weight_g_idx`.
@@ -119,7 +123,12 @@ def mxfp4(matrix: np.ndarray, payload: str) -> Written:
 def compressed(format: str, weights: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A `quantization_config` of compressed-tensors, as llm-compressor saves it."""
     usual = {"dynamic": False, "symmetric": True, "type": "int", "observer": "minmax", "observer_kwargs": {}}
-    group = {"targets": ["Linear"], "weights": usual | dict(weights), "input_activations": None, "output_activations": None}
+    group = {
+        "targets": ["Linear"],
+        "weights": usual | dict(weights),
+        "input_activations": None,
+        "output_activations": None,
+    }
     return {
         "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed", "ignore": ["lm_head"],
         "config_groups": {"group_0": group}, "kv_cache_scheme": None, "global_compression_ratio": None, "version": "0.12.2",

@@ -13,16 +13,6 @@ E4M3, E2M1, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn, ml_dtypes.b
 E2M1_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
-def spread(scales: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Float32 of `shape`: the scale of each element, where scales divide both dimensions into equal blocks."""
-    rows, columns = (-(-size // count) for size, count in zip(shape, scales.shape, strict=True))
-    result = np.empty(shape, np.float32)
-    for i in range(shape[0]):
-        for k in range(shape[1]):
-            result[i, k] = scales[i // rows, k // columns]
-    return result
-
-
 def largest(matrix: np.ndarray, block: tuple[int, int]) -> np.ndarray:
     """The largest magnitude of each block of rows and columns."""
     rows, columns = block
@@ -37,7 +27,8 @@ def largest(matrix: np.ndarray, block: tuple[int, int]) -> np.ndarray:
 
 def in_blocks(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
     """Float32 of `shape`: the scale of the block that each element is in."""
-    return np.array([[scales[i // block[0], k // block[1]] for k in range(shape[1])] for i in range(shape[0])], np.float32)
+    rows, columns = (np.arange(size) // size_of_block for size, size_of_block in zip(shape, block, strict=True))
+    return scales.astype(np.float32)[rows[:, None], columns[None, :]]
 
 
 def e2m1(values: np.ndarray) -> np.ndarray:
@@ -51,10 +42,9 @@ def pairs(codes: np.ndarray) -> np.ndarray:
 
 
 def words(codes: np.ndarray, bits: int) -> np.ndarray:
-    """int32 [rows, ceil(columns · bits / 32)] of unsigned codes, the first in the low bits; the last word is filled up."""
+    """int32 [rows, ceil(columns · bits / 32)] of unsigned codes, the first in the low bits; the last has zeros too."""
     each = 32 // bits
     found = np.zeros((len(codes), -(-codes.shape[1] // each)), np.uint32)
-    for i, row in enumerate(codes):
-        for k, code in enumerate(row):
-            found[i, k // each] |= np.uint32(int(code) << k % each * bits)
+    for k, column in enumerate(codes.T):
+        found[:, k // each] |= column.astype(np.uint32) << np.uint32(k % each * bits)
     return found.view(np.int32)

@@ -35,7 +35,9 @@ def test_values(name: str, family: str, folder: Path) -> None:
     assert arrays.keys() == wanted.keys()
     for parameter, array in arrays.items():
         np.testing.assert_array_equal(array, wanted[parameter], parameter)
-    axes = tuple(axis for axis, sizes in divisible(job.plan).items() if axis in DIVIDED and not any(n % 2 for n in sizes))
+    axes = tuple(
+        axis for axis, sizes in divisible(job.plan).items() if axis in DIVIDED and not any(n % 2 for n in sizes)
+    )
     for rank in range(2):
         part, of_plain = slice_plan(job.plan, axes, rank, 2), slice_plan(plain.plan, axes, rank, 2)
         sliced, wanted = materialise(part, job.checkpoint), materialise(of_plain, plain.checkpoint)
