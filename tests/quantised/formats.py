@@ -123,16 +123,12 @@ def mxfp4(matrix: np.ndarray, payload: str) -> Written:
 def compressed(format: str, weights: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A `quantization_config` of compressed-tensors, as llm-compressor saves it."""
     usual = {"dynamic": False, "symmetric": True, "type": "int", "observer": "minmax", "observer_kwargs": {}}
-    group = {
-        "targets": ["Linear"],
-        "weights": usual | dict(weights),
-        "input_activations": None,
-        "output_activations": None,
-    }
+    group = {"targets": ["Linear"], "weights": usual | dict(weights), "input_activations": None}
     return {
-        "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed", "ignore": ["lm_head"],
-        "config_groups": {"group_0": group}, "kv_cache_scheme": None, "global_compression_ratio": None, "version": "0.12.2",
-        "sparsity_config": {}, "transform_config": {},
+        "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
+        "ignore": ["lm_head", "re:.*mlp.gate$"], "config_groups": {"group_0": group | {"output_activations": None}},
+        "kv_cache_scheme": None, "global_compression_ratio": None, "version": "0.12.2", "sparsity_config": {},
+        "transform_config": {},
     } | more  # fmt: skip
 
 
@@ -145,11 +141,12 @@ def modelopt(algorithm: str, **more: Any) -> dict[str, Any]:
 def quark(weight: Mapping[str, Any]) -> dict[str, Any]:
     """AMD Quark's words, as in config.json of its MXFP4 checkpoints."""
     spec = {"is_dynamic": False, "symmetric": None, "round_method": "half_even", "observer_cls": "PerBlockMXObserver"}
+    whole = {"weight": spec | dict(weight), "input_tensors": None, "bias": None}
     return {
-        "quant_method": "quark", "global_quant_config": {"weight": spec | dict(weight), "input_tensors": None, "bias": None},
+        "quant_method": "quark", "global_quant_config": whole,
         "exclude": ["lm_head", "re:.*mlp\\.gate$"], "layer_quant_config": {}, "layer_type_quant_config": {},
         "algo_config": None, "kv_cache_quant_config": {}, "quant_mode": "eager_mode", "version": "0.10",
-        "export": {"kv_cache_group": [], "min_kv_scale": 0.0, "pack_method": "reorder", "weight_format": "real_quantized"},
+        "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
     }  # fmt: skip
 
 
@@ -175,7 +172,8 @@ FORMATS: Mapping[str, Format] = {
         partial(scaled, block=(0, 0), shape=scalar), also=STATIC,
     ),
     "fp8-inv": Format(
-        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "modules_to_not_convert": NAMES},
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
+         "modules_to_not_convert": NAMES},
         lambda matrix: _renamed(scaled(matrix, (0, 0), scale=BF16, shape=scalar)), also={"activation_scale": ONE},
     ),
     "fbgemm": Format(
@@ -191,28 +189,35 @@ FORMATS: Mapping[str, Format] = {
         nvfp4, also=STATIC,
     ),
     "quark-mxfp4": Format(quark(MX), partial(mxfp4, payload="weight")),
-    "quark-fp8": Format(quark({"dtype": "fp8_e4m3", "qscheme": "per_tensor"}), partial(scaled, block=(0, 0), shape=scalar)),
+    "quark-fp8": Format(
+        quark({"dtype": "fp8_e4m3", "qscheme": "per_tensor"}), partial(scaled, block=(0, 0), shape=scalar),
+    ),
     "ct-int8": Format(compressed("int-quantized", INT8), partial(scaled, block=(1, 0), dtype=np.int8)),
     "ct-int8-zeros": Format(compressed("int-quantized", INT8 | {"symmetric": False}), zeroed),
     "ct-fp8-tensor": Format(
-        compressed("naive-quantized", FP8 | {"strategy": "tensor"}), partial(scaled, block=(0, 0), shape=flat), also=STATIC
+        compressed("naive-quantized", FP8 | {"strategy": "tensor"}), partial(scaled, block=(0, 0), shape=flat),
+        also=STATIC,
     ),
     "ct-fp8-rows": Format(compressed("float-quantized", FP8 | {"strategy": "channel"}), partial(scaled, block=(1, 0))),
     "ct-fp8-blocks": Format(
-        compressed("float-quantized", FP8 | {"strategy": "block", "block_structure": [16, 32]}), partial(scaled, block=(16, 32))
+        compressed("float-quantized", FP8 | {"strategy": "block", "block_structure": [16, 32]}),
+        partial(scaled, block=(16, 32)),
     ),
     "ct-int4": Format(compressed("pack-quantized", INT4), partial(packed, bits=4, group=32)),
     "ct-int4-zeros": Format(
         compressed("pack-quantized", INT4 | {"symmetric": False}), partial(packed, bits=4, group=32, zero=True)
     ),
-    "ct-int4-rows": Format(compressed("pack-quantized", {"num_bits": 4, "strategy": "channel"}), partial(packed, bits=4, group=0)),
+    "ct-int4-rows": Format(
+        compressed("pack-quantized", INT8 | {"num_bits": 4}), partial(packed, bits=4, group=0, scale=BF16),
+    ),
     "ct-int4-order": Format(
         compressed("pack-quantized", INT4 | {"actorder": "group"}), partial(packed, bits=4, group=32, order=True)
     ),
     "ct-int8-packed": Format(compressed("pack-quantized", INT8), partial(packed, bits=8, group=0)),
     "ct-nvfp4": Format(compressed("nvfp4-pack-quantized", FP4), partial(nvfp4, inverse=True)),
     "ct-mxfp4": Format(
-        compressed("mxfp4-pack-quantized", FP4 | {"strategy": "group", "group_size": 32}), partial(mxfp4, payload="weight_packed")
+        compressed("mxfp4-pack-quantized", FP4 | {"strategy": "group", "group_size": 32}),
+        partial(mxfp4, payload="weight_packed"),
     ),
 }  # fmt: skip
 
