@@ -44,6 +44,7 @@ class CompressedTensors(Stored):
         **CACHES,
         "weight_shape": "the size of the matrix, which the graph declares",
     }
+    keeps_order: ClassVar[bool] = True
     groups: tuple[tuple[Targets, Weights], ...]
     unquantized: UnquantizedModules
 

@@ -30,6 +30,7 @@ class Fp8(Stored):
     scheme: ClassVar[str] = "FP8 with one scale a tensor or row"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_scale_inv")
     unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
+    keeps_order: ClassVar[bool] = True
     block: Block
     unquantized: UnquantizedModules
 

@@ -49,6 +49,7 @@ class ModelOpt(Stored):
     scheme: ClassVar[str] = "ModelOpt"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_scale_2")
     unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
+    keeps_order: ClassVar[bool] = True
     algorithm: Algorithm | None
     unquantized: UnquantizedModules
     layers: Mapping[str, Algorithm] = field(default_factory=dict[str, Algorithm])

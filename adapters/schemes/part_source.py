@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Source, Unary
 from bringup.adapters.algebra.quantised import without_ones
 from bringup.adapters.algebra.region import Region
@@ -13,6 +15,9 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of
 from bringup.graphs.core.form import count
 from bringup.spec import Shape
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NOWHERE = Source("", "", {})
 _DIMENSION = re.compile(r"(out|in|all)(?:([/*])(\d+))?|(\d+)")
@@ -59,10 +64,39 @@ class Within(Unary):
     def region(self, scope: Scope) -> Region:
         region = self.of.region(scope)
         part = PartSource("", "", {}, of=self.source, layout=self.layout, keeps_order=self.keeps_order)
-        for k, axis in enumerate(part.stored(scope, region.shape)):
-            if axis.size < region.shape[k]:
-                region = region.window(k, 0, axis.size)
-        return region
+        axes = part.stored(scope, region.shape)
+        if all(axis.size >= size for axis, size in zip(axes, region.shape, strict=True)):
+            return region
+        each = tuple((1, 1) for _ in axes)
+        computed = Computed(
+            "leave out padding", (region,), shape_of(axes), region.dtype, Cropped(shape_of(axes)), exact=True,
+            inverse=Padded(region.shape), grains=(each,),
+        )  # fmt: skip
+        return scope.whole(computed, axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cropped:
+    """The first indices of each dimension."""
+
+    shape: Shape
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return array[tuple(slice(size) for size in self.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """`Cropped` undone: with zeros, as converters fill up words."""
+
+    shape: Shape
+
+    def __call__(self, array: np.ndarray) -> tuple[np.ndarray]:
+        import numpy as np
+
+        whole = np.zeros(self.shape, array.dtype)
+        whole[tuple(slice(size) for size in array.shape)] = array
+        return (whole,)
 
 
 def dimensions(layout: str) -> Iterator[tuple[str, str, str, str]]:

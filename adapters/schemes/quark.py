@@ -41,6 +41,7 @@ class Quark(Stored):
     scheme: ClassVar[str] = "Quark"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_zero_point")
     unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
+    keeps_order: ClassVar[bool] = True
     kind: Kind | None
     layers: tuple[tuple[str, Kind | None], ...]
     unquantized: UnquantizedModules

@@ -15,7 +15,19 @@ import ml_dtypes
 import numpy as np
 
 GROUP = 16
-PLAIN = ("norm", "embed", "wte", "wpe", "lm_head", "embed_out", "router", "mlp.gate.weight", "ln_", "eh_proj")
+PLAIN = (
+    "norm",
+    "weights_proj",
+    "embed",
+    "wte",
+    "wpe",
+    "lm_head",
+    "embed_out",
+    "router",
+    "mlp.gate.weight",
+    "ln_",
+    "eh_proj",
+)
 Tensors = dict[str, np.ndarray]
 
 
@@ -26,6 +38,7 @@ class Form:
     name: str  # as bringup has it
     words: Mapping[str, Any]
     convert: Callable[[str, np.ndarray], Tensors]
+    read: bool = False  # by a scheme of bringup's
 
 
 def quantised(tensors: Mapping[str, np.ndarray], form: Form) -> Tensors:
@@ -120,6 +133,11 @@ def _fp8_blocks(stem: str, array: np.ndarray) -> Tensors:
     }
 
 
+def _compressed(format: str, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    group = {"targets": ["Linear"], "weights": {"type": "int", "symmetric": True, **weights}}
+    return {"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": group}}
+
+
 FORMS = {
     "awq": Form(
         "AWQ", {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}, _awq
@@ -139,17 +157,29 @@ FORMS = {
         _nf4,
     ),
     "int8": Form("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, _int8),
-    "packed": Form("compressed-tensors", {"quant_method": "compressed-tensors", "format": "pack-quantized"}, _packed),
+    "packed": Form(
+        "compressed-tensors",
+        _compressed("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": GROUP}),
+        _packed,
+        read=True,
+    ),
     "naive": Form(
         "8-bit weights with one scale a tensor or row",
-        {"quant_method": "compressed-tensors", "format": "int-quantized"},
+        _compressed("int-quantized", {"num_bits": 8, "strategy": "channel"}),
         _naive,
+        read=True,
     ),
-    "nvfp4": Form("NVFP4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, _nvfp4),
+    "nvfp4": Form("NVFP4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, _nvfp4, read=True),
     "fp8": Form(
-        "8-bit weights with one scale a tensor or row", {"quant_method": "modelopt", "quant_algo": "FP8"}, _fp8
+        "8-bit weights with one scale a tensor or row",
+        {"quant_method": "modelopt", "quant_algo": "FP8"},
+        _fp8,
+        read=True,
     ),
     "fp8-blocks": Form(
-        "FP8 with one scale a block", {"quant_method": "fp8", "weight_block_size": [GROUP, GROUP]}, _fp8_blocks
+        "FP8 with one scale a block",
+        {"quant_method": "fp8", "weight_block_size": [GROUP, GROUP]},
+        _fp8_blocks,
+        read=True,
     ),
 }

@@ -24,7 +24,7 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
         (
             "BU122",
             "modules_to_not_convert",
-            FP8 | {"modules_to_not_convert": ["lm_head", r"model\\.(layers\\.0|norm)"]},
+            FP8 | {"modules_to_not_convert": ["lm_head", r"model\\.(layers\\.0|norm"]},
         ),
         ("BU120", "weight_block_sizes", FP8 | {"weight_block_sizes": [64, 64]}),
         ("BU120", "bits", {"quant_method": "mxfp4", "bits": 3}),
