@@ -23,13 +23,18 @@ WHOLE = ("norm", "embed_tokens", "lm_head", "eh_proj", "shared_head", "gate.", "
 
 def tensors_of(flagship: Flagship) -> Tensors:
     """Every tensor of the published files."""
-    config = flagship.config
+    tensors = float_tensors(flagship.config)
+    change = {"bloom": bare, "deepseek_v3": fp8, "deepseek_v32": fp8, "gpt_oss": mxfp4}
+    model_type = flagship.config["model_type"]
+    return change[model_type](tensors) if model_type in change else tensors
+
+
+def float_tensors(config: dict[str, object]) -> Tensors:
+    """Every tensor of the model before it is quantised."""
     shapes = saved(config)
     if config.get("num_nextn_predict_layers"):
         shapes |= draft_layer(shapes, config["num_hidden_layers"], config["hidden_size"], config["vocab_size"])
-    tensors = {name: ("F32" if "e_score_correction_bias" in name else "BF16", shape) for name, shape in shapes.items()}
-    change = {"bloom": bare, "deepseek_v3": fp8, "deepseek_v32": fp8, "gpt_oss": mxfp4}.get(config["model_type"])
-    return change(tensors) if change else tensors
+    return {name: ("F32" if "e_score_correction_bias" in name else "BF16", shape) for name, shape in shapes.items()}
 
 
 def saved(config: dict[str, object]) -> dict[str, Shape]:

@@ -1,0 +1,107 @@
+"""Large checkpoints as quantisers publish them: names and shapes of the float model by transformers' own conversion,
+each matrix as the format's library stores it (docstrings of tests/quantised/formats.py), words as published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tests.flagships.headers import Tensors, float_tensors
+from tests.flagships.published import BY_NAME, Flagship
+
+Store = Callable[[str, tuple[int, int]], Tensors]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised(Flagship):
+    """`of` is the flagship that was quantised; `whole` are globs of what was not; `store` is how a matrix is.
+
+    `ranks`: among how many tensor ranks it divides, of 8 and less.
+    """
+
+    of: str
+    words: dict[str, Any] = field(default_factory=dict)
+    sidecar: dict[str, Any] = field(default_factory=dict)
+    whole: tuple[str, ...]
+    store: Store
+    ranks: int = 8
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config = {key: value for key, value in BY_NAME[self.of].config.items() if key != "quantization_config"}
+        return config | ({"quantization_config": self.words} if self.words else {})
+
+    def stored(self) -> Tensors:
+        """Every tensor of the files."""
+        found: Tensors = {}
+        for name, (dtype, shape) in float_tensors(self.config).items():
+            plain = len(shape) != 2 or any(fnmatchcase(name, glob) for glob in self.whole)
+            found |= {name: (dtype, shape)} if plain else self.store(name.removesuffix("weight"), shape)
+        return found
+
+
+def rows(stem: str, shape: tuple[int, int]) -> Tensors:
+    """FBGEMM's: a scale a row."""
+    return {f"{stem}weight": ("F8_E4M3", shape), f"{stem}weight_scale": ("F32", (shape[0], 1))}
+
+
+def blocks(stem: str, shape: tuple[int, int]) -> Tensors:
+    """Qwen's: a scale for 128 x 128 values, in bfloat16."""
+    scales = tuple(math.ceil(size / 128) for size in shape)
+    return {f"{stem}weight": ("F8_E4M3", shape), f"{stem}weight_scale_inv": ("BF16", scales)}
+
+
+def nvfp4(stem: str, shape: tuple[int, int]) -> Tensors:
+    """ModelOpt's: two values a byte, a scale for 16, one for the matrix, and one for its input."""
+    return {
+        f"{stem}weight": ("U8", (shape[0], shape[1] // 2)),
+        f"{stem}weight_scale": ("F8_E4M3", (shape[0], shape[1] // 16)),
+        f"{stem}weight_scale_2": ("F32", ()),
+        f"{stem}input_scale": ("F32", ()),
+    }
+
+
+LAYERS = 126
+UNQUANTISED = [f"model.layers.{k}.self_attn.{x}_proj" for k in range(LAYERS) for x in "qkvo"]
+ENDS = [f"model.layers.{k}.mlp.{x}_proj" for k in (0, LAYERS - 1) for x in ("gate", "up", "down")]
+COMMON = ("model.embed_tokens.weight", "lm_head.weight")
+ATTENTION = [f"model.layers.{k}.self_attn*" for k in range(61)]
+GATES = [f"model.layers.{k}.mlp.gate" for k in range(94)]
+
+QUANTISED = {
+    one.name: one
+    for one in (
+        Quantised(
+            name="llama-3.1-405b-fp8", of="llama-3.1-405b", tensors=None, shards=109,
+            words={
+                "quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
+                "modules_to_not_convert": [*UNQUANTISED, *ENDS],
+            },
+            whole=(*COMMON, "*.self_attn.*", "model.layers.0.*", "model.layers.125.*"), store=rows,
+            source="meta-llama/Llama-3.1-405B-Instruct-FP8: config.json, arXiv 2407.21783 section 6.2",
+        ),
+        Quantised(
+            name="qwen3-235b-a22b-fp8", of="qwen3-235b-a22b", tensors=None, shards=24,
+            words={
+                "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128],
+                "modules_to_not_convert": ["lm_head", "model.embed_tokens", *GATES],
+            },
+            whole=(*COMMON, "*.mlp.gate.weight"), store=blocks, ranks=4, source="Qwen/Qwen3-235B-A22B-FP8: config.json",
+        ),
+        Quantised(
+            name="deepseek-r1-nvfp4", of="deepseek-v3", tensors=None, shards=163,
+            sidecar={
+                "producer": {"name": "modelopt", "version": "0.23.0"},
+                "quantization": {
+                    "quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16,
+                    "exclude_modules": ["lm_head", *ATTENTION, "model.layers.61*"],
+                },
+            },
+            whole=(*COMMON, "*.self_attn.*", "*.mlp.gate.weight", "model.layers.61.*"), store=nvfp4,
+            source="nvidia/DeepSeek-R1-FP4: hf_quant_config.json",
+        ),
+    )
+}  # fmt: skip
