@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from bringup.adapters.algebra.expr import stack as stack
     from bringup.adapters.algebra.hooks import hook as hook
     from bringup.adapters.algebra.per_layer import where as where
+    from bringup.adapters.algebra.quantised import QuantisedMatrix as QuantisedMatrix
     from bringup.adapters.algebra.traced import compute as compute
     from bringup.adapters.algebra.values import cast as cast
     from bringup.adapters.algebra.values import dequant as dequant
     from bringup.adapters.algebra.values import fn as fn
     from bringup.adapters.algebra.values import quant as quant
+    from bringup.adapters.algebra.values import reciprocal as reciprocal
     from bringup.adapters.algebra.values import scale as scale
     from bringup.adapters.algebra.values import shift as shift
     from bringup.adapters.apply.fuse import fused as fused
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from bringup.adapters.planning.plan import Plan as Plan
     from bringup.adapters.planning.plan import make_plan as make_plan
     from bringup.adapters.planning.traced import traced as traced
+    from bringup.adapters.schemes.scheme import Scheme as Scheme
+    from bringup.adapters.schemes.scheme import Stored as Stored
+    from bringup.adapters.schemes.scheme import StoredMatrix as StoredMatrix
     from bringup.adapters.sources.dummy import dummy_checkpoint as dummy_checkpoint
     from bringup.adapters.sources.open_checkpoint import Access as Access
     from bringup.adapters.sources.open_checkpoint import open_checkpoint as open_checkpoint
@@ -53,8 +58,9 @@ else:
         "algebra.expr": "Expr S cat packed stack",
         "algebra.hooks": "hook",
         "algebra.per_layer": "where",
+        "algebra.quantised": "QuantisedMatrix",
         "algebra.traced": "compute",
-        "algebra.values": "cast dequant fn quant scale shift",
+        "algebra.values": "cast dequant fn quant reciprocal scale shift",
         "apply.fuse": "fused lay_out shared_as_experts",
         "apply.materialise": "materialise",
         "apply.parallel": "Parallel",
@@ -69,6 +75,7 @@ else:
         "planning.expected_headers": "as_declared published",
         "planning.plan": "Plan make_plan",
         "planning.traced": "traced",
+        "schemes.scheme": "Scheme Stored StoredMatrix",
         "sources.dummy": "dummy_checkpoint",
         "sources.open_checkpoint": "Access open_checkpoint",
     }

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from bringup.graphs.config.hf_config import HFConfig as HFConfig
     from bringup.graphs.config.moe import RoutingConfig as RoutingConfig
     from bringup.graphs.config.rope import RopeConfig as RopeConfig
+    from bringup.graphs.config.unquantized import UnquantizedModules as UnquantizedModules
     from bringup.graphs.core.axes import Axis as Axis
+    from bringup.graphs.core.form import Form as Form
     from bringup.graphs.core.graph import Graph as Graph
     from bringup.graphs.core.module import Const as Const
     from bringup.graphs.core.module import Module as Module
@@ -75,7 +77,9 @@ else:
         "config.hf_config": "HFConfig",
         "config.moe": "RoutingConfig",
         "config.rope": "RopeConfig",
+        "config.unquantized": "UnquantizedModules",
         "core.axes": "Axis",
+        "core.form": "Form",
         "core.graph": "Graph",
         "core.module": "Const Module Param State",
         "core.options": "GraphOptions build_graph current_options graph_options",
