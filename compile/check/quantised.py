@@ -22,6 +22,7 @@ from bringup.adapters.planning.quantization import (
     parts_of,
     quantization_words,
 )
+from bringup.adapters.schemes.registry import read_quantisation
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.unruled import tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Severity
@@ -54,7 +55,7 @@ def without_quantised(job: Job) -> Explained:
     words, unruled = quantization_words(job.config), tensors_of_unruled(plan)
     causes = [*_foreign(job, words, unruled)]
     if not causes and words:
-        causes = [*_unquantised(job, words, stated=bool(on_config))]
+        causes = [*_unquantised(job, words, stated=bool(on_config))] or [*_of_another(job, words)]
     if not causes:
         return Explained(job)
     tensors = {name for cause in causes for name in _bare(plan, cause.tensors)}
@@ -162,15 +163,19 @@ def _words_for(plan: Plan, row: Format, matrices: Parts) -> dict[str, object] | 
         for name in parts.values()
         if plain in plan.headers
     ]
+    if "nvfp4" in row.methods:
+        return {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    if "fbgemm_fp8" in row.methods:
+        floats = {plan.headers[plain].dtype for plain in matrices if plain in plan.headers} == {"float8_e4m3fn"}
+        return {"quant_method": "fp8"} if floats else None
     block = block_size(pairs) if "fp8" in row.methods and pairs else None
     return {"quant_method": "fp8", "weight_block_size": list(block)} if block else None
 
 
 def _reads(job: Job, words: Mapping[str, object]) -> bool:
-    """Whether the family reads weights that its config describes so."""
-    _, findings = job.family.load("config").read({**job.config, "quantization_config": dict(words)}, job.allow)
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    return not any(finding.parameter in CONFIG_KEYS or finding not in job.findings for finding in errors)
+    """Whether a scheme reads weights that the config describes so."""
+    found = read_quantisation({"quantization_config": dict(words)}, job.family.name)
+    return found.stored is not None and not any(finding.severity is Severity.ERROR for finding in found.findings)
 
 
 def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[_Cause]:
@@ -209,6 +214,48 @@ def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iter
         **stored(plan, list(names)),
     )
     yield _Cause(finding, frozenset({*found, *packed, *(n for each in found.values() for n in each.values())}))
+
+
+def _of_another(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
+    """The cause where most matrices are in another format than the config says.
+
+    Of a matrix in another format something is missing, and something else is unread or wrong; a name that is off, a
+    block size or a dtype is one of these alone.
+    """
+    plan = job.plan
+    stems = {part[0] for name in _bare(plan, plan.wanted) if (part := part_of(name))}
+    wrong: dict[str, set[str]] = {}
+    for code, names in [*((p.code, p.sources) for p in plan.problems), ("unread", plan.unread)]:
+        for name in _bare(plan, names):
+            part = part_of(name)
+            if (plain := part[0] if part else name) in stems:
+                wrong.setdefault(plain, set()).add("missing" if code == "BU101" else code)
+    every = wrong.keys() == stems and len(set[str]().union(*wrong.values())) > 1
+    others = [plain for plain, kinds in wrong.items() if every or len(kinds) > 1]
+    if len(others) < 2 or 2 * len(others) < len(stems):
+        return
+    headers = {bare: name for name, bare in zip(plan.headers, _bare(plan, plan.headers), strict=True)}
+    parts = {plain: found for plain, found in parts_of(headers).items() if plain in stems}
+    matrices = {plain: {**parts.get(plain, {}), **({"weight": plain} if plain in headers else {})} for plain in others}
+    row = format_of(part for each in matrices.values() for part in each)
+    tensors = {name for plain in stems for name in (plain, *parts.get(plain, {}).values())}
+    wanted = {name for name in _bare(plan, plan.wanted) if (part := part_of(name)) and part[0] in stems}
+    proposed = _words_for(plan, row, matrices) if row else None
+    have = dict.fromkeys(part for each in matrices.values() for part in each)
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {_quoted(words)}, and {len(others)} matrices are in another format"
+        f"{f' ({row.name})' if row else ''}: {listed(others)} have {', '.join(f'`{part}`' for part in have)}",
+        help=f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+        if proposed and _reads(job, proposed)
+        else "give the `quantization_config` that the converter of these files wrote",
+        parameter=_parameters(plan, others),
+        sources=tuple(headers[name] for each in matrices.values() for name in each.values()),
+        expected=str(words.get("quant_method", "")),
+        actual=row.name if row else "",
+        **stored(plan, [headers[name] for each in matrices.values() for name in each.values()]),
+    )
+    yield _Cause(finding, frozenset(tensors | wanted))
 
 
 def _matrices(plan: Plan) -> list[str]:

@@ -85,6 +85,20 @@ def test_another_mistake_is_another_finding(tiny: Tiny) -> None:
     assert codes == ["BU137", "BU101"]
 
 
+@pytest.mark.parametrize("words", [name for name, form in FORMS.items() if form.read])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_words_of_another_format(form: str, words: str) -> None:
+    """One finding, which quotes them; but a block size that differs is one of its own (test_block_sizes.py)."""
+    draft = base("llama")
+    report = Tiny(None, draft.config, draft.tensors).check(quantised(draft.tensors, FORMS[form]), FORMS[words].words)
+    if form == words:
+        assert not report.findings
+    elif (form, words) == ("fp8", "fp8-blocks"):
+        assert [finding.code for finding in report.findings] == ["BU102"]
+    else:
+        assert_one(report, f"`quant_method` = '{FORMS[words].words['quant_method']}'")
+
+
 @pytest.mark.parametrize("rules", [None, "deepseek_v3"], ids=["llama", "deepseek_v3"])
 def test_dequantised_weights_under_words_that_stayed(rules: str | None) -> None:
     draft = base(rules or "llama")
