@@ -15,6 +15,7 @@ from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.values import SCALES
+from bringup.diagnostics import fail
 from bringup.graphs.core.axes import AxesError, Axis, show
 from bringup.graphs.core.form import Form, FormPart, count
 from bringup.spec import DTYPES, Shape
@@ -48,6 +49,13 @@ class QuantisedMatrix(Expr):
             if not scope.misfits:
                 _check_shape(part, region, codes)
             scope.take(region, _takes(part), f"{self.scheme}: {part.name}")
+        if self.form.index:
+            index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1])
+            name = f"{self.scheme}: index"
+            checked = Computed(
+                name, (index,), index.shape, "int32", check, exact=True, inverse=check.back, grains=(((1, 1),),)
+            )
+            regions = (*regions[:-1], scope.whole(checked, index.axes))
         computed = Computed(
             f"dequantise {self.scheme}", regions, codes.shape, "float32", Dequantise(self.form), exact=False,
             block=(*(1 for _ in codes.shape[:-2]), *(size or 1 for size in self.form.block)),
@@ -100,6 +108,27 @@ def _grains(form: Form, dimensions: int) -> tuple[tuple[tuple[int, int], ...], .
         return ()
     leading = tuple((1, 1) for _ in range(dimensions - 2))
     return tuple((*leading, *((size, 1 if size else 0) for size in part.block)) for part in form.parts())
+
+
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """Numbers of blocks, as they are. Raises BU115 where there is no such block."""
+
+    scheme: str
+    blocks: int
+
+    def __call__(self, index: np.ndarray) -> np.ndarray:
+        if index.size and not 0 <= int(index.min()) <= int(index.max()) < self.blocks:
+            message = (
+                f"{self.scheme}: the index of columns has {index.min()} to {index.max()}, and there are {self.blocks} "
+                "groups"
+            )
+            raise fail("BU115", message, help="was it saved for another group size?")
+        return index
+
+    def back(self, index: np.ndarray) -> tuple[np.ndarray]:
+        """The inverse."""
+        return (index,)
 
 
 @dataclass(frozen=True, slots=True)

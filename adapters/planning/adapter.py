@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.hooks import Hook
@@ -29,6 +29,9 @@ from bringup.graphs.core.axes import Axes, AxesError, parse, sized
 from bringup.graphs.core.signature import Declared, Signature
 from bringup.grouping import digits
 from bringup.spec import Site, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NO_RULES: Mapping[str, Any] = {}
 NO_DROPS: Mapping[str, str] = {}
@@ -101,17 +104,19 @@ class Adapter:
         expect: tuple[int, int] | None = None,
         when: Callable[[Mapping[str, str]], bool] | None = None,
         requires: str = "",
+        wrong: Callable[[str, np.ndarray], str] | None = None,
     ) -> None:
         """Leaves out the tensors of a pattern.
 
         `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
         one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
         pattern's variables and says whether it applies. `requires` names a tensor, with the same variables, that
-        the checkpoint has to have as well.
+        the checkpoint has to have as well. `wrong` is given the name and the values of each tensor, once they are read;
+        it says what about them forbids to leave them out (BU115), "" where nothing does.
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
-        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__)))
+        self.drops.append(Drop(pattern, why, bounds, when, requires, Site.outside(__file__), wrong))
 
     def with_(
         self,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import Expr, Source
 from bringup.adapters.algebra.pattern import fill, match
 from bringup.adapters.algebra.words import Words, each_source
 from bringup.spec import Site
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class Rule:
 class Drop:
     """Checkpoint tensors that no parameter reads.
 
-    `expect` (least, most) bounds how many there are for each number and alternative in the pattern.
+    `expect` (least, most) bounds how many there are for each number and alternative in the pattern. `wrong` says of a
+    tensor's name and values why it may not be left out.
     """
 
     pattern: str
@@ -55,6 +60,7 @@ class Drop:
     when: Callable[[Mapping[str, str]], bool] | None
     requires: str
     site: Site
+    wrong: Callable[[str, np.ndarray], str] | None = None
 
     def under(self, words: Words) -> list[Drop]:
         """The drops that mean the same tensors where names are in other words."""

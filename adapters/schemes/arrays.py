@@ -47,7 +47,7 @@ def exponents(weight: StoredMatrix, block: Block) -> Expr:
 
 def float4(weight: StoredMatrix, payload: str) -> Expr:
     """Codes e2m1, two a byte, the first in the low bits (section 5.3.3 there)."""
-    codes = weight.part(payload, "out in/2", "uint8").bits(E2M1, "half").mv("out byte half -> out (byte half)")
+    codes = weight.part(payload, "out in:2", "uint8").bits(E2M1, "half").mv("out byte half -> out (byte half)")
     return weight.within(codes, "out in")
 
 

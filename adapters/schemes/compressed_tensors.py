@@ -81,7 +81,7 @@ def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
     """
     codes, each, half = f"uint{found.bits}", 32 // found.bits, 1 << found.bits - 1
     scale_axes = by_block(found.block)
-    packed = weight.part("weight_packed", f"out in/{each}", "int32").bits(codes, "value")
+    packed = weight.part("weight_packed", f"out in:{each}", "int32").bits(codes, "value")
     parts = {
         "codes": weight.within(packed.mv("out word value -> out (word value)"), "out in"),
         "scales": weight.part("weight_scale", scale_axes, "float32"),

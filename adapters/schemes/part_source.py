@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.expr import Expr, Source, Unary
-from bringup.adapters.algebra.quantised import without_ones
+from bringup.adapters.algebra.quantised import QuantisedMatrix, without_ones
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of
@@ -20,7 +21,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 NOWHERE = Source("", "", {})
-_DIMENSION = re.compile(r"(out|in|all)(?:([/*])(\d+))?|(\d+)")
+_DIMENSION = re.compile(r"(out|in|all)(?:\*(\d+))?(?:([/:])(\d+))?|(\d+)|any")
+
+
+class Dimension(NamedTuple):
+    """One dimension of a part: `times` numbers for each `of` values along `name`; `fixed` where it is "" or "any".
+
+    `packed`: these numbers hold all those values. Otherwise they are one value for all, as scales are.
+    """
+
+    name: str
+    times: int = 1
+    of: int = 1
+    packed: bool = False
+    fixed: int = 0
+
+    def size(self, whole: int) -> int:
+        """How many there are along an axis of size `whole`; 0 where that is not known."""
+        return count(whole * self.times, self.of) if self.name and (whole or not self.of) else self.fixed
 
 
 @dataclass(frozen=True)
@@ -38,13 +56,10 @@ class PartSource(Source):
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         """The axes by the matrix's declaration, else by `shape`; () where neither tells."""
-        rows, columns, experts = _matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
+        rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
-        for name, sign, number, fixed in dimensions(self.layout):
-            size = sizes.get(name, 0)
-            of = int(number or 1)
-            axes.append(Axis(name or "n", int(fixed) if fixed else size * of if sign == "*" else count(size, of)))
+        axes += (Axis(found.name or "n", found.size(sizes.get(found.name, 0))) for found in dimensions(self.layout))
         if shape is not None and len(shape) == len(axes):
             axes = [axis if axis.size else Axis(axis.name, n) for axis, n in zip(axes, shape, strict=True)]
         elif shape is not None and without_ones(shape) == without_ones(shape_of(tuple(axes))):
@@ -99,17 +114,60 @@ class Padded:
         return (whole,)
 
 
-def dimensions(layout: str) -> Iterator[tuple[str, str, str, str]]:
-    """(name, sign, number, fixed size) of each dimension. Raises AxesError for what is none."""
+@dataclass(frozen=True)
+class ByRows(Expr):
+    """The matrix `source` of one row, `of`, that has all its elements, row after row, in blocks that run on.
+
+    A form describes blocks of a row: it is left out where one ends inside of a block.
+    """
+
+    of: QuantisedMatrix
+    source: Source
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.of.inputs()
+
+    def region(self, scope: Scope) -> Region:
+        rows, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        if not rows * columns:
+            raise AxesError("the rule does not say how many rows and columns the matrix has")
+        block = self.of.form.block[1]
+        if columns % block == 0:
+            parts = {name: _InRows(part, rows) for name, part in self.of.parts.items()}
+            return replace(self.of, parts=parts).region(scope)
+        flat = replace(self.of, parts={name: _InRows(part, 1) for name, part in self.of.parts.items()}).region(scope)
+        computed = scope.sources[-1]
+        assert isinstance(computed, Computed)
+        scope.sources[-1] = replace(computed, form=None)
+        return _in_rows(flat, rows)
+
+
+@dataclass(frozen=True)
+class _InRows(Unary):
+    of: Expr
+    rows: int
+
+    def region(self, scope: Scope) -> Region:
+        return _in_rows(self.of.region(scope), self.rows)
+
+
+def _in_rows(region: Region, rows: int) -> Region:
+    """The same elements in the same order, as so many rows. A tensor of another size is a misfit, told already."""
+    return replace(region, axes=(Axis("out", rows), Axis("in", math.prod(region.shape) // rows)))
+
+
+def dimensions(layout: str) -> Iterator[Dimension]:
+    """The dimensions that a layout's words describe. Raises AxesError for what is none."""
     for word in layout.split():
         found = _DIMENSION.fullmatch(word)
         if found is None:
-            raise AxesError(f"`{word}` is no dimension of a matrix: write out, in, all, in/128, in*2 or a number")
-        name, sign, number, fixed = found.groups(default="")
-        yield name, sign, number, fixed
+            example = "out, in, all, in/128, in:8, in*2, any or a number"
+            raise AxesError(f"`{word}` is no dimension of a matrix: write {example}")
+        name, times, sign, of, fixed = found.groups(default="")
+        yield Dimension(name, int(times or 1), int(of or 1), sign == ":", int(fixed or 0))
 
 
-def _matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
+def matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
     """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for a size that is not known."""
     sizes = [axis.size for axis in plain]
     experts = sizes.pop(0) if len(sizes) == 3 else 0
@@ -128,20 +186,21 @@ def columns_first(plain: Axes, *, keeps_order: bool) -> bool:
 
 
 def block_of(layout: str) -> Shape | None:
-    """The rows and columns of which a part has one value; None for a part with several for each, as codes have."""
-    found = [*dimensions(layout)]
-    if [name for name, *_ in found] != ["out", "in"] or any(sign == "*" for _, sign, *_ in found):
+    """The rows and columns of which a part has one value; None for a part with all of them, as codes are."""
+    found = {one.name: one for one in dimensions(layout)}
+    if found.keys() != {"out", "in"} or any(one.times > 1 and not one.packed for one in found.values()):
         return None
-    block = tuple(int(number or 1) for _, _, number, _ in found)
+    block = tuple(1 if found[name].packed else found[name].of for name in ("out", "in"))
     return None if block == (1, 1) else block
 
 
-def matrix_of(layout: str, shape: Shape) -> Shape | None:
-    """The shape [rows, columns] of the matrix that has codes in this layout; None for a part that does not tell."""
+def values_of(layout: str, shape: Shape) -> Shape | None:
+    """How many rows and columns of values a part of that shape has; None for a part that does not tell."""
     found = [*dimensions(layout)]
-    if [name for name, *_ in found] != ["out", "in"] or len(shape) != 2 or any(number for *_, number, _ in found):
+    if {one.name for one in found} != {"out", "in"} or len(shape) != len(found):
         return None
-    return shape
+    sizes = {one.name: n * one.of // one.times if one.packed else n for one, n in zip(found, shape, strict=True)}
+    return sizes["out"], sizes["in"]
 
 
 def same_stem(one: str, other: str) -> bool:

@@ -20,6 +20,7 @@ from bringup.shown import shown
 OWN: Mapping[str, str] = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "compressed-tensors": "compressed_tensors",
     "modelopt": "modelopt", "modelopt_fp4": "modelopt", "modelopt_mixed": "modelopt", "quark": "quark",
+    "awq": "awq", "gptq": "gptq", "auto-round": "auto_round", "bitsandbytes": "bitsandbytes",
 }  # fmt: skip
 
 

@@ -6,15 +6,18 @@ One file a scheme in this folder. A package adds its own by an entry point of `b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Modules = Sequence[str]
 
@@ -32,11 +35,25 @@ class StoredMatrix:
     tensors: Mapping[str, TensorInfo]
     part: Callable[..., Expr]
     within: Callable[[Expr, str], Expr]
+    by_rows: Callable[[QuantisedMatrix], Expr]
 
     @property
     def module(self) -> str:
         """The name as the checkpoint has it."""
         return self.modules[0]
+
+
+class Unread(NamedTuple):
+    """A part that no weight is computed from, with the reason; `beside`: only where this part of the module is.
+
+    `wrong` is given the ways to write the module's name and the tensor; it says what is wrong with the values, "" where
+    nothing is. Without it they are not read.
+    """
+
+    part: str
+    why: str
+    beside: str = ""
+    wrong: Callable[[Modules, np.ndarray], str] | None = None
 
 
 class Stored(ABC):
@@ -60,15 +77,21 @@ class Stored(ABC):
         """Whether the config says that the matrices of a module are stored so; see `StoredMatrix.modules`."""
         return not any(module in self.unquantized for module in modules)
 
+    def unread_parts(self) -> Iterator[Unread]:
+        """`unread`, and what may be left out for its values only."""
+        return (Unread(part, why) for part, why in self.unread.items())
+
     @abstractmethod
-    def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
+    def matrix(self, weight: StoredMatrix) -> Expr:
         """The matrix [rows, columns] = [out, in]; of experts in one tensor [experts, rows, columns].
 
         `weight.part(name, axes, dtype)` is the checkpoint's tensor of a part. `axes` say how it is stored: `out` and
-        `in` for the matrix's dimensions, `in/128` for one value each 128 of them, `in*2` for several, a number for
-        any other dimension: `weight.part("qweight", "in/8 out", "int32")`; "" is a scalar. `dtype` is that of dummy
-        weights. The expression goes on with `.bits`, `.mv` and so on, by position. Where the tensor's shape is the same
-        but for dimensions of 1, it fits. `weight.within(expr, axes)` cuts off what fills up the last word or block.
+        `in` for the matrix's dimensions, `in/128` for one value each 128 of them, `in:8` for words of 8, `in*3:32` for
+        3 words of 32, `in*2` for several, `all` for every element, a number for any other dimension and `any` for one
+        of any size: `weight.part("qweight", "in:8 out", "int32")`; "" is a scalar. `dtype` is that of dummy weights.
+        The expression goes on with `.bits`, `.mv` and so on, by position. Where the tensor's shape is the same but for
+        dimensions of 1, it fits. `weight.within(expr, axes)` cuts off what fills up the last word or block, and
+        `weight.by_rows` makes the matrix of one row in which blocks run on from row to row.
         """
 
 

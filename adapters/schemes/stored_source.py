@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.expr import Cat, Expr, Source
 from bringup.adapters.algebra.pattern import fill
@@ -14,12 +15,15 @@ from bringup.adapters.algebra.scope import Scope
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
-from bringup.adapters.schemes.part_source import NOWHERE, PartSource, Within, columns_first
-from bringup.adapters.schemes.scheme import Stored, StoredMatrix
+from bringup.adapters.schemes.part_source import NOWHERE, ByRows, PartSource, Within, columns_first
+from bringup.adapters.schemes.scheme import Stored, StoredMatrix, Unread
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
 from bringup.graphs.core.signature import Signature
 from bringup.spec import FLOATS, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 
@@ -161,7 +165,7 @@ class StoredSource(Source):
             def within(expr: Expr, axes: str) -> Expr:
                 return Within(expr, leaf, axes, reading.stored.keeps_order)
 
-            weight = StoredMatrix(reading.modules(_first(name)), parts, part, within)
+            weight = StoredMatrix(reading.modules(_first(name)), parts, part, within, partial(ByRows, source=leaf))
             reading.known[key] = reading.stored.matrix(weight)
         return reading.known[key]
 
@@ -186,9 +190,17 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
         return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))
 
     quantised = replace(adapter, rules=[of_rule(rule) for rule in adapter.rules], drops=list(adapter.drops), _spoken={})
-    for part, why in stored.unread.items():
-        quantised.drop(f"{{module:**}}.{part}", why=why)
+    for part in stored.unread_parts():
+        wrong = partial(_wrong, reading, part) if part.wrong else None
+        requires = f"{{module}}.{part.beside}" if part.beside else ""
+        quantised.drop(f"{{module:**}}.{part.part}", why=part.why, requires=requires, wrong=wrong)
     return quantised
+
+
+def _wrong(reading: Reading, part: Unread, name: str, values: np.ndarray) -> str:
+    """What is wrong with the values of a part, by its tensor's name."""
+    assert part.wrong is not None
+    return part.wrong(reading.modules(name.removesuffix(f".{part.part}")), values)
 
 
 def _stored_source(source: Source, rule: str, reading: Reading) -> Source:

@@ -10,7 +10,7 @@ from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
-from bringup.adapters.schemes.part_source import PartSource, block_of, matrix_of, same_stem
+from bringup.adapters.schemes.part_source import PartSource, block_of, same_stem, values_of
 from bringup.compile.check.shapes import parameters_and_tensors, sites
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
@@ -62,9 +62,11 @@ def _scales(plan: Plan, problem: Problem, parts: Mapping[str, PartSource], wrong
         return None
     for other, part in parts.items():
         info = plan.headers.get(other) or plan.headers.get(plan.prefix + other)
-        matrix = matrix_of(part.layout, info.shape) if info and part.of is scales.of else None
+        codes = info is not None and part.of is scales.of and block_of(part.layout) is None
+        matrix = values_of(part.layout, info.shape) if info and codes else None
+        found = values_of(scales.layout, plan.headers[name].shape)
         if info and matrix and same_stem(other, name) and info.name not in wrong:
-            return Scales(problem, matrix, plan.headers[name].shape, block, scales.block_key)
+            return Scales(problem, matrix, found or plan.headers[name].shape, block, scales.block_key)
     return None
 
 
@@ -87,10 +89,10 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
     first, problems = group[0], [one.problem for one in group]
     parameter, sources = parameters_and_tensors(problems)
     names = listed(sources)
-    found, block = block_size({(one.matrix, one.found) for one in group}), list(first.block)
+    found, block = block_size({(one.matrix, one.found) for one in group}), _said(first.block, first.key)
     if found:
-        message = f"{names} are scales of blocks of {list(found)}, and `{first.key}` is {block}"
-        help = f"if all scales of the checkpoint are so, set `{first.key}` to {list(found)} in config.json"
+        message = f"{names} have one value for blocks of {list(found)}, and `{first.key}` is {block}"
+        help = f"if all of the checkpoint are so, set `{first.key}` to {_said(found, first.key)} in config.json"
     else:
         message = (
             f"{names} is {list(first.found)}, which no block size gives of a matrix {list(first.matrix)}; "
@@ -103,7 +105,12 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
         help=help,
         parameter=parameter,
         sources=sources,
-        expected=str(block),
-        actual=str(list(found)) if found else first.problem.actual,
+        expected=block,
+        actual=_said(found, first.key) if found else first.problem.actual,
         **sites(plan, first.problem),
     )
+
+
+def _said(block: Shape, key: str) -> str:
+    """A block as the config says it: a group is of columns, and -1 stands for all of them."""
+    return str(block[-1] or -1) if key == "group_size" else str(list(block))

@@ -14,7 +14,7 @@ from bringup.graphs.config.fields import Fields
 from bringup.shown import shown
 
 # transformers' `FineGrainedFP8Config` and its alias: where a name begins, or how it ends (`should_convert_module`).
-BY_PLACE = ("modules_to_not_convert", "ignored_layers")
+BY_PLACE = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 # AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': whole names, globs, and expressions that begin with `re:`.
 BY_NAME = ("exclude", "exclude_modules", "ignore")
 MOST = 1000  # globs and endings, each of which is tried on every module; names are looked up

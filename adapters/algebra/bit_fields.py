@@ -1,0 +1,111 @@
+"""Numbers that lie in words without gaps, some across two words: a value, since no movement cuts a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.algebra.expr import Expr, Unary
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.algebra.scope import Scope
+from bringup.graphs.core.axes import AxesError, Axis, shape_of, show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+WORD = 32  # bits
+
+
+@dataclass(frozen=True)
+class BitFields(Unary):
+    """The numbers of `width` bits along dimension `axis` of int32 words, low bits first; to each `plus` is added.
+
+    Numbers are counted modulo 2^width. They come as uint4 up to four bits, else as uint8. Raises AxesError where the
+    words of that dimension do not end with a number.
+    """
+
+    of: Expr
+    width: int
+    axis: int
+    plus: int = 0
+
+    def region(self, scope: Scope) -> Region:
+        words = self.of.region(scope)
+        scope.take(words, frozenset({"int32"}), f"numbers of {self.width} bits")
+        size, cycle = words.shape[self.axis], _cycle(self.width)
+        if size % cycle[1] and not scope.misfits:
+            raise AxesError(f"{size} words along `{show(words.axes)}` do not end with a number of {self.width} bits")
+        axes = list(words.axes)
+        axes[self.axis] = Axis(axes[self.axis].name, size * WORD // self.width)
+        fields = Fields(self.width, self.axis, self.plus)
+        grains = tuple(cycle if k == self.axis else (1, 1) for k in range(len(words.shape)))
+        computed = Computed(
+            f"numbers of {self.width} bits", (words,), shape_of(tuple(axes)), fields.dtype, fields, exact=True,
+            inverse=Words(self.width, self.axis, self.plus), grains=(grains,),
+        )  # fmt: skip
+        return scope.whole(computed, tuple(axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The numbers of words; see `BitFields`."""
+
+    bits: int
+    axis: int
+    plus: int
+
+    @property
+    def dtype(self) -> str:
+        """What holds one number."""
+        return "uint4" if self.bits <= 4 else "uint8"
+
+    def __call__(self, words: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        from bringup.adapters.checkpoints.arrays import numpy_dtype
+
+        last = np.moveaxis(words.view(np.uint32), self.axis, -1)
+        numbers = np.empty((*last.shape[:-1], last.shape[-1] * WORD // self.bits), np.uint8)
+        for number, word, shift in _places(self.bits):
+            every, taken = slice(number, None, _cycle(self.bits)[0]), slice(word, None, _cycle(self.bits)[1])
+            found = last[..., taken] >> np.uint32(shift)
+            if shift + self.bits > WORD:
+                found |= last[..., word + 1 :: _cycle(self.bits)[1]] << np.uint32(WORD - shift)
+            numbers[..., every] = (found + np.uint32(self.plus)) & np.uint32((1 << self.bits) - 1)
+        return np.ascontiguousarray(np.moveaxis(numbers, -1, self.axis)).astype(numpy_dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of numbers: `Fields` undone."""
+
+    bits: int
+    axis: int
+    plus: int
+
+    def __call__(self, numbers: np.ndarray) -> tuple[np.ndarray]:
+        import numpy as np
+
+        last = np.moveaxis(numbers, self.axis, -1).astype(np.uint32) - np.uint32(self.plus)
+        last &= np.uint32((1 << self.bits) - 1)
+        words = np.zeros((*last.shape[:-1], last.shape[-1] * self.bits // WORD), np.uint32)
+        for number, word, shift in _places(self.bits):
+            every, taken = slice(number, None, _cycle(self.bits)[0]), slice(word, None, _cycle(self.bits)[1])
+            words[..., taken] |= last[..., every] << np.uint32(shift)
+            if shift + self.bits > WORD:
+                words[..., word + 1 :: _cycle(self.bits)[1]] |= last[..., every] >> np.uint32(WORD - shift)
+        return (np.ascontiguousarray(np.moveaxis(words.view(np.int32), -1, self.axis)),)
+
+
+def _cycle(bits: int) -> tuple[int, int]:
+    """The least count of numbers that fill whole words, and how many words."""
+    common = math.gcd(bits, WORD)
+    return WORD // common, bits // common
+
+
+def _places(bits: int) -> Iterator[tuple[int, int, int]]:
+    """Where each number of a cycle begins: the number, its word and the bit in it."""
+    return ((number, *divmod(number * bits, WORD)) for number in range(_cycle(bits)[0]))

@@ -1,0 +1,75 @@
+"""AutoRound's checkpoints, which are in the layout of GPTQ or of AWQ: `packing_format` says of which.
+
+intel/auto-round, auto_round/export/export_to_autoround/export.py; `extra_config` has what differs of single modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from bringup.adapters.schemes.awq import Awq
+from bringup.adapters.schemes.gptq import Gptq
+from bringup.adapters.schemes.gptq_words import MOST_OVERRIDES, Groups, Override, Selection, override, read_groups
+from bringup.adapters.schemes.scheme import Scheme, Stored
+from bringup.graphs.config.expression import Expression
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import UnquantizedModules
+from bringup.shown import shown
+
+AS_FLOATS = 16  # bits from which on a module is not quantised
+GPTQ = ("auto_round:auto_gptq", "auto_gptq")
+AWQ = ("auto_round:auto_awq", "auto_awq")
+# How the weights were found, and how a program would multiply.
+NEUTRAL = frozenset({
+    "autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "batch_size",
+    "gradient_accumulate_steps", "scale_dtype", "amp", "backend", "enable_quanted_input", "enable_minmax_tuning",
+    "enable_norm_bias_tuning", "enable_alg_ext", "low_gpu_mem_usage", "model_free", "super_bits",
+    "super_group_size", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "dataset",
+    "to_quant_block_names", "quant_block_list", "damp_percent", "true_sequential", "static_groups", "model_seqlen",
+    "provider",
+})  # fmt: skip
+
+
+def read(words: Fields) -> Stored:
+    words.read |= NEUTRAL
+    words.only("data_type", "int")
+    words.only("act_bits", 16, 32)
+    packing = words.choice("packing_format", (*GPTQ, *AWQ), GPTQ[0])
+    usual = read_groups(words)
+    selection = _selection(words, usual, other_groups=packing in GPTQ)
+    words.read |= {"sym", "block_name_to_quantize", "extra_config", "lm_head"}
+    unquantized = UnquantizedModules.from_fields(words)
+    if packing in GPTQ:
+        return Gptq(1, selection, unquantized)
+    words.only("bits", 4)
+    names = frozenset(name for name, groups in selection.named.items() if groups is None)
+    return Awq(usual.size, True, replace(unquantized, names=unquantized.names | names))
+
+
+def _selection(words: Fields, usual: Groups, *, other_groups: bool) -> Selection:
+    """By name or expression, what differs: from 16 bits on a module is left as it is."""
+    named: dict[str, Groups | None] = {}
+    overrides: list[Override] = []
+    for name, settings in words.group("extra_config").items():
+        bits = cast("Mapping[str, object]", settings).get("bits") if isinstance(settings, Mapping) else None
+        as_it_is = isinstance(bits, int) and bits >= AS_FLOATS
+        groups = None if as_it_is else override(words, "extra_config", usual, settings)
+        if not other_groups and groups not in (None, usual):
+            message = f"`extra_config` has other settings for {shown(name)}, which AWQ's layout does not have"
+            words.error("BU122", message, "extra_config")
+        if re.fullmatch(r"[\w.-]+", name):
+            named[name] = groups
+            continue
+        try:
+            overrides.append(Override(Expression(name), groups))
+        except ValueError as error:
+            words.error("BU122", f"`extra_config` has {shown(name)}, which is not understood: {error}", "extra_config")
+    if len(overrides) > MOST_OVERRIDES:
+        words.error("BU122", f"`extra_config` has more than {MOST_OVERRIDES} expressions", "extra_config")
+    return Selection(usual, True, named=named, overrides=tuple(overrides[:MOST_OVERRIDES]))
+
+
+scheme = Scheme(name="AutoRound", methods=("auto-round",), read=read)

@@ -1,0 +1,63 @@
+"""AWQ as AutoAWQ publishes it: numbers of four bits with a scale and a zero point for each group of inputs.
+
+AutoAWQ's `WQLinear_GEMM` (awq/modules/linear/gemm.py) and `dequantize_gemm` (awq/utils/packing_utils.py): a weight is
+(q - zero) · scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bringup.adapters.algebra.expr import Expr
+from bringup.adapters.algebra.quantised import QuantisedMatrix
+from bringup.adapters.schemes.group_words import group_size
+from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
+from bringup.graphs.config.fields import Fields
+from bringup.graphs.config.unquantized import UnquantizedModules
+from bringup.graphs.core.form import Form
+
+MIDDLE = 8  # what stands for 0 where there are no zero points
+
+
+@dataclass(frozen=True, slots=True)
+class Awq(Stored):
+    """`group`: how many inputs of an output share a scale; WHOLE for all. `zeros`: whether there are zero points."""
+
+    scheme: ClassVar[str] = "AWQ"
+    parts: ClassVar[tuple[str, ...]] = ("qweight", "qzeros", "scales")
+    group: int
+    zeros: bool
+    unquantized: UnquantizedModules
+
+    def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
+        group = f"in/{self.group}"
+        parts = {
+            "codes": weight.within(_rows(weight.part("qweight", "in out:8", "int32")), "out in"),
+            "scales": weight.part("scales", f"{group} out", "float16").mv("group out -> out group"),
+        }
+        zeros = self.zeros or "qzeros" in weight.tensors
+        if zeros:
+            parts["zeros"] = weight.within(_rows(weight.part("qzeros", f"{group} out:8", "int32")), f"out {group}")
+        form = Form(
+            codes="uint4", block=(1, self.group), scale="float16", zero="uint4" if zeros else "",
+            offset=0 if zeros else MIDDLE,
+        )  # fmt: skip
+        return QuantisedMatrix(self.scheme, form, parts)
+
+
+def _rows(words: Expr) -> Expr:
+    """Of words [n, out / 8] the numbers [out, n]: a word has those of outputs 0, 2, 4, 6, 1, 3, 5, 7."""
+    return words.bits("uint4", "number").mv("n word (odd half) -> (word half odd) n", odd=2, half=4)
+
+
+def read(words: Fields) -> Awq:
+    """How a program would multiply (`backend`, `do_fuse`, …) is not followed."""
+    words.read |= {"backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"}
+    words.only("bits", 4)
+    words.only("format" if "version" not in words.raw else "version", "gemm", "GEMM")
+    zeros = words.take("zero_point", bool, True)
+    return Awq(group_size(words), zeros, UnquantizedModules.from_fields(words))
+
+
+scheme = Scheme(name=Awq.scheme, methods=("awq",), read=read)

@@ -1,0 +1,140 @@
+"""Which modules GPTQ stores, and how: the words of its `quantization_config`, with those for single modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from bringup.adapters.schemes.group_words import group_size
+from bringup.adapters.schemes.scheme import Modules
+from bringup.graphs.config.expression import Expression
+from bringup.graphs.config.fields import Fields
+from bringup.shown import shown
+
+BITS = (4, 2, 3, 8)
+HEAD = "lm_head"
+MOST_OVERRIDES = 200  # expressions that are tried on every module
+LONGEST = 1000  # of the list of modules of a block
+
+# How the weights were found and how a program would multiply: none of it changes a number.
+NEUTRAL = frozenset({
+    "sym", "static_groups", "true_sequential", "damp_percent", "damp_auto_increment", "mse", "act_group_aware",
+    "hyb_act", "dataset", "tokenizer", "batch_size", "pad_token_id", "model_seqlen", "max_input_length",
+    "cache_block_outputs", "block_name_to_quantize", "meta", "quantizer", "module_name_preceding_first_block",
+    "model_name_or_path", "model_file_base_name", "backend", "use_exllama", "disable_exllama", "exllama_config",
+    "use_cuda_fp16", "method",
+})  # fmt: skip
+
+
+class Groups(NamedTuple):
+    """How a matrix is stored: `size` inputs share a scale, WHOLE for all. `own_order`: `g_idx` says which."""
+
+    bits: int
+    size: int
+    own_order: bool
+
+
+class Override(NamedTuple):
+    """What holds for modules whose names begin as an expression says; None for those that are not quantised."""
+
+    expression: Expression
+    groups: Groups | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`usual` holds for what nothing else is said of. `head`: whether the model's head is quantised.
+
+    Of a model with `endings` only modules are whose names end so. For a module that is `named`, or else that one of
+    `overrides` fits, the first of these holds.
+    """
+
+    usual: Groups
+    head: bool = False
+    endings: frozenset[str] = frozenset()
+    named: Mapping[str, Groups | None] = field(default_factory=dict[str, "Groups | None"])
+    overrides: tuple[Override, ...] = ()
+
+    def groups(self, modules: Modules) -> Groups | None:
+        """How a module is stored, by the ways to write its name; None for one that is not quantised."""
+        if HEAD in modules and not self.head:
+            return None
+        for module in modules:
+            if module in self.named:
+                return self.named[module]
+        for expression, groups in self.overrides:
+            if any(expression.matches(module) for module in modules):
+                return groups
+        if self.endings and HEAD not in modules:
+            return self.usual if any(not self.endings.isdisjoint(_endings(module)) for module in modules) else None
+        return self.usual
+
+
+def _endings(module: str) -> Iterator[str]:
+    """A module's name, and what is left of it after each point."""
+    while module:
+        yield module
+        module = module.partition(".")[2]
+
+
+def read_groups(words: Fields) -> Groups:
+    """`bits`, `group_size` and `desc_act`. Notes BU122 for bits that GPTQ has no format for."""
+    bits = words.take("bits", int)
+    words.only("bits", *BITS)
+    return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.take("desc_act", bool, False))
+
+
+def read_selection(words: Fields, usual: Groups) -> Selection:
+    """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; and ticks off what changes no number."""
+    words.read |= NEUTRAL
+    words.only("pack_dtype", "int32")
+    words.only("is_marlin_format", False)
+    for key in ("adapter", "rotation"):
+        words.only(key, None)
+    head = words.take("lm_head", bool, False)
+    return Selection(usual, head, _modules_of_block(words), overrides=tuple(_overrides(words, usual)))
+
+
+def _modules_of_block(words: Fields) -> frozenset[str]:
+    """A list of names, or of lists of names that were quantised together."""
+    key = "modules_in_block_to_quantize"
+    words.read |= {key}
+    value = words.raw.get(key)
+    found: list[object] = []
+    for entry in cast("list[object]", value) if isinstance(value, list) else ():
+        found += cast("list[object]", entry) if isinstance(entry, list) else [entry]
+    names = [name for name in found if isinstance(name, str)]
+    if len(names) < len(found) or len(names) > LONGEST or (value is not None and not found):
+        message = f"config key `{key}` is {shown(value)}; lists of up to {LONGEST:,} names are needed"
+        words.error("BU121", message, key, stops="")
+    return frozenset(names)
+
+
+def _overrides(words: Fields, usual: Groups) -> Iterator[Override]:
+    """GPTQModel's `dynamic`: by expression, other settings; after `-:` the modules that are left as they are."""
+    dynamic = words.group("dynamic")
+    if len(dynamic) > MOST_OVERRIDES:
+        words.error("BU122", f"`dynamic` has more than {MOST_OVERRIDES} expressions", "dynamic")
+        return
+    for text, settings in dynamic.items():
+        try:
+            expression = Expression(text.removeprefix("-:").removeprefix("+:"))
+        except ValueError as error:
+            words.error("BU122", f"`dynamic` has {shown(text)}, which is not understood: {error}", "dynamic")
+            continue
+        yield Override(expression, None if text.startswith("-:") else override(words, "dynamic", usual, settings))
+
+
+def override(words: Fields, key: str, usual: Groups, settings: object) -> Groups:
+    """The settings of some modules where they differ from the usual. Notes BU122 under `key` for what is not read."""
+    if not isinstance(settings, Mapping):
+        words.error("BU121", f"`{key}` has {shown(settings)}; an object is needed", key, stops="")
+        return usual
+    own = cast("Mapping[str, object]", settings)
+    fields = Fields({"bits": usual.bits, "group_size": usual.size or -1, "desc_act": usual.own_order, **own}, key)
+    fields.read |= NEUTRAL
+    found = read_groups(fields)
+    for finding in fields.done():
+        words.error("BU122", f"in `{key}`: {finding.message}", key)
+    return found
