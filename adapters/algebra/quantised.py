@@ -53,7 +53,7 @@ class QuantisedMatrix(Expr):
             index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1])
             name = f"{self.scheme}: index"
             checked = Computed(
-                name, (index,), index.shape, "int32", check, exact=True, inverse=check.back, grains=(((1, 1),),)
+                name, (index,), index.shape, "int32", check, exact=True, inverse=_unchanged, grains=(((1, 1),),)
             )
             regions = (*regions[:-1], scope.whole(checked, index.axes))
         computed = Computed(
@@ -126,9 +126,9 @@ class InRange:
             raise fail("BU115", message, help="was it saved for another group size?")
         return index
 
-    def back(self, index: np.ndarray) -> tuple[np.ndarray]:
-        """The inverse."""
-        return (index,)
+
+def _unchanged(index: np.ndarray) -> tuple[np.ndarray]:
+    return (index,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from bringup.adapters.algebra.computed import Box, Computed
 from bringup.adapters.algebra.copy_nest import Nest, of_part, ranges
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.results import checked
+from bringup.adapters.apply.left_out import refuse_wrongly_left_out
 from bringup.adapters.apply.strided_copy import strided_copy
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.planning.plan import Entry, Plan
@@ -30,8 +31,11 @@ def materialise(
 ) -> dict[str, np.ndarray]:
     """Every parameter (or those in `only`) as an array of its stored shape and dtype.
 
-    `copy` gives each its own memory, so that nothing refers to the checkpoint's files.
+    `copy` gives each its own memory, so that nothing refers to the checkpoint's files. Raises BU115 where all are
+    wanted and values forbid to leave out what the adapter drops.
     """
+    if only is None:
+        refuse_wrongly_left_out(plan, checkpoint.read)
     names = list(plan.entries if only is None else only)
 
     def make(name: str) -> np.ndarray:

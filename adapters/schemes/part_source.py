@@ -14,7 +14,7 @@ from bringup.adapters.algebra.quantised import QuantisedMatrix, without_ones
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of
-from bringup.graphs.core.form import count
+from bringup.graphs.core.form import WHOLE, count
 from bringup.spec import Shape
 
 if TYPE_CHECKING:
@@ -128,32 +128,34 @@ class ByRows(Expr):
         return self.of.inputs()
 
     def region(self, scope: Scope) -> Region:
-        rows, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
-        if not rows * columns:
-            raise AxesError("the rule does not say how many rows and columns the matrix has")
-        block = self.of.form.block[1]
-        if columns % block == 0:
-            parts = {name: _InRows(part, rows) for name, part in self.of.parts.items()}
-            return replace(self.of, parts=parts).region(scope)
-        flat = replace(self.of, parts={name: _InRows(part, 1) for name, part in self.of.parts.items()}).region(scope)
+        _, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
+        if not columns:
+            raise AxesError("the rule does not say how many columns the matrix has")
+        whole = columns % self.of.form.block[1] == 0
+        blocks = {part.name: columns // part.block[1] if whole else WHOLE for part in self.of.form.parts()}
+        parts = {name: _Rows(part, blocks[name]) for name, part in self.of.parts.items()}
+        matrix = replace(self.of, parts=parts).region(scope)
+        if whole:
+            return matrix
         computed = scope.sources[-1]
         assert isinstance(computed, Computed)
         scope.sources[-1] = replace(computed, form=None)
-        return _in_rows(flat, rows)
+        return _rows(matrix, columns)
 
 
 @dataclass(frozen=True)
-class _InRows(Unary):
+class _Rows(Unary):
     of: Expr
-    rows: int
+    columns: int
 
     def region(self, scope: Scope) -> Region:
-        return _in_rows(self.of.region(scope), self.rows)
+        return _rows(self.of.region(scope), self.columns)
 
 
-def _in_rows(region: Region, rows: int) -> Region:
-    """The same elements in the same order, as so many rows. A tensor of another size is a misfit, told already."""
-    return replace(region, axes=(Axis("out", rows), Axis("in", math.prod(region.shape) // rows)))
+def _rows(region: Region, columns: int) -> Region:
+    """The same elements in the same order, in rows of so many, or as one. Another size is a misfit, told already."""
+    size = math.prod(region.shape)
+    return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
 
 
 def dimensions(layout: str) -> Iterator[Dimension]:

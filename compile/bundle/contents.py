@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.algebra.computed import Computed
+from bringup.adapters.apply.left_out import refuse_wrongly_left_out
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.bundle.folder import TOKENIZER
 from bringup.compile.bundle.function_identity import identity_of
@@ -36,8 +37,10 @@ def write_weights(
 ) -> int:
     """Every parameter once, and the computed tables. Gives the bytes written.
 
-    Raises BU133 where parameters hold NaN or infinity; `warn` hears what else is odd about their values.
+    Raises BU133 where parameters hold NaN or infinity, BU115 where values forbid to leave a tensor out; `warn` hears
+    what else is odd about them.
     """
+    refuse_wrongly_left_out(job.plan, job.checkpoint.read)
     sound = Soundness()
     aliases = job.plan.aliases()
     stored = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}

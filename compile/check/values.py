@@ -1,10 +1,12 @@
-"""What can be found only in the values of tensors: ties that are broken, NaN, infinity, matrices of zeros."""
+"""What can be found only in the values of tensors: broken ties, NaN, zeros, and what a format does not allow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bringup.adapters.apply.left_out import wrongly_left_out
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.checkpoints.arrays import release_pages
 from bringup.adapters.planning.plan import Entry
@@ -18,23 +20,26 @@ if TYPE_CHECKING:
 
     from bringup.compile.job import Job
 
+OF_VALUES = ("BU115", "BU116")  # what computing a parameter may find
+
 
 def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) -> list[Diagnostic]:
     """Every check of values that a compile does, without one: each parameter is read once.
 
     Takes the memory of one parameter and its sources, or, for ties, of two. `advance` hears the share that is read.
-    A rule whose function fails is among the findings (BU116). Raises BU2xx where a file cannot be read.
+    A rule whose function fails or refuses a tensor is among the findings (BU116, BU115). Raises BU2xx where a file
+    cannot be read.
     """
-    found = [*tie_warnings(job)]
+    found = [*tie_warnings(job), *wrongly_left_out(job.plan, job.checkpoint.load or job.checkpoint.read)]
     sound, aliases = Soundness(), job.plan.aliases()
     entries = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
     for index, (name, entry) in enumerate(entries.items()):
         try:
             array = read_parameter(job, entry)
         except BringupError as error:
-            if any(finding.code != "BU116" for finding in error.findings):
+            if any(finding.code not in OF_VALUES for finding in error.findings):
                 raise
-            found += error.findings
+            found += (finding if finding.parameter else replace(finding, parameter=name) for finding in error.findings)
             continue
         sound.look(name, array)
         release_pages(array)

@@ -41,7 +41,7 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "deepseek_v3": DeepseekV3Config(
         **SIZES, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, intermediate_size=96,
         moe_intermediate_size=32, first_k_dense_replace=1, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
-        n_group=2, topk_group=1, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+        n_group=2, topk_group=1, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=16, qk_rope_head_dim=32, v_head_dim=16,
     ),
 }  # fmt: skip
 PLAIN = ("norm", "embed", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate", "correction_bias")
