@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
-from transformers import DeepseekV3Config, LlamaConfig, Phi3Config, PreTrainedConfig, Qwen3MoeConfig
+from transformers import (
+    DeepseekV3Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MixtralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    Qwen3MoeConfig,
+)
 
 from tests.models import parity
 from tests.models.test_deepseek_v3 import save_biased
@@ -37,17 +45,34 @@ CASES: dict[str, PreTrainedConfig] = {
 }  # fmt: skip
 
 
+# Whole words of any width in all directions, and whole groups of 32.
+WORDS: dict[str, Any] = {**SIZES, "hidden_size": 64, "num_attention_heads": 4}
+WHOLE_WORDS: dict[str, PreTrainedConfig] = {
+    "llama of words": LlamaConfig(**WORDS, intermediate_size=96, num_key_value_heads=2),
+    "gpt_neox of words": GPTNeoXConfig(**WORDS, intermediate_size=96),
+    "phi3 of words": Phi3Config(**WORDS, intermediate_size=96, num_key_value_heads=2, pad_token_id=0),
+    "mixtral of words": MixtralConfig(
+        **WORDS, intermediate_size=96, num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=2,
+    ),
+    "deepseek_v3 of words": DeepseekV3Config(
+        **WORDS, intermediate_size=96, num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=16,
+        qk_rope_head_dim=32, v_head_dim=16, first_k_dense_replace=1, n_routed_experts=4, num_experts_per_tok=2,
+        n_shared_experts=1, moe_intermediate_size=32, n_group=2, topk_group=1,
+    ),
+}  # fmt: skip
+
+
 def is_quantised(name: str, array: np.ndarray) -> bool:
     """Whether converters quantise a tensor: the matrix of a linear layer, but for heads and routers."""
-    plain = ("norm", "embed_tokens", "lm_head", "mlp.gate.weight")
+    plain = ("norm", "embed", "lm_head", ".gate.weight")
     return array.ndim == 2 and name.endswith(".weight") and not any(part in name for part in plain)
 
 
 @cache
 def plain(family: str, folder: Path) -> Path:
     """The model as transformers saves it, in float32."""
-    config = CASES[family]
-    return (save_biased if family == "deepseek_v3" else parity.save_checkpoint)(config, folder / family)
+    config = {**CASES, **WHOLE_WORDS}[family]
+    return (save_biased if family.startswith("deepseek") else parity.save_checkpoint)(config, folder / family)
 
 
 def write(family: str, form: Format, folder: Path) -> tuple[Path, Path]:
