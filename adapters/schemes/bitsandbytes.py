@@ -57,7 +57,7 @@ class Int8(Stored):
         return QuantisedMatrix(self.scheme, Form(codes="int8", block=(1, WHOLE)), {"codes": codes, "scales": scales})
 
     def unread_parts(self) -> Iterator[Unread]:
-        yield Unread("weight_format", "it says that rows are in order", beside="SCB", wrong=_not_rows)
+        yield Unread("weight_format", "the mark of rows in order", beside="weight", wrong=_not_rows)
 
 
 def _not_rows(modules: Modules, mark: np.ndarray) -> str:
@@ -103,7 +103,7 @@ class FourBits(Stored):
 
     def unread_parts(self) -> Iterator[Unread]:
         why = f"the table of {self.table}, which is always the same"
-        yield Unread("weight.quant_map", why, beside="weight.absmax", wrong=partial(_other_table, self.table))
+        yield Unread("weight.quant_map", why, beside="weight", wrong=partial(_other_table, self.table))
 
 
 def _as_scales(regions: tuple[Region, ...]) -> tuple[Axes, str]:

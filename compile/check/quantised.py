@@ -23,6 +23,7 @@ from bringup.adapters.planning.quantization import (
     quantization_words,
 )
 from bringup.adapters.schemes.registry import read_quantisation
+from bringup.compile.check.other_settings import fitting, lacking, turned
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.unruled import tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Severity
@@ -53,16 +54,22 @@ def without_quantised(job: Job) -> Explained:
     if not (plan.problems or plan.unread or on_config):
         return Explained(job)
     words, unruled = quantization_words(job.config), tensors_of_unruled(plan)
-    causes = [*_foreign(job, words, unruled)]
+    causes = [*_otherwise(job, words)] if words else []
+    causes = causes or [*_foreign(job, words, unruled)]
     if not causes and words:
-        causes = [*_unquantised(job, words, stated=bool(on_config))] or [*_of_another(job, words)]
+        causes = (
+            [*_unquantised(job, words, stated=bool(on_config))]
+            or [*_incomplete(job, words)]
+            or [*_of_another(job, words)]
+        )
     if not causes:
         return Explained(job)
     tensors = {name for cause in causes for name in _bare(plan, cause.tensors)}
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
     problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
-    findings = [finding for finding in job.findings if not causes or finding not in on_config]
+    unknown = [finding for finding in job.findings if finding.code == "BU120" and finding.parameter in words]
+    findings = [finding for finding in job.findings if finding not in (*on_config, *unknown)]
     found = [cause.finding for cause in causes]
     return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
 
@@ -101,6 +108,53 @@ def _foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) ->
         names = {name for parts in matrices.values() for name in parts.values()}
         wanted = {name for plain in _bare(plan, matrices) for name in absent.get(plain, {}).values()}
         yield _Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+
+
+def _otherwise(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
+    """The cause where other words of the config explain how the matrices are stored."""
+    found = fitting(job, words)
+    if found is None:
+        return
+    plan = job.plan
+    matrices = parts_of(name for name in plan.headers if name in found.tensors)
+    names = [name for parts in matrices.values() for name in parts.values()]
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {_quoted(words)}, and the checkpoint stores {listed(matrices)} otherwise",
+        help=f"as its tensors are, say so in `quantization_config`: {found}",
+        parameter=_parameters(plan, matrices),
+        sources=tuple(names),
+        expected=_quoted(words),
+        actual=str(found),
+        **stored(plan, names),
+    )
+    yield _Cause(finding, found.tensors)
+
+
+def _incomplete(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
+    """The cause where no matrix has one of its parts, or all have one transposed: each would be a finding else."""
+    plan = job.plan
+    for part, names in turned(plan).items():
+        finding = Diagnostic(
+            code="BU137",
+            message=f"config.json says {_quoted(words)}, and the checkpoint has {listed(names)} with rows for columns",
+            help=f"save `{part}` as the format has it",
+            parameter=_parameters(plan, parts_of(names)),
+            sources=tuple(names),
+            **stored(plan, names),
+        )
+        yield _Cause(finding, frozenset(names))
+    for part, names in lacking(plan).items():
+        matrices = parts_of(names)
+        finding = Diagnostic(
+            code="BU137",
+            message=f"config.json says {_quoted(words)}, and the checkpoint stores {listed(matrices)} without `{part}`",
+            help="give the checkpoint that has them, or say how this one is quantised",
+            parameter=_parameters(plan, matrices),
+            sources=tuple(names),
+            expected=part,
+        )
+        yield _Cause(finding, frozenset(names))
 
 
 def _bare(plan: Plan, names: Iterable[str]) -> Iterator[str]:

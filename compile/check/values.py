@@ -13,6 +13,7 @@ from bringup.adapters.planning.plan import Entry
 from bringup.compile.check.ties import tie_warnings
 from bringup.compile.check.value_stats import Soundness
 from bringup.diagnostics import BringupError, Diagnostic
+from bringup.grouping import grouped
 from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
     cannot be read.
     """
     found = [*tie_warnings(job), *wrongly_left_out(job.plan, job.checkpoint.load or job.checkpoint.read)]
+    refused: dict[tuple[str, str], tuple[Diagnostic, list[str]]] = {}
     sound, aliases = Soundness(), job.plan.aliases()
     entries = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
     for index, (name, entry) in enumerate(entries.items()):
@@ -39,11 +41,16 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
         except BringupError as error:
             if any(finding.code not in OF_VALUES for finding in error.findings):
                 raise
-            found += (finding if finding.parameter else replace(finding, parameter=name) for finding in error.findings)
+            for finding in error.findings:
+                refused.setdefault((finding.code, finding.message), (finding, []))[1].append(name)
             continue
         sound.look(name, array)
         release_pages(array)
         advance((index + 1) / len(entries))
+    found += (
+        finding if finding.parameter else replace(finding, parameter=", ".join(grouped(names)))
+        for finding, names in refused.values()
+    )
     return [*found, *sound.findings(job.plan)]
 
 

@@ -1,0 +1,97 @@
+"""Quantised matrices that other words of `quantization_config` explain: another method, other bits, another table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.quantization import part_of
+from bringup.diagnostics import BringupError
+from bringup.graphs.core.axes import AxesError
+from bringup.shown import shown
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+WHOLE_NUMBERS = ("gptq", "awq")
+BITS = (4, 8, 3, 2)
+
+
+class Fitting(NamedTuple):
+    """Words that fit the tensors better: those that differ, as they should be, and the tensors that they explain."""
+
+    words: Mapping[str, object]
+    tensors: frozenset[str]
+
+    def __str__(self) -> str:
+        return ", ".join(f"`{key}` = {shown(value)}" for key, value in self.words.items())
+
+
+def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
+    """Of other words those by which every part of a quantised matrix is read; None where the config's own do, or none.
+
+    Plans the checkpoint anew with each.
+    """
+    from bringup.compile.job import replanned
+
+    wrong = _astray(job.plan)
+    if not any(part_of(name) for name in wrong):
+        return None
+    for changed in _others(words):
+        with suppress(BringupError, AxesError):
+            raw = {**job.config, "quantization_config": {**words, **changed}}
+            left = _astray(replanned(job, raw).plan)
+            if not any(part_of(name) for name in left):
+                return Fitting(changed, frozenset(wrong - left))
+    return None
+
+
+def _astray(plan: Plan) -> set[str]:
+    """The tensors that are unread, missing, or of a wrong shape or dtype."""
+    return {*plan.unread, *(name for problem in plan.problems for name in problem.sources)}
+
+
+def _others(words: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    method = words.get("quant_method")
+    if method == "bitsandbytes":
+        in_four = words.get("load_in_4bit") is True
+        for table in ("nf4", "fp4"):
+            four = {} if in_four else {"load_in_4bit": True, "load_in_8bit": False}
+            yield {**four, "bnb_4bit_quant_type": table}
+        yield {"load_in_4bit": False, "load_in_8bit": True}
+    if words.get("dynamic"):
+        yield {"dynamic": {}}
+    if method in WHOLE_NUMBERS:
+        for bits in BITS if method == "gptq" else ():
+            yield {"bits": bits}
+        yield {"quant_method": WHOLE_NUMBERS[1 - WHOLE_NUMBERS.index(method)]}
+
+
+def lacking(plan: Plan) -> dict[str, list[str]]:
+    """By the parts of matrices that no matrix of the checkpoint has: the tensors that would be one."""
+    there = {_end(name) for name in plan.headers if part_of(name)}
+    found: dict[str, list[str]] = {}
+    for problem in plan.problems:
+        for name in problem.sources if problem.code == "BU101" else ():
+            if part_of(name) and _end(name) not in there:
+                found.setdefault(_end(name), []).append(name)
+    return {part: names for part, names in found.items() if len(names) > 1}
+
+
+def turned(plan: Plan) -> dict[str, list[str]]:
+    """By part: the tensors of several matrices that have the shape of what is wanted with its two sizes exchanged."""
+    found: dict[str, list[str]] = {}
+    for problem in plan.problems:
+        names = problem.sources if problem.code == "BU102" and problem.axes else ()
+        for name in names:
+            if part_of(name) and plan.headers[name].shape == tuple(axis.size for axis in reversed(problem.axes)):
+                found.setdefault(_end(name), []).append(name)
+    return {part: names for part, names in found.items() if len(names) > 1}
+
+
+def _end(name: str) -> str:
+    """The last name of a part, with the data type that it may end with."""
+    plain, _ = part_of(name) or ("", "")
+    return name.removeprefix(plain.removesuffix("weight"))
