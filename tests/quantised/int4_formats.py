@@ -27,8 +27,8 @@ def gptq(bits: int = 4, group: int = 32, *, sym: bool = False, act_order: bool =
 def auto_round() -> Format:
     """Its GPTQ layout, as intel/auto-round writes it."""
     words = {
-        "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32, "sym": True,
-        "data_type": "int", "iters": 0, "autoround_version": "0.14.2",
+        "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 32,
+        "sym": True, "data_type": "int", "iters": 0, "autoround_version": "0.14.2",
         "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}},
     }  # fmt: skip
     return Format(words, partial(packed.gptq, bits=4, group=32, sym=True))

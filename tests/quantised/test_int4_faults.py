@@ -75,7 +75,8 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("gptq", {"checkpoint_format": "marlin"}, None, "BU122", "'marlin'"),
     ("nf4", {"load_in_4bit": False, "load_in_8bit": True}, None, "BU137", "`load_in_4bit` = True"),
     ("int8", {"load_in_4bit": True, "load_in_8bit": False}, None, "BU137", "`load_in_8bit` = True"),
-    ("int8", {"load_in_4bit": True}, None, "BU122", "both `load_in_4bit` and `load_in_8bit`"),
+    ("int8", {"load_in_4bit": True}, None, "BU137", "`load_in_4bit` = False, `load_in_8bit` = True"),
+    ("nf4", {"load_in_8bit": True}, None, "BU122", "both `load_in_4bit` and `load_in_8bit`"),
     ("nf4", {"bnb_4bit_quant_type": "fp4"}, None, "BU137", "`bnb_4bit_quant_type` = 'nf4'"),
     ("gptq", {"quant_method": "fp8", "weight_block_size": [32, 32]}, None, "BU137", "GPTQ"),
     ("gptq", {}, without("qzeros"), "BU137", "without `qzeros`"),
@@ -153,9 +154,8 @@ def test_modules_of_their_own(published) -> None:
     four, config = published("gptq")
     eight, _ = published("gptq 8 v2 of rows")
     three, _ = published("gptq 3 v2")
-    tensors = {
-        name: array for name, array in four.items() if ".mlp.up_proj" not in name and "0.self_attn.k_proj" not in name
-    }
+    others = (".mlp.up_proj", "0.self_attn.k_proj")
+    tensors = {name: array for name, array in four.items() if not any(part in name for part in others)}
     tensors |= {name: array for name, array in eight.items() if "0.mlp.up_proj" in name}
     tensors |= {name: array for name, array in three.items() if "1.mlp.up_proj" in name}
     tensors["model.layers.0.self_attn.k_proj.weight"] = np.ones((32, 64), np.float32)
