@@ -36,14 +36,14 @@ class PackedJob:
         """For the stage line; "" where the checkpoint stores nothing in few bits."""
         if not self.names and not self.floats:
             return ""
-        kept = f"{len(self.names)} parameters packed"
+        packed = f"{len(self.names)} parameters packed"
         if not self.floats:
-            return kept
+            return packed
         reasons: dict[str, list[str]] = {}
         for name, reason in self.floats.items():
             reasons.setdefault(reason, []).append(name)
         listed = "; ".join(f"{', '.join(grouped(names))}: {reason}" for reason, names in reasons.items())
-        return f"{kept}, {len(self.floats)} dequantised ({listed})"
+        return f"{packed}, {len(self.floats)} dequantised ({listed})"
 
 
 def pack_job(job: Job) -> PackedJob:

@@ -56,14 +56,14 @@ def build(
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
     Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
-    anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors. `buckets`
-    are the prefill lengths that are compiled. `all_logits` keeps the logits of every prompt token (for scoring), not
-    only of the last. `weights_form` says how weights are held that the checkpoint stores in few bits: "packed" as they
-    are stored, "float" dequantised, "auto" packed where the target takes that. `aux_hidden` names hidden states to give beside them, as drafts such as EAGLE-3 need
-    (`Session.hidden`): i is what layer i takes, the number of layers what the head takes; transformers'
-    `hidden_states[i]`. `max_batch_size` is the largest number of sequences in a step. `cache_blocks` is how many blocks
-    of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for all of them at their full length, with fewer
-    a batch may have to compute a sequence again (`Batch.preemptions`).
+    anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors.
+    `weights_form` says how weights are held that the checkpoint stores in few bits: "packed" as they are stored,
+    "float" dequantised, "auto" packed where the target takes that. `buckets` are the prefill lengths that are compiled.
+    `all_logits` keeps the logits of every prompt token (for scoring), not only of the last. `aux_hidden` names hidden
+    states to give beside them, as drafts such as EAGLE-3 need (`Session.hidden`): i is what layer i takes, the number
+    of layers what the head takes; transformers' `hidden_states[i]`. `max_batch_size` is the largest number of sequences
+    in a step. `cache_blocks` is how many blocks of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for
+    all of them at their full length, with fewer a batch may have to compute a sequence again (`Batch.preemptions`).
     `dump_dir` receives each phase as text. `target_options` has values for options of the target (`bringup targets`
     lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not made again; a
     bundle at `out` that would come out the same stays as it is. Raises BringupError; writes are atomic.

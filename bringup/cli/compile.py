@@ -53,8 +53,8 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--dry-run", is_flag=True, help="Print sizes only.")
 @report_option
 def command(
-    target: str, target_option: Mapping[str, str], max_seq_len: int | None, max_batch_size: int,
-    weights: str | None, cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
+    target: str, target_option: Mapping[str, str], weights: str | None, max_seq_len: int | None, max_batch_size: int,
+    cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
     dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""

@@ -68,7 +68,8 @@ def fit(
     """What the fullest rank needs of a device with `memory` bytes, of which `share` may be used.
 
     `context` tokens for each of `batch` sequences, cached in pages of `page_size` tokens, in `cache_dtype` or the
-    dtypes that states declare. `packed`: weights that the checkpoint stores in few bits stay so. Raises what `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
+    dtypes that states declare. With `packed`, weights that the checkpoint stores in few bits stay so. Raises what
+    `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
     """
     context, batch, page = (
         whole(name, value, least=1)

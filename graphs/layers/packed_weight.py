@@ -1,4 +1,4 @@
-"""A parameter as its checkpoint stores it, in few bits, in the place of a layer's matrix; and what layers do with both."""
+"""A parameter in few bits, as its checkpoint stores it, in the place of a matrix; and what layers do with either."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 
 Its schema follows from the reference's annotations: a record of tensors, such as a Step, becomes one argument for each
 field (`step_tokens`, `step_positions`, …). Its fake implementation, which gives shapes and dtypes, is the reference on
-fake tensors; run by torch, it is the reference itself.
+fake tensors; run by torch, it is the reference itself, or what the op `runs_as`.
 https://docs.pytorch.org/docs/stable/library.html#torch.library.custom_op
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from bringup.graphs.ops.op import Op
@@ -59,8 +60,8 @@ class Operator:
                 f"two ops are called `{op.name}`: of {other.reference.__module__} and {op.reference.__module__}"
             )
         name = f"bringup::{name}"
-        self.torch_op = custom_op(name, self._run, mutates_args=op.mutated, schema=schema)
-        self.torch_op.register_fake(self._run)
+        self.torch_op = custom_op(name, partial(self._run, op.run), mutates_args=op.mutated, schema=schema)
+        self.torch_op.register_fake(partial(self._run, op.reference))
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """`values`: each argument of the op by name."""
@@ -78,10 +79,10 @@ class Operator:
                 values[argument.name] = value
         return values | {name: record(**given) for name, (record, given) in fields.items()}
 
-    def _run(self, *flat: Any) -> Any:
-        """The reference's result, none of whose tensors shares memory with an argument: operators must not."""
+    def _run(self, function: Callable[..., Any], *flat: Any) -> Any:
+        """The function's result, none of whose tensors shares memory with an argument: operators must not."""
         given = {_storage(value) for value in flat if hasattr(value, "untyped_storage")}
-        out = self.op.reference(**self.values(flat))
+        out = function(**self.values(flat))
         if isinstance(out, tuple):
             return tuple(tensor.clone() if _storage(tensor) in given else tensor for tensor in out)
         return out.clone() if out is not None and _storage(out) in given else out

@@ -17,3 +17,22 @@ def quant_experts(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weigh
     weight_Boi = in_float32(some_of(weight, expert_B)).to(dtype_of(weight))
     out = torch.bmm(x_BRi, weight_Boi.transpose(1, 2))
     return out if bias_eo is None else out + bias_eo[expert_B][:, None]
+
+
+@quant_experts.runs_as
+def _one_by_one(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight: Quantised) -> Tensor:
+    """One expert's weight at a time; of blocks of the same expert that follow each other, once."""
+    import torch
+
+    parts: list[Tensor] = []
+    numbers: list[int] = expert_B.tolist()
+    first = 0
+    while first < len(numbers):
+        last = first + 1
+        while last < len(numbers) and numbers[last] == numbers[first]:
+            last += 1
+        weight_oi = in_float32(some_of(weight, expert_B[first : first + 1]))[0].to(dtype_of(weight))
+        parts.append(x_BRi[first:last] @ weight_oi.T)
+        first = last
+    out = torch.cat(parts)
+    return out if bias_eo is None else out + bias_eo[expert_B][:, None]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bringup.graphs.ops.op import op
-from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32
+from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,3 +15,14 @@ def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
     from torch.nn import functional as F
 
     return F.linear(x, in_float32(weight).to(dtype_of(weight)), bias)
+
+
+@quant_linear.runs_as
+def _by_rows(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
+    """So many rows of the weight at a time that they stay in a processor's cache."""
+    import torch
+    from torch.nn import functional as F
+
+    parts = [F.linear(x, in_float32(rows).to(dtype_of(weight))) for rows in pieces_of(weight)]
+    out = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+    return out if bias is None else out + bias

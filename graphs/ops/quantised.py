@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,9 @@ from bringup.graphs.ops.op import op
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+AT_A_TIME = 1 << 18  # elements that are dequantised at once where that may be chosen: a megabyte in float32
 
 
 class Quantised(NamedTuple):
@@ -101,6 +105,37 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
         values=1 if first else weight.values,
         block=(1, *weight.block[1:]),
         outer_block=(1, *weight.outer_block[1:]) if weight.outer_block else (),
+    )
+
+
+def pieces_of(weight: Quantised) -> Iterator[Quantised]:
+    """The rows of a weight, some at a time: whole words and blocks, of about `AT_A_TIME` elements."""
+    grain = math.lcm(weight.block[0], *weight.outer_block[:1], weight.values if weight.axis == 0 else 1)
+    size, row = weight.shape[0], math.prod(weight.shape[1:])
+    step = max(1, AT_A_TIME // (grain * row)) * grain
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        yield _rows(weight, start, stop) if (start, stop) != (0, size) else weight
+
+
+def _rows(weight: Quantised, start: int, stop: int) -> Quantised:
+    """The indices from `start` to `stop` of the first dimension, which cut no block; the last may be short."""
+
+    def taken(part: Tensor | None, block: int) -> Tensor | None:
+        return part if part is None or part.shape[0] == 1 else part[start // block : -(-stop // block)]
+
+    words = weight.values if weight.axis == 0 else 1
+    first, outer = weight.block[0], (*weight.outer_block, 1)[0]
+    along = weight.block_of is not None and weight.indexed == 0
+    return weight._replace(
+        codes=weight.codes[start // words : -(-stop // words)],
+        scales=taken(weight.scales, first) if not along else weight.scales,
+        zeros=taken(weight.zeros, first) if not along else weight.zeros,
+        minimums=taken(weight.minimums, first) if not along else weight.minimums,
+        outer_scales=taken(weight.outer_scales, outer),
+        outer_minimums=taken(weight.outer_minimums, outer),
+        block_of=weight.block_of[start:stop] if along and weight.block_of is not None else weight.block_of,
+        shape=(stop - start, *weight.shape[1:]),
     )
 
 

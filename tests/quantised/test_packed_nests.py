@@ -17,7 +17,7 @@ from bringup.graphs.core.packed_form import numbers_of
 from bringup.graphs.core.step import CacheSizes
 from bringup.graphs.core.to_torch import to_torch
 from bringup.graphs.layers.packed_weight import PackedWeight
-from bringup.graphs.ops.quantised import Quantised, in_float32, some_of
+from bringup.graphs.ops.quantised import Quantised, in_float32, pieces_of, some_of
 from tests.quantised.brute_force import numbers
 from tests.quantised.moved_matrices import FORMS, Stored, moved, side_by_side
 
@@ -108,3 +108,17 @@ def test_numbers_of_narrow_floats_are_those_of_ml_dtypes() -> None:
     for dtype, bits in (("float8_e4m3fn", 8), ("float8_e5m2", 8), ("float8_e8m0fnu", 8), ("float4_e2m1fn", 4)):
         codes = np.arange(2**bits, dtype=np.uint8).view(getattr(ml_dtypes, dtype))
         np.testing.assert_array_equal(np.array(numbers_of(dtype), np.float32), codes.astype(np.float32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(moved())
+def test_pieces_of_rows_are_the_whole(case: tuple[Stored, Region]) -> None:
+    stored, region = case
+    found = packed_or_none(stored, region)
+    if found is None:
+        return
+    weight = quantised(stored, region, found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bringup.graphs.ops.quantised.AT_A_TIME", 64)
+        parts = [in_float32(piece) for piece in pieces_of(weight)]
+    np.testing.assert_array_equal(torch.cat(parts).numpy(), in_float32(weight).numpy())

@@ -86,7 +86,7 @@ def _assert_routes_agree(job: Job, target: str, folder: Path) -> None:
         assert abs(ours - wanted).max() <= 1e-5 * abs(wanted).max()
 
 
-def test_nothing_to_pack_is_an_error_where_packed_is_asked_for(tmp_path: Path) -> None:
+def test_packed_weights_of_a_float_checkpoint_are_refused(tmp_path: Path) -> None:
     parity.save_checkpoint(CASES["llama"][0], tmp_path)
     with pytest.raises(BringupError, match="BU410"):
         build(open_job(checkpoint=tmp_path), out=tmp_path / "b", target="torch", weights_form="packed")
