@@ -203,7 +203,7 @@ def _in_twos_complement(codes: Tensor, bits: int) -> Tensor:
 
 
 def _looked_up(table: Tensor, codes: Tensor) -> Tensor:
-    return table[codes.int()]
+    return table.index_select(0, codes.flatten().int()).view(codes.shape)
 
 
 def _scaled(weight: Quantised, values: Tensor, outer: Tensor | None, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
