@@ -1,4 +1,7 @@
-"""The adapter of a job: a user's file, a dialect's table, or the family's own; and how it reads quantised weights."""
+"""The adapter of a job: a user's file, the table of another program's files, or the family's own.
+
+And how it reads quantised weights.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from bringup import userfiles
-from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.dialects.dialect import dialect_of
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.adapters.schemes.stored_source import read_stored, reads_stored
+from bringup.adapters.trtllm.ranks import reading
 from bringup.diagnostics import Diagnostic, fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.registry import Family
 from bringup.spec import TensorInfo
 
 
-def adapter_of(family: Family, dialect: Dialect | None, file: str | None, settings: Any) -> Adapter:
-    """The user's table, the dialect's, or the family's own."""
+def adapter_of(family: Family, checkpoint: Checkpoint | None, file: str | None, settings: Any) -> Adapter:
+    """The user's table; of a GGUF file the dialect's; of TensorRT-LLM's files what reads them; or the family's own.
+
+    Raises BU140 for a family that TensorRT-LLM's names are not known of.
+    """
     if file is not None:
         return _from_file(file, settings)
+    if checkpoint and checkpoint.trtllm is not None:
+        return reading(family.name, checkpoint.trtllm)
+    dialect = dialect_of(family, checkpoint.gguf) if checkpoint and checkpoint.gguf else None
     return (dialect.table if dialect else family.load("adapter"))(settings)
 
 

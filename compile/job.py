@@ -13,7 +13,7 @@ from typing import Any
 from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.memory import dict_checkpoint
-from bringup.adapters.dialects.dialect import Dialect, dialect_of, family_of, no_dialect
+from bringup.adapters.dialects.dialect import dialect_of, family_of, no_dialect
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import as_declared, published
 from bringup.adapters.planning.plan import Plan, make_plan
@@ -83,7 +83,7 @@ def open_job(
     family, preset, repository = (None, None, None) if model is None else by_name(model)
     opened, notice = _open(checkpoint, repository, model, access or Access())
     given = _given(config)
-    family, opened, dialect = _in_dialect(family, opened, given)
+    family, opened = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} is that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
@@ -100,7 +100,7 @@ def open_job(
     unknown = frozenset(finding.parameter for finding in findings if finding.stops)
     if unknown:
         raw, settings = _with_stand_ins(family, raw, findings, opened, allow, options)
-    built = adapter_of(family, dialect, adapter, settings)
+    built = adapter_of(family, opened, adapter, settings)
     graph = build_graph(family.load("graph"), settings, _dtype(dtype, opened, built), options)
     if opened is None:
         from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
@@ -112,8 +112,8 @@ def open_job(
     built, quantised = as_stored(built, graph, opened.headers, raw, family)
     findings = [*findings, *quantised]
     plan = make_plan(graph.signature(), built, opened.headers)
-    if opened.gguf and not (dialect or adapter is not None or plan.entries):  # its table is of transformers' names
-        raise no_dialect(opened.gguf, family)
+    if opened.gguf and not (dialect_of(family, opened.gguf) or adapter is not None or plan.entries):
+        raise no_dialect(opened.gguf, family)  # the family's table is of transformers' names
     return Job(
         family=family,
         graph=graph,
@@ -135,8 +135,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     settings, findings = job.family.load("config").read(raw, job.allow)
     if any(finding.stops for finding in findings):
         raise BringupError(*findings)
-    dialect = dialect_of(job.family, job.checkpoint.gguf) if job.checkpoint.gguf else None
-    built = adapter_of(job.family, dialect, job.adapter_file, settings)
+    built = adapter_of(job.family, job.checkpoint, job.adapter_file, settings)
     graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
     built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family)
     findings = [*findings, *quantised]
@@ -194,19 +193,19 @@ def _open(
 
 def _in_dialect(
     family: Family | None, opened: Checkpoint | None, given: Mapping[str, Any] | None
-) -> tuple[Family | None, Checkpoint | None, Dialect | None]:
-    """Of a GGUF file: its family, the checkpoint with config.json's words, and the family's dialect.
+) -> tuple[Family | None, Checkpoint | None]:
+    """Of a GGUF file: its family, and the checkpoint with config.json's words.
 
     Raises BU125 and BU227 where there is none, unless a config.json is given.
     """
     hyper = opened.gguf if opened else None
     if opened is None or hyper is None:
-        return family, opened, None
+        return family, opened
     family = family or (by_architecture(architectures(given)) if given is not None else family_of(hyper))
     dialect = dialect_of(family, hyper) if family else None
     if dialect is None and given is None:
         raise no_dialect(hyper, family)
-    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened, dialect
+    return family, replace(opened, config=dialect.config(hyper)) if dialect else opened
 
 
 def tokenizer_file(place: Word) -> Path:

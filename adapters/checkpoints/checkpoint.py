@@ -30,7 +30,8 @@ class Checkpoint:
     memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `in_place(info)`
     is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read by itself.
     Tensors of one checkpoint may differ, for it may have two sources. `config` holds
-    config.json's words, also when they come from GGUF metadata, which `gguf` has as the file says it. `findings` are
+    config.json's words, also when they come from GGUF metadata, which `gguf` has as the file says it, or from
+    TensorRT-LLM's config.json, which is `trtllm`. `findings` are
     what is wrong with its files, which the check of a job reports; their `sources` are tensors that are absent or in
     doubt for it.
     """
@@ -44,6 +45,7 @@ class Checkpoint:
     in_place: Callable[[TensorInfo], bool] = _never
     tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
     gguf: Hyperparameters | None = None
+    trtllm: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     findings: Sequence[Diagnostic] = ()
 

@@ -39,6 +39,7 @@ class Contents:
     `read` gives an array of `info.shape`, writable, in memory that no earlier call gave; `load` the same in memory of
     its own. The defaults read `info.nbytes` bytes at `info.offset` of `info.file`: a reader whose tensors are all
     `plain` needs no functions of its own. `config` are the words of config.json, where the format has them itself.
+    `trtllm` are TensorRT-LLM's, of files of ranks.
     `folder` is where config.json and tokenizer.json are otherwise looked for. `findings` are what is wrong with the
     files and does not keep the rest from being read.
     """
@@ -47,6 +48,7 @@ class Contents:
     read: Callable[[TensorInfo], np.ndarray] = read_mapped
     load: Callable[[TensorInfo], np.ndarray] | None = read_loaded
     config: Mapping[str, Any] | None = None
+    trtllm: Mapping[str, Any] | None = None
     folder: Path | None = None
     findings: Sequence[Diagnostic] = field(default_factory=tuple[Diagnostic, ...])
 

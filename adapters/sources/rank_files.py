@@ -3,7 +3,8 @@
 Format: docs/source/architecture/checkpoint.md of NVIDIA/TensorRT-LLM: `rank0.safetensors`, `rank1.safetensors`, …, and
 `mapping` in config.json with `world_size`, `tp_size` and `pp_size`. Every rank uses the same names, layers numbered
 from 0 in each stage. How the parts of a tensor make the whole depends on the tensor (rows, columns, heads of q, k and
-v), so that is for an adapter's rules: here each tensor has its rank before its name, `rank1.lm_head.weight`.
+v), so that is for an adapter's rules (`trtllm/ranks.py`): here each tensor has its rank before its name,
+`rank1.lm_head.weight`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bringup.adapters.checkpoints.bounded_json import read_config
 from bringup.adapters.checkpoints.files import entries, is_local, some
 from bringup.adapters.checkpoints.reader import Contents
 from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.adapters.trtllm.words import published
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.spec import TensorInfo
 
@@ -53,7 +55,7 @@ class RankFilesReader:
             message += f"it lacks {some(missing)}" if missing else f"it also has {some(extra)}"
             help = "fetch the files of every rank into the folder" if missing else "remove what is of another division"
             findings.append(Diagnostic(code="BU229", message=message, help=help, file=str(path), lost=bool(missing)))
-        return Contents(headers=headers, config=words, findings=findings)
+        return Contents(headers=headers, config=published(words), trtllm=words, findings=findings)
 
 
 def _config(folder: Path) -> dict[str, Any]:

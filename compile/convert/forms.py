@@ -13,7 +13,9 @@ from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.convert import trtllm
+from bringup.adapters.trtllm.names import names_of
+from bringup.adapters.trtllm.ranks import rank_of
+from bringup.adapters.trtllm.words import written
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
 from bringup.graphs.core.signature import Signature
@@ -39,19 +41,18 @@ class Form:
 
 def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> Form:
     """The form of that name; `layout` is the target's, for `layout`. Raises BU140 where a model does not have it."""
-    family, stages = job.family.name, stages_of(job)
+    family = job.family.name
     if name == "trtllm":
-        if family not in trtllm.FAMILIES:
-            raise _no_form(name, family, trtllm.FAMILIES)
+        names_of(family)
         if parallel.ep > 1 or parallel.vocab_multiple > 1:
             help = "leave out --ep and --vocab-multiple"
             message = "the form `trtllm` of a dense model has no expert parallelism, and its own padding"
             raise fail("BU140", message, help=help)
         parallel = replace(parallel, bias="every", vocab="head")
-        config, layout = trtllm.config(job, parallel), trtllm.layout(family)
         return Form(
-            name=name, parallel=parallel, file="rank{rank}", single="rank0", config=config,
-            plan_of=lambda rank: trtllm.renumbered(_rank(job, parallel, rank, layout), parallel, rank, stages),
+            name=name, parallel=parallel, file="rank{rank}", single="rank0",
+            config=written(job.family, job.graph, job.config, parallel),
+            plan_of=lambda rank: rank_of(job.plan, family, parallel, rank),
         )  # fmt: skip
     if name == "sharded_state":
         if family not in SHARDED_STATE:

@@ -31,6 +31,10 @@ class Presharded:
     files: Mapping[int, str]
     note: Mapping[str, Any] | None
 
+    def is_copied(self, to: str, parallel: Parallel) -> bool:
+        """Whether a request is for these files, or cannot be met: TensorRT-LLM's can be read as a checkpoint too."""
+        return self.to != "trtllm" or (to == self.to and self.mapping == _sizes(mapping_of(parallel)))
+
 
 def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
     """The folder of ranks that a source names; None for any other source. Raises BU2xx for JSON that cannot be read."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from bringup.adapters.algebra.expr import Source
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
-from bringup.adapters.dialects.dialect import dialect_of, family_of
+from bringup.adapters.dialects.dialect import family_of
 from bringup.adapters.planning.adapter import Tied
 from bringup.adapters.planning.quantization import WORDS, format_of, parts_of, quantization_words
 from bringup.compile.adapter_file import adapter_of
@@ -157,8 +157,7 @@ def _near(raw: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 def _tied(family: Family, settings: Any, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Parameters that the config ties to a tensor, and whether they are stored as well."""
-    dialect = dialect_of(family, checkpoint.gguf) if checkpoint.gguf else None
-    table = adapter_of(family, dialect, None, settings)
+    table = adapter_of(family, checkpoint, None, settings)
     stored = table.names(checkpoint.headers)
     for rule in table.rules:
         tie = rule.expr

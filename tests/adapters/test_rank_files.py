@@ -54,7 +54,9 @@ def test_every_rank_and_the_whole(tmp_path: Path) -> None:
     whole = written(tmp_path)
     opened = open_checkpoint(tmp_path)
     assert opened.format == "trtllm"
-    assert opened.config["mapping"]["tp_size"] == 2
+    assert opened.config == {"architectures": ["LlamaForCausalLM"]}
+    assert opened.trtllm is not None
+    assert opened.trtllm["mapping"]["tp_size"] == 2
     assert set(opened.headers) == {f"rank{rank}.{name}" for rank in range(2) for name in whole}
     axes = {name.replace("{L}", str(n)): axis for name, (_, axis) in LLAMA.items() for n in range(LAYERS)}
     for name, expected in whole.items():

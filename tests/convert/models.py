@@ -130,5 +130,38 @@ def exaone(*, m: int = 16, heads: int = 4, kv: int = 2, vocab: int = 33) -> tupl
     return tensors, config
 
 
+def qwen(*, m: int = 16, heads: int = 4, ffn: int = 24, vocab: int = 33) -> tuple[Arrays, dict[str, Any]]:
+    """modeling_qwen.py of Qwen/Qwen-7B: `w2` is the gate, `w1` up, and `intermediate_size` counts both."""
+    shapes: dict[str, tuple[int, ...]] = {"transformer.wte.weight": (vocab, m), "transformer.ln_f.weight": (m,)}
+    shapes |= {"lm_head.weight": (vocab, m)}
+    for layer in range(2):
+        p = f"transformer.h.{layer}."
+        shapes |= {p + "ln_1.weight": (m,), p + "ln_2.weight": (m,)}
+        shapes |= {p + "attn.c_attn.weight": (3 * m, m), p + "attn.c_attn.bias": (3 * m,)}
+        shapes |= {p + "attn.c_proj.weight": (m, m), p + "mlp.c_proj.weight": (m, ffn)}
+        shapes |= {p + "mlp.w1.weight": (ffn, m), p + "mlp.w2.weight": (ffn, m)}
+    config = {
+        "architectures": ["QWenLMHeadModel"], "model_type": "qwen", "hidden_size": m, "num_hidden_layers": 2,
+        "num_attention_heads": heads, "kv_channels": m // heads, "intermediate_size": 2 * ffn, "vocab_size": vocab,
+        "layer_norm_epsilon": 1e-6, "rotary_emb_base": 10000, "seq_length": 64, "max_position_embeddings": 128,
+        "no_bias": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+    return random(shapes), config
+
+
+def phi3(*, m: int = 16, heads: int = 4, kv: int = 2, vocab: int = 33) -> tuple[Arrays, dict[str, Any]]:
+    """Llama's tensors, with q, k and v one after the other in one matrix, gate and up in another."""
+    tensors, config = llama(m=m, heads=heads, kv=kv, dim=m // heads, vocab=vocab, bias=False)
+    for layer in range(2):
+        p = f"model.layers.{layer}."
+        qkv = [tensors.pop(f"{p}self_attn.{x}_proj.weight") for x in "qkv"]
+        gate_up = [tensors.pop(f"{p}mlp.{x}_proj.weight") for x in ("gate", "up")]
+        tensors[f"{p}self_attn.qkv_proj.weight"] = np.concatenate(qkv)
+        tensors[f"{p}mlp.gate_up_proj.weight"] = np.concatenate(gate_up)
+    del config["attention_bias"], config["mlp_bias"], config["head_dim"]
+    words = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "tie_word_embeddings": False}
+    return tensors, config | words
+
+
 def job(tensors: Arrays, config: dict[str, Any]) -> Job:
     return open_job(checkpoint=dict_checkpoint(tensors, config))

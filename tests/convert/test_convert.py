@@ -191,9 +191,10 @@ def test_a_divided_checkpoint_passes_through(bringup: Bringup, llama: Path, tmp_
     assert result.exit_code == 0, result.output
     assert (second / "rank1.safetensors").read_bytes() == (first / "rank1.safetensors").read_bytes()
     assert sorted(path.name for path in second.iterdir()) == ["bringup.json", "config.json", "rank1.safetensors"]
-    refused = bringup("convert", "--checkpoint", first, "--to", to, "--tp", 4, "-o", tmp_path / "third")
-    assert refused.exit_code == 1
-    assert f"error[BU142]: `{first}` is written for {to} and tp 2, ep 1, pp 1" in refused.stderr
+    if to == "graph":  # TensorRT-LLM's is read as a checkpoint: tests/convert/test_ranks_back.py
+        refused = bringup("convert", "--checkpoint", first, "--to", to, "--tp", 4, "-o", tmp_path / "third")
+        assert refused.exit_code == 1
+        assert f"error[BU142]: `{first}` is written for {to} and tp 2, ep 1, pp 1" in refused.stderr
 
 
 def test_a_copy_that_would_not_be_what_was_requested(bringup: Bringup, llama: Path, tmp_path: Path) -> None:

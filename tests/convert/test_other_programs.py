@@ -65,6 +65,25 @@ def exaone(tensors: Arrays, rank: int) -> Arrays:
     return llama_like(tensors, rank)
 
 
+def qwen(tensors: Arrays, rank: int) -> Arrays:
+    """Qwen 1: of `c_attn` q, k and v, `w2` is the gate, `w1` up."""
+    words = {
+        "transformer.wte": "model.embed_tokens", "transformer.ln_f": "model.norm", "transformer.h": "model.layers",
+        "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_proj": "self_attn.o_proj",
+        "mlp.w2": "mlp.gate_proj", "mlp.w1": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
+    }  # fmt: skip
+    for old, new in words.items():
+        tensors = {name.replace(old, new): w for name, w in tensors.items()}
+    apart: Arrays = {}
+    for name, w in tensors.items():
+        if "attn.c_attn" in name:
+            names = [name.replace("attn.c_attn", f"self_attn.{x}_proj") for x in "qkv"]
+            apart |= zip(names, np.split(w, 3), strict=True)
+        else:
+            apart[name] = w
+    return llama_like(apart, rank)
+
+
 def bloom(tensors: Arrays, rank: int) -> Arrays:
     """Its q, k and v are head by head: model-weights-loader.md, customized weight layout."""
     found = {
@@ -116,6 +135,9 @@ CASES: dict[str, tuple[Any, Callable[[Arrays, int], Arrays], dict[str, object]]]
     "exaone": (models.exaone, exaone, {"architecture": "ExaoneForCausalLM", "rotary_base": 10000.0}),
     "gpt2": (models.gpt2, gpt2, {"architecture": "GPTForCausalLM", "position_embedding_type": "learned_absolute",
                                  "intermediate_size": 64, "mlp_bias": True}),
+    "qwen": (models.qwen, qwen, {"architecture": "QWenLMHeadModel", "qwen_type": "qwen", "attn_bias": True,
+                                 "mlp_bias": False, "intermediate_size": 48, "norm_epsilon": 1e-6, "head_size": 4,
+                                 "max_position_embeddings": 128, "num_key_value_heads": 4}),
     "qwen2": (models.qwen2, llama_like, {"architecture": "Qwen2ForCausalLM", "qwen_type": "qwen2", "attn_bias": True,
                                          "mlp_bias": False, "qk_layernorm": False}),
     "qwen3": (models.qwen3, llama_like, {"architecture": "Qwen3ForCausalLM", "qwen_type": "qwen3", "attn_bias": False,
@@ -179,6 +201,63 @@ def test_sharded_state_of_mixtral(bringup: Bringup, tmp_path: Path) -> None:
             wanted[f"{moe}experts.w13_weight"] = np.stack([fused([a, b], rank) for a, b in zip(w1, w3, strict=True)])
             wanted[f"{moe}experts.w2_weight"] = np.stack([row(w, rank, TP) for w in w2])
         equal(found, wanted)
+
+
+def llama_in_vllm(tensors: Arrays, rank: int) -> Arrays:
+    """vllm/model_executor/models/llama.py: q, k and v fused, gate and up fused."""
+    found = {name: padded(tensors[name], rank) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    found["model.norm.weight"] = tensors["model.norm.weight"]
+    for layer in range(2):
+        p = f"model.layers.{layer}."
+        found |= {name: w for name, w in tensors.items() if name.startswith(p) and "norm" in name}
+        for w in ("weight", "bias"):
+            if f"{p}self_attn.q_proj.{w}" in tensors:
+                qkv = [tensors[f"{p}self_attn.{x}_proj.{w}"] for x in "qkv"]
+                found[f"{p}self_attn.qkv_proj.{w}"] = fused(qkv, rank)
+        gate_up = [tensors[f"{p}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+        found[f"{p}mlp.gate_up_proj.weight"] = fused(gate_up, rank)
+        for name in (f"{p}self_attn.o_proj.weight", f"{p}mlp.down_proj.weight"):
+            found[name] = row(tensors[name], rank, TP)
+    return found
+
+
+def phi3_in_vllm(tensors: Arrays, rank: int) -> Arrays:
+    """vllm/model_executor/models/phi3.py: Llama's model, whose checkpoint has both fused already."""
+    apart = dict(tensors)
+    for layer in range(2):
+        p = f"model.layers.{layer}."
+        heads = np.split(apart.pop(f"{p}self_attn.qkv_proj.weight"), [16, 16 + 8])
+        apart |= zip((f"{p}self_attn.{x}_proj.weight" for x in "qkv"), heads, strict=True)
+        halves = np.split(apart.pop(f"{p}mlp.gate_up_proj.weight"), 2)
+        apart |= zip((f"{p}mlp.{x}_proj.weight" for x in ("gate", "up")), halves, strict=True)
+    return llama_in_vllm(apart, rank)
+
+
+VLLM: dict[str, tuple[Any, Callable[[Arrays, int], Arrays]]] = {
+    "llama": (lambda: models.llama(vocab=33, bias=False), llama_in_vllm),
+    "phi3": (models.phi3, phi3_in_vllm),
+    "qwen2": (models.qwen2, llama_in_vllm),
+    "qwen3": (models.qwen3, llama_in_vllm),
+}
+
+
+@pytest.mark.parametrize("name", VLLM)
+def test_sharded_state(bringup: Bringup, tmp_path: Path, name: str) -> None:
+    model, by_hand = VLLM[name]
+    tensors, config = model()
+    folder = save(tmp_path / name, tensors, config)
+    result = bringup("convert", "--checkpoint", folder, "--to", "sharded_state", "--tp", TP, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    for rank in range(TP):
+        equal(load_file(tmp_path / "out" / f"model-rank-{rank}-part-0.safetensors"), by_hand(tensors, rank))
+
+
+@pytest.mark.parametrize(("name", "to"), [("phi3", "trtllm"), ("qwen", "sharded_state")])
+def test_a_form_that_a_family_lacks(bringup: Bringup, tmp_path: Path, name: str, to: str) -> None:
+    folder = save(tmp_path / name, *getattr(models, name)())
+    result = bringup("convert", "--checkpoint", folder, "--to", to, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"error[BU140]: the form `{to}` of `{name}` is not known" in result.stderr
 
 
 def test_sharded_state_of_gpt2(bringup: Bringup, tmp_path: Path) -> None:

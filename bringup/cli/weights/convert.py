@@ -49,7 +49,8 @@ def command(
     --to sharded_state  what vLLM and SGLang load with --load-format sharded_state
 
     The folder also gets config.json, and bringup.json, which says how ranks divide the model. A checkpoint that is such
-    a folder already, divided in the same way, is copied. A conversion that is stopped goes on where it was when the
+    a folder already, divided in the same way, is copied; TensorRT-LLM's is read as any other where another form or
+    division is requested. A conversion that is stopped goes on where it was when the
     command is given again.
     """
     from bringup.compile.convert.presharded import copy_presharded, presharded
@@ -57,7 +58,7 @@ def command(
 
     parallel, progress = parallel_of(words), StageLines()
     found = presharded(words["checkpoint"])
-    if found:
+    if found and found.is_copied(to, parallel):
         done = copy_presharded(
             found,
             out,

@@ -1,0 +1,103 @@
+"""Parameters from the parts that ranks hold: the copy nests that write a rank's tensors, with their sides swapped.
+
+The other direction of `rank_plan` and `lay_out`, whatever they do: no table says it a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bringup.adapters.algebra.copy_nest import Nest, project, row_major
+from bringup.adapters.algebra.expr import Expr, Source
+from bringup.adapters.algebra.region import Region, joined_dtype
+from bringup.adapters.algebra.scope import Scope
+from bringup.adapters.algebra.tensor_names import Names
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.planning.rules import Rule
+from bringup.graphs.core.axes import Axes, shape_of
+from bringup.graphs.core.signature import Signature
+from bringup.spec import Shape, Site, TensorInfo
+
+SAME = "another rank holds the same"
+REST = "another rank holds the rest of it, or it is padding"
+
+
+@dataclass(frozen=True)
+class Gathered(Expr):
+    """An array of these axes, from parts of tensors; `nests` index `parts`."""
+
+    axes: Axes
+    parts: tuple[Source, ...]
+    nests: tuple[Nest, ...]
+
+    def inputs(self) -> tuple[Expr, ...]:
+        return self.parts
+
+    def region(self, scope: Scope) -> Region:
+        first = len(scope.sources)
+        infos = [scope.names[part.name] for part in self.parts]
+        wanted = [part.stored(scope, None) for part in self.parts]
+        scope.misfits += [pair for pair in zip(infos, wanted, strict=True) if pair[0].shape != shape_of(pair[1])]
+        scope.sources += infos
+        nests = tuple(replace(n, source=first + n.source, view=infos[n.source].dtype) for n in self.nests)
+        return Region(self.axes, joined_dtype([info.dtype for info in infos]), nests)
+
+
+def itself(signature: Signature) -> Plan:
+    """The plan of arrays that are the parameters already, each under its own name."""
+    site, entries, regions = Site.outside(__file__), dict[str, Entry](), dict[tuple[Axes, str], Region]()
+    for name, declared in signature.items():
+        info = TensorInfo(name, declared.dtype, shape_of(declared.axes))
+        key = declared.axes, declared.dtype  # of layers that are alike, one is cut
+        if key not in regions:
+            regions[key] = Scope({}, (), Names({}), {}).whole(info, declared.axes)
+        entries[name] = Entry(declared, Rule(name, _source(name, info.shape), site), (info,), regions[key])
+    return Plan(signature, {}, entries)
+
+
+def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -> Adapter:
+    """The adapter with a rule for each parameter: from the tensors of `held`, each plan's behind a prefix of its own.
+
+    The plans are that of `itself`, divided and laid out, and hold every parameter between them. Of parts that several
+    hold the first is read. What is left of tensors is dropped, with the reason.
+    """
+    found: dict[str, dict[object, tuple[str, Nest]]] = {}
+    shapes: dict[str, Shape] = {}
+    for prefix, plan in held.items():
+        for name, entry in plan.entries.items():
+            shapes[prefix + name] = entry.region.shape
+            for nest in entry.region.nests:
+                key = nest.src, *sorted((extent, src) for extent, src, _ in nest.loops)  # what of the parameter it is
+                found.setdefault(entry.sources[nest.source].name, {}).setdefault(key, (prefix + name, nest.swapped()))
+    site, read = Site.outside(__file__), Counter[str]()
+    rules: list[Rule] = []
+    for name, declared in signature.items():
+        parts = list(found[name].values())
+        assert sum(nest.count for _, nest in parts) == math.prod(shape_of(declared.axes)), name
+        read.update({tensor: 0 for tensor, _ in parts})
+        for tensor, nest in parts:
+            read[tensor] += nest.count
+        rules.append(Rule(name, _gathered(declared.axes, parts, shapes), site))
+    done = replace(adapter, rules=[*adapter.rules, *rules], drops=[*adapter.drops], trace=None)
+    for tensor, shape in shapes.items():
+        if read[tensor] < math.prod(shape):
+            done.drop(tensor, why=REST if read[tensor] else SAME)
+    return done
+
+
+def _gathered(axes: Axes, parts: list[tuple[str, Nest]], shapes: Mapping[str, Shape]) -> Gathered:
+    tensors = list(dict.fromkeys(tensor for tensor, _ in parts))
+    nests = [replace(nest, source=tensors.index(tensor)) for tensor, nest in parts]
+    sizes = shape_of(axes)
+    sources = tuple(_source(tensor, shapes[tensor]) for tensor in tensors)
+    return Gathered(axes, sources, project(nests, sizes, row_major(sizes)))
+
+
+def _source(name: str, shape: Shape) -> Source:
+    """A tensor of that shape, whatever words a layer's class has for sections of its name."""
+    sizes = {f"axis{k}": size for k, size in enumerate(shape)}
+    return Source(name, " ".join(sizes), sizes, literal=True)

@@ -1,0 +1,129 @@
+"""What TensorRT-LLM calls a family's parameters and the words of its config.json.
+
+Format: docs/source/architecture/checkpoint.md and model-weights-loader.md of NVIDIA/TensorRT-LLM, and convert.py and
+config.py of tensorrt_llm/models/{bloom,gpt,llama,qwen}. Linear weights are [out, in]; q, k and v are one matrix; `fc`
+is the gate and `gate` is up; layers are numbered from 0 in each pipeline stage; the embedding is whole, the head
+divided and padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bringup.adapters.algebra.expr import S, cat
+from bringup.adapters.planning.adapter import Adapter
+from bringup.diagnostics import fail
+
+# The names of TensorRT-LLM for the modules of a layer, and those of our graphs.
+LLAMA = {
+    "attention.dense": "self_attn.o_proj", "attention.q_layernorm": "self_attn.q_norm",
+    "attention.k_layernorm": "self_attn.k_norm", "mlp.fc": "mlp.gate_proj", "mlp.gate": "mlp.up_proj",
+    "mlp.proj": "mlp.down_proj", "input_layernorm": "input_layernorm", "post_layernorm": "post_attention_layernorm",
+}  # fmt: skip
+BLOOM = {
+    "attention.dense": "self_attention.dense", "mlp.fc": "mlp.dense_h_to_4h", "mlp.proj": "mlp.dense_4h_to_h",
+    "input_layernorm": "input_layernorm", "post_layernorm": "post_attention_layernorm",
+}  # fmt: skip
+GPT2 = {
+    "attention.qkv": "attn.c_attn", "attention.dense": "attn.c_proj", "mlp.fc": "mlp.c_fc", "mlp.proj": "mlp.c_proj",
+    "input_layernorm": "ln_1", "post_layernorm": "ln_2",
+}  # fmt: skip
+# Outside of layers.
+ENDS = {"vocab_embedding": "model.embed_tokens", "ln_f": "model.norm"}
+BLOOM_ENDS = {"vocab_embedding": "word_embeddings", "ln_embed": "word_embeddings_layernorm", "ln_f": "ln_f"}
+GPT2_ENDS = {"vocab_embedding": "wte", "position_embedding": "wpe", "ln_f": "ln_f"}
+
+# What published configs call the words of TensorRT-LLM's.
+KEYS: Mapping[str, str] = {
+    "vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings", "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size", "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads", "num_key_value_heads": "num_key_value_heads",
+    "head_size": "head_dim", "hidden_act": "hidden_act", "norm_epsilon": "rms_norm_eps", "rotary_base": "rope_theta",
+    "rotary_scaling": "rope_scaling",
+}  # fmt: skip
+BLOOM_KEYS = {
+    "max_position_embeddings": "seq_length", "intermediate_size": None, "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head", "num_key_value_heads": None, "head_size": None, "hidden_act": None,
+    "norm_epsilon": "layer_norm_epsilon",
+}  # fmt: skip
+GPT2_KEYS = BLOOM_KEYS | {
+    "max_position_embeddings": "n_positions", "hidden_size": "n_embd", "intermediate_size": "n_inner",
+    "hidden_act": "activation_function",
+}  # fmt: skip
+EXAONE_KEYS = {
+    "num_hidden_layers": "num_layers", "hidden_act": "activation_function", "norm_epsilon": "layer_norm_epsilon"
+}  # fmt: skip
+QWEN_KEYS = {
+    "norm_epsilon": "layer_norm_epsilon", "head_size": "kv_channels", "rotary_base": "rotary_emb_base"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """How a family's parameters are called: `layers` has the modules of one, `ends` those around them.
+
+    `attention` is the module whose q, k and v become one matrix; "" where they are one already. `architecture` is the
+    class that TensorRT-LLM has for it; "" keeps the published name. `published` has the keys of the family's own
+    config.json for words of TensorRT-LLM's, where they are not those of KEYS; None for a word that says nothing new.
+    `words` are those of TensorRT-LLM's config.json only.
+    """
+
+    path: str = "model.layers"
+    layers: Mapping[str, str]
+    ends: Mapping[str, str]
+    attention: str = "self_attn"
+    architecture: str = ""
+    position: str = "rope_gpt_neox"
+    published: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    words: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """TensorRT-LLM's words, with the published keys."""
+        return {word: key for word, key in {**KEYS, **self.published}.items() if key}
+
+
+def _llama(published: Mapping[str, str | None], **words: object) -> Names:
+    """A family whose parameters have Llama's names."""
+    return Names(layers=LLAMA, ends=ENDS, published=published, words=words)
+
+
+NAMES: Mapping[str, Names] = {
+    "bloom": Names(
+        path="transformer.h", layers=BLOOM, ends={word: f"transformer.{name}" for word, name in BLOOM_ENDS.items()},
+        attention="self_attention", architecture="BloomForCausalLM", position="alibi", published=BLOOM_KEYS,
+    ),
+    "exaone": _llama(EXAONE_KEYS),
+    "gpt2": Names(
+        path="transformer.h", layers=GPT2, ends={word: f"transformer.{name}" for word, name in GPT2_ENDS.items()},
+        attention="", architecture="GPTForCausalLM", position="learned_absolute", published=GPT2_KEYS,
+        words={"bias": True},
+    ),
+    "llama": _llama({"attn_bias": "attention_bias", "mlp_bias": "mlp_bias"}),
+    "qwen": _llama(QWEN_KEYS, qwen_type="qwen"),
+    "qwen2": _llama({}, qwen_type="qwen2"),
+    "qwen3": _llama({"attn_bias": "attention_bias"}, qwen_type="qwen3", qk_layernorm=True),
+}  # fmt: skip
+
+
+def names_of(family: str) -> Names:
+    """A family's names. Raises BU140 where TensorRT-LLM's are not known."""
+    if family in NAMES:
+        return NAMES[family]
+    help = f"{', '.join(sorted(NAMES))} have it; `--to graph` and `--to layout` serve every family"
+    raise fail("BU140", f"the form `trtllm` of `{family}` is not known", help=help)
+
+
+def layout(family: str) -> Adapter:
+    """TensorRT-LLM's names, as rules over the parameters of a family of ours."""
+    table, names = Adapter("trtllm"), names_of(family)
+    theirs, ours = "transformer.layers.{l:**}", f"{names.path}.{{l}}"
+    if names.attention:
+        qkv = (S(f"{ours}.{names.attention}.{x}_proj.{{w}}") for x in "qkv")
+        table[f"{theirs}.attention.qkv.{{w:weight|bias}}"] = cat(*qkv, axis="out")
+    for word, name in names.layers.items():
+        table[f"{theirs}.{word}.{{w:weight|bias}}"] = S(f"{ours}.{name}.{{w}}")
+    for word, name in names.ends.items():
+        table[f"transformer.{word}.{{w:weight|bias}}"] = S(f"{name}.{{w}}")
+    return table

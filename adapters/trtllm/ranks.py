@@ -1,0 +1,82 @@
+"""The tensors of each of TensorRT-LLM's ranks from a graph's parameters, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bringup.adapters.apply.fuse import lay_out
+from bringup.adapters.apply.gather import gathered, itself
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import Stages, rank_plan
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.trtllm.names import layout, names_of
+from bringup.graphs.core.signature import Signature
+from bringup.spec import TensorInfo
+
+LAYERS = Stages("transformer.layers")
+
+
+def rank_of(plan: Plan, family: str, parallel: Parallel, rank: int) -> Plan:
+    """What a rank's file has, from the plan of all parameters: layers are numbered from 0 in each stage.
+
+    Raises BU140 for a family that TensorRT-LLM's names are not known of, and as `rank_plan` does.
+    """
+    stages = _stages(plan, family)
+    cut = lay_out(rank_plan(plan, parallel, rank, stages), layout(family))
+    first = parallel.stages(stages.count)[parallel.rank(rank).stage].start if parallel.pp > 1 else 0
+
+    def new(name: str) -> str:
+        layer = LAYERS.layer(name)
+        if layer is None:
+            return name
+        return name.replace(f"{LAYERS.path}.{layer}.", f"{LAYERS.path}.{layer - first}.", 1)
+
+    entries = {new(name): entry for name, entry in cut.entries.items()}
+    entries = {name: replace(entry, declared=replace(entry.declared, name=name)) for name, entry in entries.items()}
+    return replace(cut, entries=entries, signature=Signature({n: e.declared for n, e in entries.items()}))
+
+
+def reading(family: str, words: Mapping[str, Any]) -> Adapter:
+    """The adapter of files of ranks: what `rank_of` writes of each parameter, taken back.
+
+    `words` are those of TensorRT-LLM's config.json. Its rules follow from a graph's parameters and the files' headers.
+    """
+    adapter = Adapter(f"{family} of TensorRT-LLM")
+    adapter.trace = partial(_read, family, words)
+    return adapter
+
+
+def _read(
+    family: str, words: Mapping[str, Any], own: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]
+) -> Adapter:
+    whole = itself(signature)
+    parallel = _divided(words, headers, _stages(whole, family).count)
+    held = {f"rank{rank}.": rank_of(whole, family, parallel, rank) for rank in range(parallel.size)}
+    return gathered(own, signature, held)
+
+
+def _divided(words: Mapping[str, Any], headers: Mapping[str, TensorInfo], layers: int) -> Parallel:
+    """How a model of so many layers is divided: by the `mapping` of config.json, and the layers in the files of each
+    stage where these are all there."""
+    tp, pp = (words["mapping"].get(size, 1) for size in ("tp_size", "pp_size"))
+    vocab = "both" if words.get("use_parallel_embedding") else "head"
+    parallel = Parallel(tp=tp, pp=pp, bias="every", vocab=vocab)
+    stored: dict[int, set[int]] = {stage: set() for stage in range(pp)}
+    for name in headers:
+        rank, _, rest = name.partition(".")
+        layer = LAYERS.layer(rest)
+        if layer is not None:
+            stored[int(rank.removeprefix("rank")) // tp].add(layer)
+    counts = tuple(map(len, stored.values()))
+    return replace(parallel, stage_layers=counts) if pp > 1 and min(counts) and sum(counts) == layers else parallel
+
+
+def _stages(plan: Plan, family: str) -> Stages:
+    """Where the layers of a family's graph are, and how many."""
+    stages = Stages(names_of(family).path)
+    layers = [layer for name in plan.signature if (layer := stages.layer(name)) is not None]
+    return replace(stages, count=max(layers, default=-1) + 1)

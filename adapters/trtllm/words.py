@@ -1,0 +1,104 @@
+"""TensorRT-LLM's config.json: from the words of a published one, and back to them.
+
+What TensorRT-LLM has no word for (sliding windows, tied embeddings, …) stands under `published`; its own loader keeps
+keys that it does not know (`PretrainedConfig`, tensorrt_llm/models/modeling_utils.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.trtllm.names import NAMES, Names, names_of
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.registry import FAMILIES, Family
+
+REST = "published"
+# Keys of published configs that other words of TensorRT-LLM's say.
+SAID = {"architectures", "rope_parameters", "rope_scaling", "quantization_config", "torch_dtype", "dtype"}
+
+
+def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Parallel) -> dict[str, Any]:
+    """The words of TensorRT-LLM for a graph that was made from `raw`, a published config.json.
+
+    A size is the published one where there is one: the width of Qwen 1's MLP is that of gate and up together.
+    `architecture` is the published one's, LlamaForCausalLM where it has none. Raises BU140 for an unknown family.
+    """
+    ours: Any = graph.config
+    names, heads = names_of(family.name), ours.num_heads
+    rope: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rotary = {
+        "rotary_base": rope.get("rope_theta", raw.get(names.keys.get("rotary_base", ""), 10000.0)),
+        "rotary_scaling": {key: value for key, value in rope.items() if key != "rope_theta"} or None,
+    }
+    own = {
+        "vocab_size": ours.vocab_size,
+        "max_position_embeddings": ours.max_positions,
+        "hidden_size": ours.hidden,
+        "intermediate_size": getattr(ours, "ffn", 4 * ours.hidden),  # BLOOM has no other
+        "num_hidden_layers": len(graph.layers),
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(ours, "num_kv_heads", heads),
+        "head_size": ours.head_dim,
+        "hidden_act": getattr(ours, "activation", "gelu"),
+        "norm_epsilon": ours.eps,
+    }
+    stated = {word: raw[key] for word, key in names.keys.items() if word in own and raw.get(key) is not None}
+    rest = {key: value for key, value in raw.items() if key not in {*names.keys.values(), *SAID}}
+    return {
+        "architecture": names.architecture or next(iter(raw.get("architectures") or ()), "LlamaForCausalLM"),
+        "dtype": graph.dtype,
+        "logits_dtype": "float32",
+        **own,
+        **stated,
+        "position_embedding_type": names.position,
+        **(rotary if names.position.startswith("rope") else {}),
+        "attn_bias": _has(graph, "self_attn.q_proj.bias", "attn.c_attn.bias", "self_attention.q_proj.bias"),
+        "mlp_bias": _has(graph, "mlp.gate_proj.bias", "mlp.c_fc.bias", "mlp.dense_h_to_4h.bias"),
+        "qk_layernorm": False,
+        "use_parallel_embedding": False,
+        "embedding_sharding_dim": 0,
+        "share_embedding_table": False,
+        "mapping": {"world_size": parallel.size, "tp_size": parallel.tp, "pp_size": parallel.pp},
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        **names.words,
+        **({REST: rest} if rest else {}),
+    }
+
+
+def _has(graph: Graph, *endings: str) -> bool:
+    """Whether the graph has a parameter whose name ends so."""
+    return any(name.endswith(endings) for name in graph.signature())
+
+
+def published(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a published config.json for those of TensorRT-LLM, of any architecture."""
+    architecture = words.get("architecture")
+    names = _names(architecture)
+    config: dict[str, Any] = {"architectures": [_published_name(architecture)]} if architecture else {}
+    config |= {key: words[word] for word, key in names.keys.items() if words.get(word) is not None}
+    if algorithm := _mapping(words, "quantization").get("quant_algo"):
+        config["quantization_config"] = {"quant_method": algorithm}
+    return config | _mapping(words, REST)
+
+
+def _mapping(words: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = words.get(key)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _names(architecture: object) -> Names:
+    """Those of the family that an architecture is of; of one that is not known, Llama's."""
+    for family in FAMILIES:
+        if family.name in NAMES and _published_name(architecture) in family.architectures:
+            return NAMES[family.name]
+    return NAMES["llama"]
+
+
+def _published_name(architecture: object) -> object:
+    """The published name of a class of TensorRT-LLM: the same, but where a family has another class there."""
+    for family in FAMILIES:
+        if family.name in NAMES and NAMES[family.name].architecture == architecture:
+            return family.architectures[0]
+    return architecture
