@@ -20,7 +20,7 @@ from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.planning.rules import Rule
 from bringup.graphs.core.axes import Axes, shape_of
 from bringup.graphs.core.signature import Signature
-from bringup.spec import Shape, Site, TensorInfo
+from bringup.spec import Site, TensorInfo
 
 SAME = "another rank holds the same"
 REST = "another rank holds the rest of it, or it is padding"
@@ -55,7 +55,7 @@ def itself(signature: Signature) -> Plan:
         key = declared.axes, declared.dtype  # of layers that are alike, one is cut
         if key not in regions:
             regions[key] = Scope({}, (), Names({}), {}).whole(info, declared.axes)
-        entries[name] = Entry(declared, Rule(name, _source(name, info.shape), site), (info,), regions[key])
+        entries[name] = Entry(declared, Rule(name, _source(name, declared.axes), site), (info,), regions[key])
     return Plan(signature, {}, entries)
 
 
@@ -66,10 +66,10 @@ def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -
     hold the first is read. What is left of tensors is dropped, with the reason.
     """
     found: dict[str, dict[object, tuple[str, Nest]]] = {}
-    shapes: dict[str, Shape] = {}
+    stored: dict[str, Axes] = {}
     for prefix, plan in held.items():
         for name, entry in plan.entries.items():
-            shapes[prefix + name] = entry.region.shape
+            stored[prefix + name] = entry.region.axes
             for nest in entry.region.nests:
                 key = nest.src, *sorted((extent, src) for extent, src, _ in nest.loops)  # what of the parameter it is
                 found.setdefault(entry.sources[nest.source].name, {}).setdefault(key, (prefix + name, nest.swapped()))
@@ -81,23 +81,23 @@ def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -
         read.update({tensor: 0 for tensor, _ in parts})
         for tensor, nest in parts:
             read[tensor] += nest.count
-        rules.append(Rule(name, _gathered(declared.axes, parts, shapes), site))
+        rules.append(Rule(name, _gathered(declared.axes, parts, stored), site))
     done = replace(adapter, rules=[*adapter.rules, *rules], drops=[*adapter.drops], trace=None)
-    for tensor, shape in shapes.items():
-        if read[tensor] < math.prod(shape):
+    for tensor, axes in stored.items():
+        if read[tensor] < math.prod(shape_of(axes)):
             done.drop(tensor, why=REST if read[tensor] else SAME)
     return done
 
 
-def _gathered(axes: Axes, parts: list[tuple[str, Nest]], shapes: Mapping[str, Shape]) -> Gathered:
+def _gathered(axes: Axes, parts: list[tuple[str, Nest]], stored: Mapping[str, Axes]) -> Gathered:
     tensors = list(dict.fromkeys(tensor for tensor, _ in parts))
     nests = [replace(nest, source=tensors.index(tensor)) for tensor, nest in parts]
     sizes = shape_of(axes)
-    sources = tuple(_source(tensor, shapes[tensor]) for tensor in tensors)
+    sources = tuple(_source(tensor, stored[tensor]) for tensor in tensors)
     return Gathered(axes, sources, project(nests, sizes, row_major(sizes)))
 
 
-def _source(name: str, shape: Shape) -> Source:
-    """A tensor of that shape, whatever words a layer's class has for sections of its name."""
-    sizes = {f"axis{k}": size for k, size in enumerate(shape)}
+def _source(name: str, axes: Axes) -> Source:
+    """A tensor of these sizes, whatever words a layer's class has for sections of its name."""
+    sizes = {axis.name or f"axis{k}": axis.size for k, axis in enumerate(axes)}
     return Source(name, " ".join(sizes), sizes, literal=True)
