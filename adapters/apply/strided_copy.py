@@ -2,7 +2,8 @@
 
 The inner loop of a transpose reads one element of many rows. Rows whose distance is a power of two share a few sets of
 the cache, so a tile is first copied to memory whose rows are a little longer (padding against conflict misses: Lam,
-Rothberg and Wolf, The cache performance of blocked algorithms, ASPLOS 1991, section 4).
+Rothberg and Wolf, The cache performance of blocked algorithms, ASPLOS 1991, section 4). Tiles go along the target's
+rows: memory that is fresh is zeroed when it is first written to, and written again while it is in a cache.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy as np
 
-# Along the target and along the source: a column of that many rows is in cache lines of 32 KiB, a tile in a second
-# cache.
-ROWS, COLUMNS = 512, 256
+# Along the target, in elements, and along the source, in bytes: the cache lines of a column are 16 KiB, half of a first
+# cache, and a tile is 256 KiB, half of a small second one.
+ROWS, WIDTH = 256, 1024
 PADDING = 64  # bytes: a cache line
 LEAST = 64  # shorter axes are not worth a tile
 Casting = Literal["same_kind", "unsafe"]
@@ -33,7 +34,7 @@ def strided_copy(target: np.ndarray, source: np.ndarray, casting: Casting) -> No
     others = [axis for axis in range(source.ndim) if axis not in (across, along)]
     order = (*others, along, across)
     target, source = target.transpose(order), source.transpose(order)
-    rows, columns = min(ROWS, source.shape[-2]), min(COLUMNS, source.shape[-1])
+    rows, columns = min(ROWS, source.shape[-2]), min(WIDTH // source.itemsize, source.shape[-1])
     padded = np.empty((rows, columns + PADDING // source.itemsize), source.dtype)
     for index in product(*map(range, source.shape[:-2])):
         _transpose(target[index], source[index], padded[:, :columns], casting)
@@ -44,8 +45,8 @@ def _transpose(target: np.ndarray, source: np.ndarray, tile: np.ndarray, casting
     import numpy as np
 
     (rows, columns), (height, width) = source.shape, tile.shape
-    for row in range(0, rows, height):
-        for column in range(0, columns, width):
+    for column in range(0, columns, width):
+        for row in range(0, rows, height):
             here: tuple[Any, ...] = (slice(row, row + height), slice(column, column + width))
             piece = source[here]
             part = tile[: piece.shape[0], : piece.shape[1]]
