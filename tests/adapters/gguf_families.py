@@ -24,6 +24,7 @@ from transformers import (
     LlamaConfig,
     Qwen2Config,
 )
+from transformers.models.deepseek_v32 import DeepseekV32Config
 
 from tests.adapters import llama_cpp
 from tests.adapters.llama_cpp import Config, Tensors
@@ -36,7 +37,7 @@ Words = Callable[[gguf.GGUFWriter, Config], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`tensors`, `words` and `base` as `llama_cpp.convert` takes them; `save` as `parity.save_checkpoint`."""
+    """`tensors`, `words`, `base` and `called` as `llama_cpp.convert` takes them; `save` as `parity.save_checkpoint`."""
 
     arch: gguf.MODEL_ARCH
     config: Any
@@ -44,12 +45,14 @@ class Case:
     words: Words = lambda writer, config: None
     base: Words | None = None
     save: Callable[[Any, Path], Path] = parity.save_checkpoint
+    called: str = ""
 
 
 def write(case: Case, folder: Path, **options: Any) -> tuple[Path, Path]:
     """A checkpoint that transformers saved, and its GGUF file."""
     saved = case.save(case.config, folder / "transformers")
-    given: dict[str, Any] = {"tensors": case.tensors, "words": case.words, "base": case.base} | options
+    given: dict[str, Any] = {"tensors": case.tensors, "words": case.words, "base": case.base, "called": case.called}
+    given |= options
     return saved, llama_cpp.convert(saved, folder / "m.gguf", case.arch, **given)
 
 
@@ -160,6 +163,15 @@ def of_rope(writer: gguf.GGUFWriter, config: Config) -> None:
 def v3(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)  # `scoring_func` of the published config
     deepseek(writer, config)
+
+
+def v32(writer: gguf.GGUFWriter, config: Config) -> None:
+    """`DeepseekV32Model.set_gguf_parameters`."""
+    v3(writer, config)
+    writer.add_nextn_predict_layers(0)
+    writer.add_indexer_head_count(config["index_n_heads"])
+    writer.add_indexer_key_length(config["index_head_dim"])
+    writer.add_indexer_top_k(config["index_topk"])
 
 
 def set_key(writer: gguf.GGUFWriter, key: str, value: int) -> None:
@@ -306,6 +318,13 @@ CASES: dict[str, Case] = {
         arch=ARCH.DEEPSEEK2, words=v3, tensors=split_kv_b, save=save_biased,
         config=DeepseekV3Config(**SIZES | SQUARE_MLA | {"first_k_dense_replace": 0}, norm_topk_prob=False,
                                 routed_scaling_factor=1.0),
+    ),
+    "deepseek-v32": Case(  # gguf 0.19 lists no DEEPSEEK32; GLM_DSA's tensors have the same names
+        arch=ARCH.GLM_DSA, called="deepseek32", words=v32, tensors=split_kv_b, save=save_biased,
+        config=DeepseekV32Config(
+            **SIZES | MLA, index_n_heads=13, index_head_dim=10, index_topk=7,
+            rope_parameters=OF_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        ),
     ),
     "glm4-moe": Case(
         arch=ARCH.GLM4_MOE, words=glm, save=save_biased,

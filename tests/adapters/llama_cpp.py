@@ -40,18 +40,20 @@ def convert(
     stack: bool = True,
     kind: gguf.GGMLQuantizationType | None = None,
     base: Callable[[gguf.GGUFWriter, Config], None] | None = None,
+    called: str = "",
 ) -> Path:
     """A GGUF file of a transformers checkpoint.
 
     `tensors` changes values or layouts, by transformers' names, before they are renamed; `words` adds hyperparameters.
     `stack` puts a layer's experts in one tensor a matrix, as files since April 2024 have them. `rename` is for names
     that gguf-py does not list. Matrices are quantised to `kind`. `base` takes the place of `hyperparameters`, in
-    families whose converter writes all of them itself.
+    families whose converter writes all of them itself. `called` is an architecture that gguf-py does not list yet, with
+    the tensors of `arch`.
     """
     config: Config = json.loads((folder / "config.json").read_text("utf-8"))
     found = tensors(load_file(folder / "model.safetensors"), config)
     found = {name.replace("correction_bias", "correction.bias"): array for name, array in found.items()}
-    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(out, called or gguf.MODEL_ARCH_NAMES[arch])
     (base or hyperparameters)(writer, config)
     words(writer, config)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
