@@ -16,7 +16,7 @@ from bringup.graphs.registry import FAMILIES, Family
 
 REST = "published"
 # Keys of published configs that other words of TensorRT-LLM's say.
-SAID = {"architectures", "rope_parameters", "rope_scaling", "quantization_config", "torch_dtype", "dtype"}
+COVERED = {"architectures", "rope_parameters", "rope_scaling", "quantization_config", "torch_dtype", "dtype"}
 
 
 def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Parallel) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
         "norm_epsilon": ours.eps,
     }
     stated = {word: raw[key] for word, key in names.keys.items() if word in own and raw.get(key) is not None}
-    rest = {key: value for key, value in raw.items() if key not in {*names.keys.values(), *SAID}}
+    rest = {key: value for key, value in raw.items() if key not in {*names.keys.values(), *COVERED}}
     return {
         "architecture": names.architecture or next(iter(raw.get("architectures") or ()), "LlamaForCausalLM"),
         "dtype": graph.dtype,
