@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from tests.ci.conftest import ROOT
 from tests.codes import pages
 from tests.codes.commands import run
-from tests.draft.checkpoints import save
+from tests.draft.checkpoints import SIZES, save
+from tests.models import parity
 
 PAGE = ROOT / "docs" / "adding-a-model.md"
 MOST_LINES = 100
@@ -42,3 +46,27 @@ def test_from_init_to_verify(tmp_path: Path) -> None:
             place.write_text(replaced(place.read_text("utf-8"), answers))
         assert code == 0, printed
         assert pages.missing(command.output, printed) == [], printed
+
+
+# The command line in a process whose registry lacks a family of ours.
+WITHOUT = """import sys
+import bringup.graphs.registry as registry
+registry.FAMILIES = tuple(family for family in registry.FAMILIES if family.name != {name!r})
+from bringup.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_family_of_ours_drafted_anew(tmp_path: Path) -> None:
+    """OLMo 2, kept out of the registry, by the page's commands: no line is written by hand."""
+    parity.save_checkpoint(CONFIG_MAPPING["olmo2"](**SIZES), tmp_path / "my-olmo2")
+    without = tmp_path / "without.py"
+    without.write_text(WITHOUT.format(name="olmo2"))
+    lines = [command.line.replace("granite", "olmo2") for command in pages.read(PAGE).commands]
+    for line in [line for line in lines if "my-olmo2" in line]:
+        done = subprocess.run(
+            [sys.executable, str(without), *line.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "agrees on torch with transformers" in done.stdout
