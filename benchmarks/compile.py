@@ -1,6 +1,7 @@
 """How long GPT-2 takes to compile: from nothing, again, and after an edit of one layer's forward. See README.md.
 
-Every figure is the time of a whole process, interpreter and imports included, that ends when the model could run.
+Every figure is the time of a whole process, interpreter and imports included, that ends when the model could run, and
+the time that processors worked for it and for the processes it started.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from bandwidth import cores
 
@@ -25,7 +29,16 @@ from bringup.graphs import gpt2
 
 HERE = Path(__file__).parent
 CASES = ("from nothing", "again, the same place", "again, elsewhere", "after an edit")
-Times = dict[str, float]
+
+
+class Seconds(NamedTuple):
+    """Of the wall, and of all processors."""
+
+    wall: float
+    processors: float
+
+
+Times = dict[str, Seconds]
 
 # What makes graphs/gpt2.py a model file of the user's own.
 FAMILY = """
@@ -42,11 +55,14 @@ EDITED = "        x_Nm = x_Nm + 1.5 * self.attn(self.ln_1(x_Nm), step)\n"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--target", help="bringup alone, for this target")
     parser.add_argument("--max-python", metavar="PYTHON", help="an interpreter that has Modular's `max`")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the table also goes here")
     options = parser.parse_args()
     contenders: dict[str, Callable[[Path, Path], Times]] = {"bringup": _bringup, "torch.compile": _torch}
-    if options.max_python:
+    if options.target:
+        contenders = {options.target: partial(_bringup, target=options.target)}
+    elif options.max_python:
         contenders["MAX"] = lambda scratch, checkpoint: _max(options.max_python, scratch, checkpoint)
     seen: dict[str, list[Times]] = {name: [] for name in contenders}
     with TemporaryDirectory(prefix="bringup-bench-") as folder:
@@ -75,15 +91,16 @@ def _write(checkpoint: Path) -> None:
     time.sleep(2 * SETTLED)  # a compile does not go by the state of a file that was just written
 
 
-def _bringup(scratch: Path, checkpoint: Path) -> Times:
+def _bringup(scratch: Path, checkpoint: Path, target: str = "cpu") -> Times:
     model = scratch / "my_gpt2.py"
     source = Path(gpt2.__file__).read_text("utf-8")
     assert FORWARD in source
     model.write_text(source + FAMILY, "utf-8")
     command = [sys.executable, "-m", "bringup", "compile", str(model), "--checkpoint", str(checkpoint)]
+    command += ["--target", target]
     places = {"BRINGUP_COMPILE_CACHE": str(scratch / "cache")}
 
-    def compiled(name: str) -> float:
+    def compiled(name: str) -> Seconds:
         return _seconds([*command, "-o", str(scratch / name)], places)
 
     nothing, same, elsewhere = compiled("a.bundle"), compiled("a.bundle"), compiled("b.bundle")
@@ -109,15 +126,22 @@ def _max(python: str, scratch: Path, checkpoint: Path) -> Times:
     return {CASES[0]: nothing, CASES[2]: again, CASES[3]: edited}
 
 
-def _seconds(command: list[str], places: dict[str, str]) -> float:
-    start = time.perf_counter()
+def _seconds(command: list[str], places: dict[str, str]) -> Seconds:
+    start, worked = time.perf_counter(), _worked()
     subprocess.run(command, env=os.environ | places, check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
-    return time.perf_counter() - start
+    return Seconds(time.perf_counter() - start, _worked() - worked)
+
+
+def _worked() -> float:
+    """Seconds of processors for the processes that have ended, with those that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _table(seen: dict[str, list[Times]]) -> str:
     rows = [
-        f"GPT-2 124M float32, {cores()} cores, whole processes; median (least to most) seconds of {_rounds(seen)}",
+        f"GPT-2 124M float32, {cores()} cores, whole processes; median (least to most) seconds of {_rounds(seen)}, and "
+        "the median of processor seconds",
         "",
     ]
     rows += [f"| | {' | '.join(seen)} |", f"|---|{'---|' * len(seen)}"]
@@ -133,8 +157,12 @@ def _rounds(seen: dict[str, list[Times]]) -> str:
     return f"{count} round{'' if count == 1 else 's'}"
 
 
-def _cell(values: list[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "-"
+def _cell(values: list[Seconds]) -> str:
+    if not values:
+        return "-"
+    walls = [each.wall for each in values]
+    worked = statistics.median(each.processors for each in values)
+    return f"{statistics.median(walls):.1f} ({min(walls):.1f} to {max(walls):.1f}), {worked:.1f} of processors"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from bringup.compile.runtime.session import load
 from bringup.compile.schedule.costs import cost_of, total
 
 PROMPT_TOKEN = 5
+DEVICE = "cuda"  # of the others, as torch names it
 
 
 def prompt(count: int) -> list[int]:
@@ -74,10 +75,10 @@ class Transformers(Contender):
         self.torch = torch
         torch.set_grad_enabled(False)
         options: dict[str, Any] = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
-        self.model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, **options).eval().cuda()
+        self.model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, **options).eval().to(DEVICE)
         self.longest = length + longest
         self.forward = self.model.forward
-        self.prompt = torch.tensor([prompt(length)], device="cuda")
+        self.prompt = torch.tensor([prompt(length)], device=DEVICE)
         self.prepare()
         self.tokens(3)
         self.start_seconds = time.perf_counter() - begin

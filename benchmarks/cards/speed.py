@@ -6,8 +6,9 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchmarks.cards.rows import PREFILL, TIMED, Row, save
 
 SHORT, LONG = 16, 144  # new tokens of the two runs whose difference is timed
 ROUNDS, WARM = 5, 2
-DEVICE = "cuda"  # where random weights are drawn
+DEVICE = "cuda"  # where random weights are drawn, and ceilings measured
 COPIED = 2 << 30  # bytes
 PRODUCT = 8192
 
@@ -26,9 +27,9 @@ def ceilings() -> dict[str, float]:
     """What this card does now: GB/s of a copy (read and written) and of a read, TFLOP/s of a bfloat16 product."""
     import torch
 
-    source = torch.randn(COPIED // 4, device="cuda")
+    source = torch.randn(COPIED // 4, device=DEVICE)
     target = torch.empty_like(source)
-    left = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=torch.bfloat16)
+    left = torch.randn(PRODUCT, PRODUCT, device=DEVICE, dtype=torch.bfloat16)
     right = torch.randn_like(left)
     works = {
         "copy GB/s": (lambda: target.copy_(source), 2 * COPIED / 1e9),
@@ -100,11 +101,8 @@ def _of_row(row: Row, capability: str, folder: Path) -> dict[str, Any]:
                 answers[name], contenders[name] = each.tokens(LONG), each
             except FAILURES as error:
                 failed[name] = reason(error)
-        times: dict[str, list[float]] = {name: [] for name in contenders}
-        for number in range(ROUNDS):  # in turns, each round begins with another one
-            order = list(contenders)
-            for name in order[number % len(order) :] + order[: number % len(order)]:
-                times[name].append(_first(contenders[name]) if is_prefill else _each(contenders[name]))
+        timed = _first if is_prefill else _each
+        times = in_turns({name: partial(timed, each) for name, each in contenders.items()})
         keys = row.prompt if is_prefill else row.prompt + (SHORT + LONG) // 2
         facts = ours.facts(f"prefill_{row.prompt}" if is_prefill else "decode", keys)
     floor = floor_of(facts, limits)
@@ -124,6 +122,16 @@ def _of_row(row: Row, capability: str, folder: Path) -> dict[str, Any]:
         "compile seconds": ours.compile_seconds,
         "bundle to first token seconds": ours.start_seconds,
     }
+
+
+def in_turns(work: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """What each work gives in `ROUNDS` rounds, of which each begins with another one."""
+    found: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(ROUNDS):
+        order = list(work)
+        for name in order[number % len(order) :] + order[: number % len(order)]:
+            found[name].append(work[name]())
+    return found
 
 
 def floor_of(facts: Mapping[str, int], limits: Mapping[str, float]) -> float:
