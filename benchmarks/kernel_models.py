@@ -1,7 +1,7 @@
 """docs/kernels.md, "Whole models": what all kernels of a bundle take, of which none may spill.
 
 Traces each model once and compiles its kernels for every architecture of NVIDIA's, without a GPU:
-`python -m benchmarks.kernel_models`, with `--only sm_90` to print one architecture's rows.
+`python -m benchmarks.kernel_models`, with `--out FILE` to write the table alone, as for another version of Triton.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.kernel_bytes import CONFIG
-from benchmarks.kernels import PAGE
+from benchmarks.kernels import PAGE, configurations
 from bringup.compile.cache.store import default_store
 from bringup.compile.cuda.sampling import sampling_of
 from bringup.compile.job import Job, open_job
@@ -49,6 +49,8 @@ MODELS: Mapping[tuple[str, str], Callable[[], Job]] = {
     ("Llama-3.2-1B", "bfloat16"): llama,
 }
 
+SHAPES = ("the shapes above", "both")
+
 
 @cache
 def program_of(model: tuple[str, str]) -> EncodedProgram:
@@ -60,7 +62,9 @@ def program_of(model: tuple[str, str]) -> EncodedProgram:
 
 
 def kernels_of(model: tuple[str, str], architecture: str) -> list[Kernel]:
-    """All that a bundle has, each once, those that draw tokens among them."""
+    """All that a bundle has, each once, those that draw tokens among them; or those of `SHAPES`."""
+    if model == SHAPES:
+        return list(dict.fromkeys(kernel for _, _, kernel in configurations(architecture)))
     program, options = program_of(model), select(f"cuda:{architecture}").options
     schedule = schedule_of(program, options, None, lambda graph: split(graph, architecture))
     calls = [
@@ -91,18 +95,19 @@ def row(model: tuple[str, str], architecture: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [name for name in ARCHITECTURES if is_nvidia(name)]
-    parser.add_argument("--only", choices=names, help="print the rows of one architecture")
-    only = parser.parse_args().only
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the table goes; default: docs/kernels.md")
+    out = parser.parse_args().out
     lines: list[str] = []
-    for name in [only] if only else names:
-        for model in MODELS:
+    for name in filter(is_nvidia, ARCHITECTURES):
+        for model in (SHAPES, *MODELS):
             lines.append(row(model, name))
             print(lines[-1], flush=True)
-    if not only:
-        head, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        table = "\n".join([f"Triton {version('triton')}.", "", HEAD, *lines])
-        PAGE.write_text(f"{head}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}", "utf-8")
+    table = "\n".join([f"Triton {version('triton')}.", "", HEAD, *lines, ""])
+    if out:
+        out.write_text(table, "utf-8")
+        return
+    head, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n\n{table}\n{END}{rest.partition(END)[2]}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ class Program:
         copies: str = "latest",
         seed: int | None = None,
         exact: bool = True,
+        in_turns: bool = False,
         lanes: int = LANES,
         max_steps: int = MAX_STEPS,
     ) -> Run:
@@ -87,9 +88,10 @@ class Program:
 
         `arguments` are the bytes of each parameter, `shared` the bytes of dynamic shared memory. `copies`: asynchronous
         copies happen at the "latest" or the "earliest" moment that hardware may choose. `seed` permutes thread
-        blocks and
-        the lanes of atomics. `exact`: sums of matrix products are rounded once; without it they are sums of float32.
-        Raises `Fault` for an access out of bounds or not aligned, for a deadlock, and for a trap.
+        blocks, the lanes of atomics and turns. `exact`: sums of matrix products are rounded once; without it they are
+        sums of float32. `in_turns`: the warps of a block run one after the other, each until it waits or ends;
+        without it they run in step. Raises `Fault` for an access out of bounds or not aligned, for a deadlock, and for
+        a trap.
         """
         if copies not in ("latest", "earliest"):
             raise ValueError(f"copies is 'latest' or 'earliest', not {copies!r}")
@@ -104,6 +106,7 @@ class Program:
             copies=copies,
             random=None if seed is None else np.random.default_rng(seed),
             exact=exact,
+            in_turns=in_turns,
         )
         runner = Runner(launch, self._blocks, self._functions, max_steps)
         for observer in watch:

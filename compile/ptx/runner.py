@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ class Runner:
             block = self._next(context)
             if block is None:
                 return False
-            mask = context.work.pop(block)
+            mask = self._in_turn(context, block, context.work.pop(block))
             if mask is not None and not context.work and not context.waiting:
                 mask = None if context.alive is None and all_lanes(mask) else mask
             lanes = context.block_count * context.thread_count if mask is None else int(np.count_nonzero(mask))
@@ -76,12 +77,31 @@ class Runner:
         """The first basic block with lanes. Those that spin run once each; then none, so that others get their turn."""
         work, spinning = context.work, context.yielded
         if not spinning:
-            return min(work)
+            return self._first(context, work)
         ready = [block for block in work if block not in spinning]
         if ready:
-            return min(ready)
+            return self._first(context, ready)
         spinning.clear()
         return None
+
+    def _first(self, context: Context, blocks: Iterable[int]) -> int:
+        """The first of the basic blocks; where warps take turns, the first of the warp whose turn comes first."""
+        turn = self.launch.turn
+        if turn is None:
+            return min(blocks)
+        every = context.full(turn)
+        lanes = {block: context.work[block] for block in blocks}
+        return min(lanes, key=lambda at: (int((every if lanes[at] is None else every[lanes[at]]).min()), at))
+
+    def _in_turn(self, context: Context, block: int, mask: Mask) -> Mask:
+        """Of the lanes at a basic block those of the warp whose turn it is. The others stay there."""
+        if self.launch.turn is None:
+            return mask
+        lanes, turn = context.full(True if mask is None else mask), context.full(self.launch.turn)
+        now = lanes & (turn == turn[lanes].min())
+        if any_lane(lanes & ~now):
+            context.work[block] = lanes & ~now
+        return now
 
     def _count(self, context: Context, block: int) -> None:
         self.launch.steps += 1

@@ -7,7 +7,10 @@ import re
 import pytest
 
 from benchmarks.kernels import BEGIN, END, PAGE, configurations, table
+from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
+from bringup.compile.kernels.call import Kernel
+from bringup.compile.kernels.resources import resources
 
 ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
 
@@ -34,3 +37,19 @@ def test_the_page_has_every_configuration_and_none_spills(capability):
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])  # each takes a minute; `benchmarks/kernels.py` writes all
 def test_the_page_is_what_kernels_take(capability):
     assert table(capability).partition("\n")[2].strip() == tables()[capability].strip()
+
+
+def stack_of(kernels: dict[str, Kernel]) -> dict[str, int]:
+    """Bytes of stack of kernels for sm_120, compiled now."""
+    compiled = compile_kernels(kernels.values(), "sm_120", None)
+    return {name: resources(compiled[kernel]).stack for name, kernel in kernels.items()}
+
+
+@pytest.mark.slow
+def test_tiles_for_sm_120_do_not_spill():
+    """The configurations with tiles of their own there: with those of sm_100 four of them spill."""
+    own, others = ({f"{dtype} {what} {kernel.stem}": kernel for what, dtype, kernel in configurations(capability)}
+                   for capability in ("sm_120", "sm_100"))  # fmt: skip
+    changed = [name for name, kernel in own.items() if kernel != others[name]]
+    assert set(stack_of({name: own[name] for name in changed}).values()) == {0}
+    assert sum(stack > 0 for stack in stack_of({name: others[name] for name in changed}).values()) == 4

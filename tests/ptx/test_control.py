@@ -175,3 +175,22 @@ def test_tables_and_local_memory():
     out = device.alloc(512, "out")
     ptx.Program(program).launch(device, (1,), [struct.pack("<Q", out)])
     assert (device.read(out, "i4", (128,)) == np.resize([10, 20, 30, 40], 128)).all()
+
+
+THROUGH_GLOBAL = """add.s32 %r3, %r0, 1; mul.wide.s32 %q2, %r0, 4; add.s64 %q3, %q0, %q2; st.global.b32 [%q3], %r3;
+bar.sync 0;
+xor.b32 %r2, %r0, 32; mul.wide.s32 %q2, %r2, 4; add.s64 %q4, %q0, %q2; ld.global.b32 %r9, [%q4];
+bar.sync 0;"""
+
+
+def test_warps_in_turns():
+    """What a warp reads of another's store through global memory needs the barrier; in step it does not show."""
+    wanted = (THREADS ^ 32) + 1
+    turns = [{"in_turns": True, "seed": seed} for seed in range(3)]
+    for how in ({}, {"in_turns": True}, *turns):
+        assert (launch(THROUGH_GLOBAL, **how)[0] == wanted).all()
+    without = THROUGH_GLOBAL.replace("bar.sync 0;", "", 1)
+    assert (launch(without)[0] == wanted).all()
+    for how in ({"in_turns": True}, *turns):
+        wrong = launch(without, **how)[0] != wanted
+        assert wrong.sum() == 64  # of each two warps one comes first, and reads what was there before

@@ -31,7 +31,7 @@ def test(bundle: Path, format_: str) -> None:
     """Run each kernel of BUNDLE's launches in an emulator and by the reference. Exit code 1 on a finding.
 
     Checked are addresses, races and reads of unwritten shared memory, the order between blocks, asynchronous copies at
-    their latest and earliest, blocks in another order, and the results. Bytes and sectors are counted.
+    their latest and earliest, blocks and warps in another order, and the results. Bytes and sectors are counted.
     """
     from bringup.compile.runtime.kernel_trial import trial_of
     from bringup.render.progress import StageLines

@@ -57,17 +57,18 @@ class LaunchRunner:
 
     def watched(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given]) -> tuple[Seen, dict[str, np.ndarray]]:
         """Under all observers, with asynchronous copies at their latest; once more at their earliest, one block after
-        another in a shuffled order.
+        another and in each one warp after another, in a shuffled order.
 
         Gives the bytes of each buffer after the first run; that the second gives others is a finding.
         """
         seen = Seen()
         first = self._run(calls, buffers, seen, _everything, {"copies": "latest"})
-        settings = {"copies": "earliest", "seed": OTHER, "lanes": 1}  # less than a block's: no two run in step
+        # Fewer lanes than those of a block: no two blocks run in step, and no two warps.
+        settings = {"copies": "earliest", "seed": OTHER, "lanes": 1, "in_turns": True}
         second = self._run(calls, buffers, seen, lambda places: [Races()], settings)
         for name, found in first.items():
             if name in second and not np.array_equal(found, second[name]):
-                seen.findings.append(f"`{name}` depends on the order of blocks, or on when copies arrive")
+                seen.findings.append(f"`{name}` depends on the order of blocks or warps, or on when copies arrive")
         return seen, first
 
     def padded(self, calls: Sequence[KernelCall], buffers: Mapping[str, Given]) -> tuple[Seen, dict[str, np.ndarray]]:

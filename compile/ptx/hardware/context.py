@@ -33,8 +33,9 @@ class Launch:
     """What all blocks of a launch share.
 
     `shared_bytes` is static and dynamic shared memory. `copies`: whether an asynchronous copy happens at the
-    "earliest" or the "latest" moment that the hardware may choose. `random` permutes blocks and atomics. `exact`: fused
-    multiply-adds and sums of matrix products are rounded once. `steps` counts the basic blocks that ran.
+    "earliest" or the "latest" moment that the hardware may choose. `random` permutes blocks, atomics and turns.
+    `exact`: fused multiply-adds and sums of matrix products are rounded once. `steps` counts the basic blocks that ran.
+    With `in_turns`, `turn` has each thread's place in the order in which the warps of a block run, (1, T); else None.
     """
 
     kernel: Kernel
@@ -47,7 +48,9 @@ class Launch:
     copies: str = "latest"
     random: np.random.Generator | None = None
     exact: bool = True
+    in_turns: bool = False
     steps: int = 0
+    turn: NDArray[np.int32] | None = field(init=False, default=None)
     thread: NDArray[np.int32] = field(init=False)
     lane: NDArray[np.int32] = field(init=False)
     warp: NDArray[np.int32] = field(init=False)
@@ -55,6 +58,15 @@ class Launch:
     def __post_init__(self) -> None:
         self.thread = np.arange(self.kernel.threads, dtype=np.int32)[None, :]
         self.lane, self.warp = self.thread % np.int32(32), self.thread // np.int32(32)
+        if self.in_turns:
+            self.turn = self._turns()
+
+    def _turns(self) -> NDArray[np.int32]:
+        """Four warps that compute a product together have one turn."""
+        together = 4 if any(each.opcode[0] == "wgmma" for each in self.kernel.instructions) else 1
+        group = self.warp // np.int32(together)
+        order = np.arange(group.max() + 1, dtype=np.int32)
+        return order[group] if self.random is None else self.random.permutation(order)[group]
 
     def parameter(self, offset: int, dtype: Any) -> Any:
         """A scalar of the parameter block."""

@@ -1,0 +1,118 @@
+"""benchmarks/gpu.py: its part of speed, with tiny models, the double of the driver and torch on the processor.
+
+What is measured has no meaning here. That each line runs, and what is in a row, can be seen without a card.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from benchmarks.cards import contenders, speed
+from benchmarks.cards.rows import Row
+from bringup.compile.cuda.double.double import Double
+from bringup.compile.runtime.session import Session, load
+
+SETTINGS = {"vocab_size": 97, "n_embd": 24, "n_head": 3, "n_positions": 32, "n_layer": 1}
+PROMPT, SHORT, LONG, ROUNDS = 8, 1, 4, 3
+DECODE = Row(name="tiny", kind="gpt2", prompt=PROMPT, goal=1, settings=SETTINGS)
+PREFILL = Row(name="tiny, prefill", kind="gpt2", prompt=PROMPT, goal=1, settings=SETTINGS)
+
+
+class Event:
+    """torch.cuda.Event on the host's clock."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.seconds = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end.seconds - self.seconds) * 1e3
+
+
+def compiled(forward: Callable[..., Any], *, mode: str, fullgraph: bool, dynamic: bool) -> Callable[..., Any]:
+    """torch.compile with the settings that METHOD.md names; it leaves the function as it is."""
+    assert (mode, fullgraph, dynamic) == ("max-autotune", True, False)
+    return forward
+
+
+def emulated(bundle: Path, executor: str) -> Session:
+    assert executor == "gpu"
+    return load(bundle, "emulate")
+
+
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything that a card has, on the processor."""
+    for module in (speed, contenders):
+        monkeypatch.setattr(module, "DEVICE", "cpu")
+    sizes = {"SHORT": SHORT, "LONG": LONG, "ROUNDS": ROUNDS, "COPIED": 1 << 16, "PRODUCT": 32}
+    rows = {"TIMED": (DECODE,), "PREFILL": PREFILL}
+    for name, value in (sizes | rows).items():
+        monkeypatch.setattr(speed, name, value)
+    for name, value in rows.items():
+        monkeypatch.setattr(gpu, name, value)
+    monkeypatch.setattr(gpu, "driver_module", lambda: Double({}, (9, 0), 1 << 16))
+    monkeypatch.setattr(contenders, "load", emulated)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch, "compile", compiled)
+    yield
+    torch.set_grad_enabled(True)  # transformers' contender needs none
+
+
+@pytest.mark.usefixtures("no_card")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_row_of_each_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Decode and prefill by all contenders; then decode where torch.compile fails, which ends no row."""
+    assert gpu.main(["--part", "speed", "--out", str(tmp_path / "found")]) == 0
+    results = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert results["device"] == "PTX on the CPU, sm_90"
+    assert results["about"]["CUDA driver"] == "13.0"
+    decode, prefill = results["speed"]
+    assert (decode["row"], decode["what"]) == ("tiny", "decode")
+    assert (prefill["row"], prefill["what"]) == ("tiny, prefill", "prefill")
+    assert set(decode["us"]) == {"bringup", "transformers", "torch.compile"}
+    assert set(prefill["us"]) == {"bringup", "transformers"}
+    for row in (decode, prefill):
+        assert row["failed"] == {}
+        assert all(len(times["all"]) == ROUNDS for times in row["us"].values())
+        assert row["equal tokens"]["bringup"] == LONG
+        limits = {name: row[name] for name in ("read GB/s", "copy GB/s", "bf16 TFLOP/s")}
+        assert row["floor us"] == pytest.approx(speed.floor_of(row, limits))
+        assert row["compile seconds"] > 0 < row["bundle to first token seconds"]
+    assert decode["launches"] == 5 + 2 + 2  # one layer, embedding and head, and two that draw
+    weights = 2 * (12 * 24**2 + 97 * 24)  # bytes of the matrices, of which the head is the embedding's
+    assert weights < decode["read"] < 2 * weights
+    assert prefill["flops"] > 4 * decode["flops"]
+    text = (tmp_path / "found.md").read_text("utf-8")
+    assert text == capsys.readouterr().out[:-1]
+    assert "not run" not in text
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    (row,) = speed.rows("sm_90", ["tiny"], 60.0)
+    assert row["failed"] == {"torch.compile": "RuntimeError: no compiler"}
+    assert set(row["us"]) == {"bringup", "transformers"}
+
+
+def test_rounds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round begins with another contender."""
+    order: list[str] = []
+    monkeypatch.setattr(speed, "ROUNDS", ROUNDS)
+    work = {name: lambda name=name: order.append(name) or float(len(order)) for name in "abc"}
+    assert speed.in_turns(work) == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
+    assert "".join(order) == "abcbcacab"
