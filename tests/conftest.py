@@ -21,6 +21,8 @@ LONGEST = (
     "compile/test_many_sequences.py",
     "cache/test_stages.py",
     "targets/test_gpu.py",
+    "targets/test_gpu_sampling.py",
+    "targets/test_gpu_speed.py",
     "kernels/test_attention.py",
     "schedule/test_families.py",
     "kernels/test_models.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +12,11 @@ import pytest
 from bringup.compile.cuda.executor import CudaExecutor
 from bringup.compile.cuda.sampling import sampling_of
 from bringup.compile.cuda.sizes import fields_of
-from bringup.compile.pipeline import build
 from bringup.compile.program.program import Draw, TensorSpec
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session, load
 from bringup.diagnostics import BringupError
-from tests.schedule.models import CONTEXT, PREFILL, job_of
 from tests.targets.test_gpu_files import damaged
 
 PROMPT = list(range(1, 61))  # its blocks of 64 tokens: the fifth new token begins another one
@@ -115,13 +112,6 @@ def test_a_damaged_plan(gpu_bundle, tmp_path) -> None:
             load(damaged(gpu_bundle, tmp_path / str(number), change), "emulate")
 
 
-@pytest.fixture(scope="module")
-def batches(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("batches")
-    settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,), "max_batch_size": 2}
-    return build(job_of("gpt2", folder), out=folder / "b", target="cuda:sm_80", **settings)
-
-
 def requests(batch: Batch) -> dict[int, list[int]]:
     settings = [*SETTINGS, (1.2, 1.0)]
     return {
@@ -130,9 +120,9 @@ def requests(batch: Batch) -> dict[int, list[int]]:
     }
 
 
-def test_tokens_of_a_batch(batches) -> None:
+def test_tokens_of_a_batch(batch_bundle) -> None:
     """Greedy and random requests in one step, which end one after the other."""
-    batch, wanted = load_batch(batches, "emulate"), load_batch(batches, "reference")
+    batch, wanted = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")
     watched = watch(batch)
     answers, expected = requests(batch), requests(wanted)
     for each, found in ((batch, answers), (wanted, expected)):
@@ -141,13 +131,13 @@ def test_tokens_of_a_batch(batches) -> None:
                 found[event.id].append(event.token)
     assert answers == expected
     assert False in watched.had_step
-    plan = json.loads((batches / "kernels.json").read_text("utf-8"))
-    assert set(plan["sampling"]) == {"decode", "decode_2"}
+    plan = json.loads((batch_bundle / "kernels.json").read_text("utf-8"))
+    assert set(plan["sampling"]) == {"decode", "decode_2", "decode_4"}
 
 
-def test_a_failed_draw_takes_no_random_number(batches) -> None:
+def test_a_failed_draw_takes_no_random_number(batch_bundle) -> None:
     """Logits that are no numbers end a step; the requests then get the tokens that they would have had."""
-    batch, wanted = load_batch(batches, "emulate"), load_batch(batches, "reference")
+    batch, wanted = load_batch(batch_bundle, "emulate"), load_batch(batch_bundle, "reference")
     answers, expected = requests(batch), requests(wanted)
     while wanted:
         for event in wanted.step():
