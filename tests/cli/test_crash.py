@@ -75,10 +75,12 @@ def test_where_nothing_can_be_written_the_report_is_shown(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(crash, "_folders", lambda: [tmp_path / "file/x", Path("/proc")])
+    RECENT_LINES.append("Writing \udcfe")  # a folder whose name is no UTF-8
     assert report_error(ZeroDivisionError("x"), ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
     assert "no folder takes a file" in shown
     assert "## traceback" in shown
+    assert r"Writing \udcfe" in shown
 
 
 @pytest.mark.parametrize(

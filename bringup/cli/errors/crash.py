@@ -30,7 +30,10 @@ _SCRUBS = (
 
 
 def report(error: BaseException, words: Sequence[str]) -> str:
-    """Versions, command, names of environment variables, what was told of the work, traceback."""
+    """Versions, command, names of environment variables, what was told of the work, traceback.
+
+    All of it can be written as UTF-8: bytes of names that are none are spelled out.
+    """
     variables = sorted(name for name in os.environ if name.startswith(_OURS))
     parts = {
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
@@ -41,7 +44,8 @@ def report(error: BaseException, words: Sequence[str]) -> str:
         "last messages": "\n".join(RECENT_LINES) or "nothing",
         "traceback": "".join(traceback.format_exception(error)),
     }
-    return scrubbed("\n".join(f"## {title}\n\n{text.rstrip()}\n" for title, text in parts.items()))
+    text = scrubbed("\n".join(f"## {title}\n\n{text.rstrip()}\n" for title, text in parts.items()))
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def scrubbed(text: str) -> str:
@@ -61,7 +65,7 @@ def save(text: str) -> Path | None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / name
-            path.write_text(text, "utf-8", errors="backslashreplace")
+            path.write_text(text, "utf-8")
             path.chmod(0o600)
         except (OSError, RuntimeError):
             continue
