@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bringup.compile.kernels.architectures import is_nvidia
 from bringup.compile.kernels.code.types import power_of_two
 
 PROGRAMS = 264  # that decode is split into at least, where there are keys enough: two for each processor of an H200
 MOST_SPLITS = 32
 SPILLING = ("sm_120",)  # fewer keys, or more warps: with the tiles of others a thread spills 8 to 16 bytes there
 TENSOR_CORE = 16  # the least rows, and channels, of a product of 16-bit numbers
+LEAST_KEYS = 16  # of a product on NVIDIA's: Triton 3.6 takes no fewer. AMD's have shared memory for 8 of MLA
 
 
 def supports_e4m3(capability: str) -> bool:
@@ -38,12 +40,18 @@ def parts_of(channels: int) -> tuple[int, int]:
     return first, 0 if rest <= 0 else max(TENSOR_CORE, power_of_two(rest))
 
 
+def _least_keys(capability: str) -> int:
+    return LEAST_KEYS if is_nvidia(capability) else LEAST_KEYS // 2
+
+
 def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability: str) -> Tiles:
     """For `heads` query heads of a key head."""
     widest = max(sum(parts_of(channels)), power_of_two(values))
     if wide:
         rows = min(4 if widest > 256 else 8, power_of_two(heads))
-        return Tiles(rows, max(8, min(32, (2048 if capability in SPILLING else 4096) // widest)), 4, 2)
+        keys = max(_least_keys(capability), min(32, (2048 if capability in SPILLING else 4096) // widest))
+        few = widest <= (128 if capability in SPILLING else 256)
+        return Tiles(rows, keys, 4 if few or not is_nvidia(capability) else 8, 2)
     warps = 8 if capability in SPILLING and widest > 256 else 4
     return Tiles(TENSOR_CORE, max(16, min(64, 8192 // widest)), warps, 3 if widest <= 128 else 2)
 
@@ -53,9 +61,10 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     widest = max(sum(parts_of(channels)), power_of_two(values))
     rows = max(16, power_of_two(tokens))
     if wide and widest > 256:
-        return Tiles(16, 8, 8, 1)
-    if wide:
-        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, 2048 // widest)), 4, 2)
+        return Tiles(16, _least_keys(capability), 8, 1)
+    if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's
+        warps = 8 if is_nvidia(capability) else 4
+        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, 2048 // widest)), warps, 2)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:
