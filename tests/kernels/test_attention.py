@@ -48,6 +48,7 @@ CASES = {
     "prefill_alibi": Case(lengths=(70, 140), new=(30, 40), has_slopes=True),
     "prefill_softcap": Case(lengths=(70,), new=(70,), softcap=3.0),
     "prefill_chosen": Case(lengths=(70, 130), new=(30, 40), has_chosen=True),
+    "prefill_wide": Case(lengths=(70,), new=(20,), channels=256, heads=2, groups=1),
     "prefill_bfloat16": Case(lengths=(130, 64), new=(130, 30), dtype="bfloat16", channels=64),
     "prefill_float16": Case(lengths=(130, 64), new=(130, 30), dtype="float16", channels=96, heads=3, groups=3),
     "prefill_mixed": Case(lengths=(70,), new=(70,), dtype="bfloat16", cache="float16"),
