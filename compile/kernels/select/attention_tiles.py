@@ -64,8 +64,8 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(16, _least_keys(capability), 8, 1)
     if wide and widest > 128 and capability == "sm_90":  # with 16 rows one version of Triton or the other spills
         return Tiles(8, 16, 4, 2)
-    if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's
-        warps = 8 if is_nvidia(capability) else 4
+    if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's; on sm_100 3.9 spills with 8
+        warps = 8 if is_nvidia(capability) and capability != "sm_100" else 4
         return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, 2048 // widest)), warps, 2)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
