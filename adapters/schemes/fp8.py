@@ -1,7 +1,8 @@
-"""float8 with one scale a matrix or a row, and which of the float8 schemes a `quantization_config` means.
+"""float8 with one scale a matrix, a row or a block.
 
 Published by AutoFP8 and llm-compressor as `quant_method: fp8` (`weight_scale` a scalar; `activation_scheme` static
 adds `input_scale`), and by FBGEMM as `fbgemm_fp8` (`weight_scale` [out, 1]; transformers' `FbgemmFp8Config`).
+In blocks as DeepSeek-V3 and Qwen3 are published (`FineGrainedFP8Config`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes import fp8_blocks
 from bringup.adapters.schemes.arrays import ACTIVATIONS, BY_MATRIX, BY_ROW, CACHES, E4M3, scaled
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.form import Block
+from bringup.shown import shown
 from bringup.spec import Shape
 
 USUAL: Block = (128, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Blocks(Stored):
+    """`block`: rows and columns that share a scale; an element is the payload times the scale of its block."""
+
+    scheme: ClassVar[str] = "FP8 with one scale a block"
+    parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale_inv", "weight_scale")
+    unread: ClassVar[Mapping[str, str]] = {**ACTIVATIONS, **CACHES}
+    keeps_order: ClassVar[bool] = True
+    block_key: ClassVar[str] = "weight_block_size"
+    block: Block
+    unquantized: UnquantizedModules
+
+    def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
+        scales = "weight_scale" if "weight_scale" in weight.tensors else "weight_scale_inv"
+        return scaled(self.scheme, weight, E4M3, self.block, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +74,36 @@ def read(words: Fields) -> Stored:
     """
     words.only("activation_scheme", "dynamic", "static")
     if words.raw.get("weight_block_size") is not None:
-        return fp8_blocks.read(words)
+        return _read_blocks(words)
     words.read |= {"weight_block_size", "activation_scale_ub"}
     words.only("fmt", "e4m3")
     words.only("scale_fmt", "float")
     by_row = words.raw.get("quant_method") == "fbgemm_fp8"
     return Fp8(BY_ROW if by_row else BY_MATRIX, UnquantizedModules.from_fields(words))
+
+
+def _read_blocks(words: Fields) -> Fp8Blocks:
+    """How activations would be rounded (`activation_scheme`) is not followed: weights are dequantised.
+
+    `scale_fmt` says only which values scales have.
+    """
+    unquantized = UnquantizedModules.from_fields(words)
+    words.only("fmt", "e4m3")
+    words.only("activation_scheme", "dynamic", "static")
+    words.only("scale_fmt", "float", "ue8m0")
+    return Fp8Blocks(_block_size(words), unquantized)
+
+
+def _block_size(words: Fields) -> Block:
+    value = cast("object", words.raw.get("weight_block_size"))
+    words.read |= {"weight_block_size"}
+    match value:
+        case [int() as rows, int() as columns] if rows > 0 and columns > 0:
+            return rows, columns
+        case _:
+            message = f"config key `weight_block_size` is {shown(value)}; two whole numbers are needed, as [128, 128]"
+            words.error("BU121", message, "weight_block_size")
+            return 128, 128
 
 
 scheme = Scheme(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bringup.adapters.schemes.fp8_blocks import Fp8Blocks
+from bringup.adapters.schemes.fp8 import Fp8Blocks
 from bringup.adapters.schemes.registry import OWN, read_quantisation, scheme_of
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
