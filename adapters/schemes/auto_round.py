@@ -53,7 +53,8 @@ def _selection(words: Fields, usual: Groups, *, other_groups: bool) -> Selection
     """By name or expression, what differs: from 16 bits on a module is left as it is."""
     named: dict[str, Groups | None] = {}
     overrides: list[Override] = []
-    for name, settings in words.group("extra_config").items():
+    given = cast("Mapping[str, object]", words.group("extra_config"))
+    for name, settings in given.items():
         bits = cast("Mapping[str, object]", settings).get("bits") if isinstance(settings, Mapping) else None
         as_it_is = isinstance(bits, int) and bits >= AS_FLOATS
         groups = None if as_it_is else override(words, "extra_config", usual, settings)

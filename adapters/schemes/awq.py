@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.group_words import group_size
+from bringup.adapters.schemes.gptq_words import group_size
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules

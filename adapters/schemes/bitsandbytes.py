@@ -57,7 +57,7 @@ class Int8(Stored):
         return QuantisedMatrix(self.scheme, Form(codes="int8", block=(1, WHOLE)), {"codes": codes, "scales": scales})
 
     def unread_parts(self) -> Iterator[Unread]:
-        yield Unread("weight_format", "the mark of rows in order", beside="weight", wrong=_not_rows)
+        yield Unread("weight_format", "the mark of rows in order", requires="weight", wrong=_not_rows)
 
 
 def _not_rows(modules: Modules, mark: np.ndarray) -> str:
@@ -103,7 +103,7 @@ class FourBits(Stored):
 
     def unread_parts(self) -> Iterator[Unread]:
         why = f"the table of {self.table}, which is always the same"
-        yield Unread("weight.quant_map", why, beside="weight", wrong=partial(_other_table, self.table))
+        yield Unread("weight.quant_map", why, requires="weight", wrong=partial(_other_table, self.table))
 
 
 def _as_scales(regions: tuple[Region, ...]) -> tuple[Axes, str]:
@@ -151,7 +151,7 @@ def read(words: Fields) -> Stored | None:
     in_four, in_eight = (words.take(f"load_in_{bits}bit", bool, False) for bits in (4, 8))
     if in_four is in_eight:
         both = "both `load_in_4bit` and `load_in_8bit`" if in_four else "neither `load_in_4bit` nor `load_in_8bit`"
-        words.error("BU122", f"config says {both}", "quant_method", "one of them says how matrices are stored")
+        words.error("BU122", f"config says {both}", "load_in_8bit", "one of them says how matrices are stored")
     return FourBits(table, nested, unquantized) if in_four else Int8(unquantized)
 
 

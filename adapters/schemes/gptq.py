@@ -59,8 +59,8 @@ class Gptq(Stored):
         return QuantisedMatrix(self.scheme, form, parts)
 
     def unread_parts(self) -> Iterator[Unread]:
-        yield Unread("bias", STRAY_BIAS, beside="qweight", wrong=_not_zero)
-        yield Unread("g_idx", PLAIN_ORDER, beside="qweight", wrong=partial(_other_order, self.selection))
+        yield Unread("bias", STRAY_BIAS, requires="qweight", wrong=_not_zero)
+        yield Unread("g_idx", PLAIN_ORDER, requires="qweight", wrong=partial(_other_order, self.selection))
 
 
 def numbers(words: Expr, width: int, *, axis: int, plus: int = 0) -> Expr:

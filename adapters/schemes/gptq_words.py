@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from bringup.adapters.schemes.group_words import group_size
 from bringup.adapters.schemes.scheme import Modules
 from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
+from bringup.graphs.core.form import WHOLE
 from bringup.shown import shown
 
 BITS = (4, 2, 3, 8)
+DEFAULT_GROUP = 128
 HEAD = "lm_head"
 MOST_OVERRIDES = 200  # expressions that are tried on every module
 LONGEST = 1000  # of the list of modules of a block
@@ -85,6 +86,20 @@ def read_groups(words: Fields) -> Groups:
     return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.take("desc_act", bool, False))
 
 
+def group_size(words: Fields) -> int:
+    """How many inputs share a scale: `group_size`, of which -1 stands for all of a row (WHOLE).
+
+    Notes BU121 for another number below 1.
+    """
+    size = words.take("group_size", int, DEFAULT_GROUP)
+    if size == -1:
+        return WHOLE
+    if size < 1:
+        words.error("BU121", f"config key `group_size` is {size}; a number of inputs or -1 is needed", "group_size")
+        return DEFAULT_GROUP
+    return int(size)
+
+
 def read_selection(words: Fields, usual: Groups) -> Selection:
     """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; and ticks off what changes no number."""
     words.read |= NEUTRAL
@@ -100,7 +115,7 @@ def _modules_of_block(words: Fields) -> frozenset[str]:
     """A list of names, or of lists of names that were quantised together."""
     key = "modules_in_block_to_quantize"
     words.read |= {key}
-    value = words.raw.get(key)
+    value = cast("object", words.raw.get(key))
     found: list[object] = []
     for entry in cast("list[object]", value) if isinstance(value, list) else ():
         found += cast("list[object]", entry) if isinstance(entry, list) else [entry]

@@ -44,7 +44,7 @@ class StoredMatrix:
 
 
 class Unread(NamedTuple):
-    """A part that no weight is computed from, with the reason; `beside`: only where this part of the module is.
+    """A part that no weight is computed from, with the reason; `requires`: only where the module has this part, too.
 
     `wrong` is given the ways to write the module's name and the tensor; it says what is wrong with the values, "" where
     nothing is. Without it they are not read.
@@ -52,7 +52,7 @@ class Unread(NamedTuple):
 
     part: str
     why: str
-    beside: str = ""
+    requires: str = ""
     wrong: Callable[[Modules, np.ndarray], str] | None = None
 
 

@@ -192,7 +192,7 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
     quantised = replace(adapter, rules=[of_rule(rule) for rule in adapter.rules], drops=list(adapter.drops), _spoken={})
     for part in stored.unread_parts():
         wrong = partial(_wrong, reading, part) if part.wrong else None
-        requires = f"{{module}}.{part.beside}" if part.beside else ""
+        requires = f"{{module}}.{part.requires}" if part.requires else ""
         quantised.drop(f"{{module:**}}.{part.part}", why=part.why, requires=requires, wrong=wrong)
     return quantised
 

@@ -23,9 +23,9 @@ from bringup.adapters.planning.quantization import (
     quantization_words,
 )
 from bringup.adapters.schemes.registry import read_quantisation
-from bringup.compile.check.other_settings import fitting, lacking, turned
 from bringup.compile.check.shapes import stored
 from bringup.compile.check.unruled import tensors_of_unruled
+from bringup.compile.other_settings import fitting, lacking, turned
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.grouping import grouped, listed, roots
 from bringup.shown import shown
@@ -68,15 +68,19 @@ def without_quantised(job: Job) -> Explained:
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
     problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
-    unknown = [finding for finding in job.findings if finding.code == "BU120" and finding.parameter in words]
-    findings = [finding for finding in job.findings if finding not in (*on_config, *unknown)]
+    keys = {key for cause in causes for key in cause.keys}
+    of_words = [f for f in job.findings if f.parameter in keys or (f.code == "BU120" and f.parameter in words)]
+    findings = [finding for finding in job.findings if finding not in (*on_config, *of_words)]
     found = [cause.finding for cause in causes]
     return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
 
 
 class _Cause(NamedTuple):
+    """A finding with the tensors and the keys of the config that it explains."""
+
     finding: Diagnostic
     tensors: frozenset[str]
+    keys: frozenset[str] = frozenset()
 
 
 def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
@@ -128,7 +132,7 @@ def _otherwise(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:
         actual=str(found),
         **stored(plan, names),
     )
-    yield _Cause(finding, found.tensors)
+    yield _Cause(finding, found.tensors, frozenset(found.words))
 
 
 def _incomplete(job: Job, words: Mapping[str, object]) -> Iterable[_Cause]:

@@ -89,10 +89,10 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
     first, problems = group[0], [one.problem for one in group]
     parameter, sources = parameters_and_tensors(problems)
     names = listed(sources)
-    found, block = block_size({(one.matrix, one.found) for one in group}), _said(first.block, first.key)
+    found, block = block_size({(one.matrix, one.found) for one in group}), _in_words(first.block, first.key)
     if found:
         message = f"{names} have one value for blocks of {list(found)}, and `{first.key}` is {block}"
-        help = f"if all of the checkpoint are so, set `{first.key}` to {_said(found, first.key)} in config.json"
+        help = f"if all of the checkpoint are so, set `{first.key}` to {_in_words(found, first.key)} in config.json"
     else:
         message = (
             f"{names} is {list(first.found)}, which no block size gives of a matrix {list(first.matrix)}; "
@@ -106,11 +106,11 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
         parameter=parameter,
         sources=sources,
         expected=block,
-        actual=_said(found, first.key) if found else first.problem.actual,
+        actual=_in_words(found, first.key) if found else first.problem.actual,
         **sites(plan, first.problem),
     )
 
 
-def _said(block: Shape, key: str) -> str:
+def _in_words(block: Shape, key: str) -> str:
     """A block as the config says it: a group is of columns, and -1 stands for all of them."""
     return str(block[-1] or -1) if key == "group_size" else str(list(block))

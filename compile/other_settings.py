@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import part_of
+from bringup.compile.job import Job, replanned
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import AxesError
 from bringup.shown import shown
-
-if TYPE_CHECKING:
-    from bringup.compile.job import Job
 
 WHOLE_NUMBERS = ("gptq", "awq")
 BITS = (4, 8, 3, 2)
@@ -34,8 +32,6 @@ def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
 
     Plans the checkpoint anew with each.
     """
-    from bringup.compile.job import replanned
-
     wrong = _astray(job.plan)
     if not any(part_of(name) for name in wrong):
         return None
