@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_words import group_size
+from bringup.adapters.schemes.gptq_words import group_size, outputs
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
@@ -33,12 +33,14 @@ class Awq(Stored):
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         group = f"in/{self.group}"
         parts = {
-            "codes": weight.within(_rows(weight.part("qweight", "in out:8", "int32")), "out in"),
+            "codes": weight.within(_rows(weight.part("qweight", "in out:8", "int32")), f"{outputs(weight)} in"),
             "scales": weight.part("scales", f"{group} out", "float16").mv("group out -> out group"),
         }
         zeros = self.zeros or "qzeros" in weight.tensors
         if zeros:
-            parts["zeros"] = weight.within(_rows(weight.part("qzeros", f"{group} out:8", "int32")), f"out {group}")
+            parts["zeros"] = weight.within(
+                _rows(weight.part("qzeros", f"{group} out:8", "int32")), f"{outputs(weight)} {group}"
+            )
         form = Form(
             codes="uint4", block=(1, self.group), scale="float16", zero="uint4" if zeros else "",
             offset=0 if zeros else MIDDLE,

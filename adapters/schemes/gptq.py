@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bringup.adapters.algebra.bit_fields import BitFields
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_words import Selection, read_groups, read_selection
+from bringup.adapters.schemes.gptq_words import Selection, outputs, read_groups, read_selection
 from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatrix, Unread
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
@@ -48,9 +48,9 @@ class Gptq(Stored):
         codes = numbers(weight.part("qweight", f"in*{width}:32 out", "int32"), width, axis=0)
         zeros = numbers(weight.part("qzeros", f"{group} out*{width}:32", "int32"), width, axis=1, plus=self.less)
         parts = {
-            "codes": weight.within(codes.mv("in out -> out in"), "out in"),
+            "codes": weight.within(codes.mv("in out -> out in"), f"{outputs(weight)} in"),
             "scales": weight.part("scales", f"{group} out", "float16").mv("group out -> out group"),
-            "zeros": weight.within(zeros.mv("group out -> out group"), f"out {group}"),
+            "zeros": weight.within(zeros.mv("group out -> out group"), f"{outputs(weight)} {group}"),
         }
         if groups.own_order:
             parts["index"] = weight.part("g_idx", "in", "int32")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from bringup.adapters.schemes.scheme import Modules
+from bringup.adapters.schemes.scheme import Modules, StoredMatrix
 from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.core.form import WHOLE
@@ -98,6 +98,12 @@ def group_size(words: Fields) -> int:
         words.error("BU121", f"config key `group_size` is {size}; a number of inputs or -1 is needed", "group_size")
         return DEFAULT_GROUP
     return int(size)
+
+
+def outputs(weight: StoredMatrix) -> str:
+    """The dimension of outputs for `within`: scales have no padding, and a rule of a part may not know the whole."""
+    scales = weight.tensors.get("scales")
+    return str(scales.shape[-1]) if scales and scales.shape else "out"
 
 
 def read_selection(words: Fields, usual: Groups) -> Selection:

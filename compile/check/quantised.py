@@ -243,7 +243,8 @@ def _unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iter
     """
     plan, found = job.plan, dict[str, dict[str, str]]()
     for p in plan.problems:
-        for plain, parts in parts_of(p.sources if p.code == "BU101" else ()).items():
+        for bare, parts in parts_of(p.sources if p.code == "BU101" else ()).items():
+            plain = bare if bare in plan.headers else plan.prefix + bare
             if plain in plan.headers and plan.headers[plain].dtype in FLOATS:
                 found.setdefault(plain, {}).update(parts)
     packed = {name for p in plan.problems if p.code == "BU108" and stated for name in p.sources}

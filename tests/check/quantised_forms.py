@@ -28,6 +28,7 @@ PLAIN = (
     "ln_",
     "eh_proj",
 )
+COLUMNS_FIRST = ("attn.c_", "mlp.c_")
 Tensors = dict[str, np.ndarray]
 
 
@@ -39,14 +40,17 @@ class Form:
     words: Mapping[str, Any]
     convert: Callable[[str, np.ndarray], Tensors]
     read: bool = False  # by a scheme of bringup's
+    turns: bool = False  # whether matrices of GPT-2, [in, out], are [out, in] in it
 
 
 def quantised(tensors: Mapping[str, np.ndarray], form: Form) -> Tensors:
     """Every matrix that quantisers convert, as this form stores it; the others as they are."""
     found: Tensors = {}
+    of_gpt2 = any("wpe" in name for name in tensors)
     for name, array in tensors.items():
         convert = name.endswith(".weight") and array.ndim == 2 and not any(part in name for part in PLAIN)
-        found |= form.convert(name.removesuffix(".weight"), array) if convert else {name: array}
+        turned = array.T if form.turns and of_gpt2 and any(part in name for part in COLUMNS_FIRST) else array
+        found |= form.convert(name.removesuffix(".weight"), turned) if convert else {name: array}
     return found
 
 
@@ -140,10 +144,18 @@ def _compressed(format: str, weights: Mapping[str, Any]) -> Mapping[str, Any]:
 
 FORMS = {
     "awq": Form(
-        "AWQ", {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}, _awq
+        "AWQ",
+        {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+        _awq,
+        read=True,
+        turns=True,
     ),
     "gptq": Form(
-        "GPTQ", {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True}, _gptq
+        "GPTQ",
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True},
+        _gptq,
+        read=True,
+        turns=True,
     ),
     "nf4": Form(
         "bitsandbytes",
@@ -155,8 +167,16 @@ FORMS = {
             "bnb_4bit_use_double_quant": True,
         },
         _nf4,
+        read=True,
+        turns=True,
     ),
-    "int8": Form("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, _int8),
+    "int8": Form(
+        "bitsandbytes",
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False},
+        _int8,
+        read=True,
+        turns=True,
+    ),
     "packed": Form(
         "compressed-tensors",
         _compressed("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": GROUP}),
