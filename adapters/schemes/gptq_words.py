@@ -127,7 +127,7 @@ def _modules_of_block(words: Fields) -> frozenset[str]:
         found += cast("list[object]", entry) if isinstance(entry, list) else [entry]
     names = [name for name in found if isinstance(name, str)]
     if len(names) < len(found) or len(names) > LONGEST or (value is not None and not found):
-        message = f"config key `{key}` is {shown(value)}; lists of up to {LONGEST:,} names are needed"
+        message = f"config key `{key}` is {shown(cast('object', value))}; lists of up to {LONGEST:,} names are needed"
         words.error("BU121", message, key, stops="")
     return frozenset(names)
 
