@@ -15,8 +15,8 @@ from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, expla
 from bringup.compile.check.dtypes import odd_dtypes
 from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
-from bringup.compile.check.quantised import without_quantised
-from bringup.compile.check.scales import scale_mistakes
+from bringup.compile.check.quantisation.scales import scale_mistakes
+from bringup.compile.check.quantisation.separate import without_quantised
 from bringup.compile.check.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
 from bringup.compile.check.unruled import rule_advice, tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites

@@ -1,0 +1,158 @@
+"""A config that states a quantisation which its tensors are not in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.quantization import by_method, format_of, part_of, parts_of
+from bringup.compile.check.quantisation.cause import (
+    Cause,
+    bare_names,
+    parameters_of,
+    quoted,
+    reads,
+    words_for,
+)
+from bringup.compile.check.quantisation.other_settings import fitting, lacking, turned
+from bringup.compile.check.shapes import stored
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import listed
+from bringup.spec import FLOATS
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+
+def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
+    """The cause where other words of the config explain how the matrices are stored."""
+    found = fitting(job, words)
+    if found is None:
+        return
+    plan = job.plan
+    matrices = parts_of(name for name in plan.headers if name in found.tensors)
+    names = [name for parts in matrices.values() for name in parts.values()]
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(matrices)} otherwise",
+        help=f"as its tensors are, say so in `quantization_config`: {found}",
+        parameter=parameters_of(plan, matrices),
+        sources=tuple(names),
+        expected=quoted(words),
+        actual=str(found),
+        **stored(plan, names),
+    )
+    yield Cause(finding, found.tensors, frozenset(found.words))
+
+
+def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
+    """The cause where no matrix has one of its parts, or all have one transposed: each would be a finding else."""
+    plan = job.plan
+    for part, names in turned(plan).items():
+        finding = Diagnostic(
+            code="BU137",
+            message=f"config.json says {quoted(words)}, and the checkpoint has {listed(names)} with rows for columns",
+            help=f"save `{part}` as the format has it",
+            parameter=parameters_of(plan, parts_of(names)),
+            sources=tuple(names),
+            **stored(plan, names),
+        )
+        yield Cause(finding, frozenset(names))
+    for part, names in lacking(plan).items():
+        matrices = parts_of(names)
+        finding = Diagnostic(
+            code="BU137",
+            message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(matrices)} without `{part}`",
+            help="give the checkpoint that has them, or say how this one is quantised",
+            parameter=parameters_of(plan, matrices),
+            sources=tuple(names),
+            expected=part,
+        )
+        yield Cause(finding, frozenset(names))
+
+
+def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[Cause]:
+    """The cause where the config says more than the tensors show: matrices without the parts of its format.
+
+    `stated`: the config's words are a finding of their own.
+    """
+    plan, found = job.plan, dict[str, dict[str, str]]()
+    for p in plan.problems:
+        for bare, parts in parts_of(p.sources if p.code == "BU101" else ()).items():
+            plain = bare if bare in plan.headers else plan.prefix + bare
+            if plain in plan.headers and plan.headers[plain].dtype in FLOATS:
+                found.setdefault(plain, {}).update(parts)
+    packed = {name for p in plan.problems if p.code == "BU108" and stated for name in p.sources}
+    if not (found or stated):
+        return
+    names = found or dict.fromkeys(packed) or _matrices(plan)
+    dtypes = ", ".join(sorted({plan.headers[name].dtype for name in names if name in plan.headers}))
+    parts = dict.fromkeys(part for each in found.values() for part in each)
+    lacking = f" without {', '.join(f'`{part}`' for part in parts)}" if parts else ""
+    row = by_method(str(words.get("quant_method", "")))
+    some = found and len(found) < sum(1 for name in plan.wanted if part_of(name))
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(names)} as {dtypes}{lacking}",
+        help=(
+            "if these modules were not converted, list them in `modules_to_not_convert` of `quantization_config`"
+            if some
+            else "give the checkpoint that has the scales, or the one that was quantised"
+            if packed and not found
+            else "if the weights were dequantised, remove `quantization_config` from config.json"
+        ),
+        parameter=parameters_of(plan, found or packed),
+        sources=tuple(names if found or packed else ()),
+        expected=row.name if row else str(words.get("quant_method", "")),
+        actual=dtypes,
+        **stored(plan, list(names)),
+    )
+    yield Cause(finding, frozenset({*found, *packed, *(n for each in found.values() for n in each.values())}))
+
+
+def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
+    """The cause where most matrices are in another format than the config says.
+
+    Of a matrix in another format something is missing, and something else is unread or wrong; a name that is off, a
+    block size or a dtype is one of these alone.
+    """
+    plan = job.plan
+    stems = {part[0] for name in bare_names(plan, plan.wanted) if (part := part_of(name))}
+    wrong: dict[str, set[str]] = {}
+    for code, names in [*((p.code, p.sources) for p in plan.problems), ("unread", plan.unread)]:
+        for name in bare_names(plan, names):
+            part = part_of(name)
+            if (plain := part[0] if part else name) in stems:
+                wrong.setdefault(plain, set()).add("missing" if code == "BU101" else code)
+    every = wrong.keys() == stems and len(set[str]().union(*wrong.values())) > 1
+    others = [plain for plain, kinds in wrong.items() if every or len(kinds) > 1]
+    if len(others) < 2 or 2 * len(others) < len(stems):
+        return
+    headers = {bare: name for name, bare in zip(plan.headers, bare_names(plan, plan.headers), strict=True)}
+    parts = {plain: found for plain, found in parts_of(headers).items() if plain in stems}
+    matrices = {plain: {**parts.get(plain, {}), **({"weight": plain} if plain in headers else {})} for plain in others}
+    row = format_of(part for each in matrices.values() for part in each)
+    tensors = {name for plain in stems for name in (plain, *parts.get(plain, {}).values())}
+    wanted = {name for name in bare_names(plan, plan.wanted) if (part := part_of(name)) and part[0] in stems}
+    proposed = words_for(plan, row, matrices) if row else None
+    have = dict.fromkeys(part for each in matrices.values() for part in each)
+    finding = Diagnostic(
+        code="BU137",
+        message=f"config.json says {quoted(words)}, and {len(others)} matrices are in another format"
+        f"{f' ({row.name})' if row else ''}: {listed(others)} have {', '.join(f'`{part}`' for part in have)}",
+        help=f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+        if proposed and reads(job, proposed)
+        else "give the `quantization_config` that the converter of these files wrote",
+        parameter=parameters_of(plan, others),
+        sources=tuple(headers[name] for each in matrices.values() for name in each.values()),
+        expected=str(words.get("quant_method", "")),
+        actual=row.name if row else "",
+        **stored(plan, [headers[name] for each in matrices.values() for name in each.values()]),
+    )
+    yield Cause(finding, frozenset(tensors | wanted))
+
+
+def _matrices(plan: Plan) -> list[str]:
+    return [name for name, info in plan.headers.items() if name in plan.wanted and len(info.shape) > 1]

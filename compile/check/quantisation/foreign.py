@@ -1,0 +1,93 @@
+"""Matrices in a quantiser's format that no rule reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.quantization import Format, format_of, parts_of
+from bringup.compile.check.quantisation.cause import (
+    Cause,
+    Parts,
+    bare_names,
+    parameters_of,
+    quoted,
+    reads,
+    words_for,
+)
+from bringup.compile.check.shapes import stored
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import listed
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+
+def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> Iterable[Cause]:
+    """One cause for each format that matrices are stored in and no rule reads, but of parameters without any rule."""
+    plan, method = job.plan, str(words.get("quant_method", ""))
+    touched = parts_of(plan.unread)  # matrices of which a part is unread
+    if not touched:
+        return
+    absent = parts_of(bare_names(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
+    lacking = {frozenset(parts) for parts in absent.values()}
+    formats: dict[str, tuple[Format, dict[str, Mapping[str, str]]]] = {}
+    for plain, parts in parts_of(plan.headers).items():
+        if plain not in touched or any(name in plan.wanted for name in parts.values()):
+            continue
+        row = format_of(parts, method)
+        if row is None or any(name in unruled for name in parts.values()):
+            continue
+        if not (_renamed(plan, plain, parts, absent) or _elsewhere(plan, plain, parts, lacking)):
+            formats.setdefault(row.name, (row, {}))[1][plain] = parts
+    for row, matrices in formats.values():
+        names = {name for parts in matrices.values() for name in parts.values()}
+        wanted = {name for plain in bare_names(plan, matrices) for name in absent.get(plain, {}).values()}
+        yield Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+
+
+def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) -> bool:
+    """Whether rules read the matrix as quantised too, and only miss its scales under another name."""
+    scales = [plan.headers[name] for name in parts.values()]
+    read = plain in plan.headers and plain.removeprefix(plan.prefix) in absent
+    return read and len(scales) == 1 and len(scales[0].shape) == 2
+
+
+def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Container[Collection[str]]) -> bool:
+    """Whether rules read matrices in this format, and none of this name: names are wrong, not the format."""
+    return frozenset(parts) in lacking and plain not in plan.wanted
+
+
+def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> Diagnostic:
+    plan = job.plan
+    parts = dict.fromkeys(part for each in matrices.values() for part in each)
+    sources = [name for each in matrices.values() for name in each.values()]
+    message = f"says {quoted(words)}" if words else "has no `quantization_config`"
+    return Diagnostic(
+        code="BU137",
+        message=f"no rule reads quantised matrices ({row.name}): {listed(matrices)}, {len(matrices)} in all, with "
+        f"{', '.join(f'`{part}`' for part in parts)}; config.json {message}",
+        help=_advice(job, words, row, matrices),
+        parameter=parameters_of(plan, matrices),
+        sources=tuple(sources),
+        expected="plain weights",
+        actual=row.name,
+        **stored(plan, sources),
+    )
+
+
+def _advice(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> str:
+    proposed = None if words else words_for(job.plan, row, matrices)
+    if proposed and reads(job, proposed):
+        return f'say so in config.json: "quantization_config": {json.dumps(proposed)}'
+    if words.get("quant_method") in row.methods and reads(job, words):
+        return (
+            "these modules are taken as not converted: correct the list of them in `quantization_config`, or give "
+            "their plain weights"
+        )
+    how = f" ({row.dequantise})" if row.dequantise else ""
+    return f"give the checkpoint that was quantised, or dequantise this one{how}" + (
+        " and remove `quantization_config`" if words and not row.dequantise else ""
+    )

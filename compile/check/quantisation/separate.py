@@ -1,0 +1,63 @@
+"""A checkpoint in a quantiser's format that no rule reads, or a config that states one its tensors are not in.
+
+Each is one finding, whatever it leaves missing and unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.quantization import quantization_words
+from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
+from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
+from bringup.compile.check.quantisation.foreign import foreign
+from bringup.compile.check.unruled import tensors_of_unruled
+from bringup.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+
+class Explained(NamedTuple):
+    """A job without what its quantisation explains, and the findings that say so. `unread` counts tensors."""
+
+    job: Job
+    findings: Sequence[Diagnostic] = ()
+    unread: int = 0
+
+
+def without_quantised(job: Job) -> Explained:
+    """Separates what comes of a quantisation that the job's rules do not read from all other facts."""
+    on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
+    plan = job.plan
+    if not (plan.problems or plan.unread or on_config):
+        return Explained(job)
+    words, unruled = quantization_words(job.config), tensors_of_unruled(plan)
+    causes = [*otherwise(job, words)] if words else []
+    causes = causes or [*foreign(job, words, unruled)]
+    if not causes and words:
+        causes = (
+            [*unquantised(job, words, stated=bool(on_config))] or [*incomplete(job, words)] or [*of_another(job, words)]
+        )
+    if not causes:
+        return Explained(job)
+    tensors = {name for cause in causes for name in bare_names(plan, cause.tensors)}
+    unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
+    problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
+    rest = replace(plan, problems=problems, unread=unread)
+    keys = {key for cause in causes for key in cause.keys}
+    of_words = [f for f in job.findings if f.parameter in keys or (f.code == "BU120" and f.parameter in words)]
+    findings = [finding for finding in job.findings if finding not in (*on_config, *of_words)]
+    found = [cause.finding for cause in causes]
+    return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
+
+
+def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
+    """What is left of a problem: of absent tensors those that are not explained, of any other all or nothing."""
+    left = tuple(name for name in problem.sources if name.removeprefix(prefix) not in tensors)
+    if len(left) == len(problem.sources):
+        return problem
+    return replace(problem, sources=left) if left and problem.code in ("BU101", "BU109") else None
