@@ -130,6 +130,7 @@ def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
     settings = {
         "target": "torch",
         "target_options": {},
+        "weights_form": "auto",
         "max_seq_len": 64,
         "max_batch_size": 1,
         "cache_blocks": None,
@@ -183,7 +184,8 @@ def test_dry_run(bringup: Bringup, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("bringup.compile.estimate.sizes.dry_run", dry_run)
     result = bringup("compile", "gpt2", "--checkpoint", "dummy", "--dry-run", "--target-option", "cpu=generic")
-    rows = "target   cpu\ncontext  None\nbatch    1\noptions  {'cpu': 'generic'}\nmore     {'cache_blocks': None}\n"
+    rows = "target   cpu\ncontext  None\nbatch    1\noptions  {'cpu': 'generic'}\n"
+    rows += "more     {'cache_blocks': None, 'weights_form': 'auto'}\n"
     assert result.stdout == rows
 
 
