@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 from transformers import DeepseekV3Config, GPTNeoXConfig, LlamaConfig, MixtralConfig, Phi3Config, PreTrainedConfig
 
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.compile.bundle.folder import WEIGHTS, read_manifest
+from bringup.compile.convert.export import export_bundle
+from bringup.compile.estimate.fit import fit
 from bringup.compile.estimate.sizes import dry_run
 from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import pack_job
 from bringup.compile.pipeline import build, check
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
+from bringup.spec import TensorInfo
 from tests.models import family, parity
 from tests.quantised import fp8_checkpoints
 
@@ -61,9 +66,31 @@ def test_logits_are_those_of_the_float_route(jobs: dict[str, Job], name: str) ->
     assert held < 0.65 * whole  # embedding and head, a third of these small models, are float32
 
 
+def test_the_bytes_of_ranks(jobs: dict[str, Job]) -> None:
+    """What `fit` says of one rank are the bytes of a bundle; of two, half of all that is divided."""
+    job = jobs["llama"]
+    one, two = (fit(job, 10**9, parallel=Parallel(tp=tp), context=64, packed=True).weights for tp in (1, 2))
+    assert one == dry_run(job, "torch", 64).weights
+    norms = sum(entry.declared.nbytes for entry in job.plan.entries.values() if len(entry.region.shape) == 1)
+    assert two == (one - norms) // 2 + norms
+    assert fit(job, 10**9, parallel=Parallel(), context=64).weights > 2 * one - 10 * norms
+
+
 def test_a_bundle_on_torch(jobs: dict[str, Job], tmp_path: Path) -> None:
-    """What was asked for is in the manifest; the dry run says the bytes."""
-    _assert_routes_agree(jobs["mixtral"], "torch", tmp_path)
+    """What was asked for is in the manifest; the dry run says the bytes; `export` gives the checkpoint back."""
+    job = jobs["mixtral"]
+    bundle = _assert_routes_agree(job, "torch", tmp_path)
+    export_bundle(bundle, tmp_path / "published")
+    published = read_header(tmp_path / "published" / "model.safetensors")
+    assert published.keys() == job.checkpoint.headers.keys()
+    for name, info in job.checkpoint.headers.items():
+        assert (published[name].dtype, published[name].shape) == (info.dtype, info.shape)
+        assert _bytes(published[name]) == _bytes(info), name
+
+
+def _bytes(info: TensorInfo) -> bytes:
+    assert info.file
+    return info.file.read_bytes()[info.offset : info.offset + info.nbytes]
 
 
 @pytest.mark.slow
@@ -72,7 +99,8 @@ def test_a_bundle_on_cpu(jobs: dict[str, Job], name: str, tmp_path: Path) -> Non
     _assert_routes_agree(jobs[name], "cpu", tmp_path)
 
 
-def _assert_routes_agree(job: Job, target: str, folder: Path) -> None:
+def _assert_routes_agree(job: Job, target: str, folder: Path) -> Path:
+    """The packed bundle."""
     logits: dict[str, list[np.ndarray]] = {}
     tokens = parity.random_tokens(12, 96)
     for form in ("float", "auto"):
@@ -84,6 +112,7 @@ def _assert_routes_agree(job: Job, target: str, folder: Path) -> None:
         assert 0 <= (out / WEIGHTS).stat().st_size - sizes.weights - sizes.tables < 64 * 1024  # header and alignment
     for wanted, ours in zip(logits["float"], logits["auto"], strict=True):
         assert abs(ours - wanted).max() <= 1e-5 * abs(wanted).max()
+    return folder / "auto"
 
 
 def test_packed_weights_of_a_float_checkpoint_are_refused(tmp_path: Path) -> None:
