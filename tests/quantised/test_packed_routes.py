@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from bringup.spec import TensorInfo
 from tests.models import family, parity
 from tests.quantised import fp8_checkpoints
 
-COMMON = dict(vocab_size=96, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128)
+COMMON: dict[str, Any] = dict(vocab_size=96, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128)
 CASES: dict[str, tuple[PreTrainedConfig, int]] = {  # with the block of scales
     "llama": (LlamaConfig(**COMMON, hidden_size=64, intermediate_size=96, num_key_value_heads=2), 16),
     "phi3": (  # rows of q, k and v, and of gate and up, are one matrix in the checkpoint
