@@ -25,7 +25,7 @@ def _one_by_one(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight:
     import torch
 
     parts: list[Tensor] = []
-    numbers: list[int] = expert_B.tolist()
+    numbers = [int(number) for number in expert_B]
     first = 0
     while first < len(numbers):
         last = first + 1
