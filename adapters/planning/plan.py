@@ -57,9 +57,9 @@ class Entry:
         if not self.declared.pack:
             return self.region
         name, n = self.declared.pack
-        words = [replace(a, parts=(), size=a.size // n) if a.name == name else a for a in self.declared.axes]
+        words = [replace(a, parts=(), sum=False, size=a.size // n) if a.name == name else a for a in self.declared.axes]
         apart = tuple(
-            replace(a, parts=(word, Axis("value", n))) if a.name == name else a
+            replace(a, parts=(word, Axis("value", n)), sum=False) if a.name == name else a
             for a, word in zip(self.declared.axes, words, strict=True)
         )
         packed = replace(self.region, axes=tuple(replace(a, name="") if a.name == name else a for a in apart))
