@@ -57,7 +57,7 @@ def _selection(words: Fields, usual: Groups, *, other_groups: bool) -> Selection
     for name, settings in given.items():
         bits = cast("Mapping[str, object]", settings).get("bits") if isinstance(settings, Mapping) else None
         as_it_is = isinstance(bits, int) and bits >= AS_FLOATS
-        groups = None if as_it_is else override(words, "extra_config", usual, settings)
+        groups = None if as_it_is else override(words, "extra_config", usual, cast("object", settings))
         if not other_groups and groups not in (None, usual):
             message = f"`extra_config` has other settings for {shown(name)}, which AWQ's layout does not have"
             words.error("BU122", message, "extra_config")

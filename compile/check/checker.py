@@ -10,15 +10,15 @@ from bringup.adapters.algebra.expr import Expr, Mv
 from bringup.adapters.planning.coverage import half_used, partly_read, total_bits
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.planning.problems import Problem
-from bringup.compile.check.config_words import ConfigWords
 from bringup.compile.check.corrections import FOLLOW, UNREAD, corrections, explained, known_sizes
 from bringup.compile.check.dtypes import odd_dtypes
+from bringup.compile.check.facts.config_words import ConfigWords
+from bringup.compile.check.facts.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
+from bringup.compile.check.facts.unruled import rule_advice, tensors_of_unruled
 from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantisation.scales import scale_mistakes
 from bringup.compile.check.quantisation.separate import without_quantised
-from bringup.compile.check.shapes import first_sites, parameters_and_tensors, shape_mistakes, sites, stored
-from bringup.compile.check.unruled import rule_advice, tensors_of_unruled
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site

@@ -8,7 +8,7 @@ from itertools import chain
 from operator import attrgetter
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.shapes import stored
+from bringup.compile.check.facts.shapes import stored
 from bringup.diagnostics import Diagnostic, Severity, Sites
 from bringup.grouping import digits, grouped
 from bringup.spec import FLOATS

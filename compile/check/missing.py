@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
+from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.fused import fused, unread_scales
 from bringup.compile.check.numbering import numbering, past_end, surplus
 from bringup.compile.check.pairing import Group, absent, flat, pairs, renamed
-from bringup.compile.check.requests import Readers, parameters_of, sites_of
-from bringup.compile.check.shapes import stored
 from bringup.compile.check.spelling import respelt
 from bringup.compile.check.wrappers import foreign, lora, wrapped
 from bringup.diagnostics import Diagnostic

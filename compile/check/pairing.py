@@ -9,9 +9,9 @@ from bringup.adapters.algebra.expr import Source
 from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
+from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.numbering import renumbered
-from bringup.compile.check.requests import Readers, parameters_of, sites_of
-from bringup.compile.check.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped
 from bringup.nearest import MOST, slips

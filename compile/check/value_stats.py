@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.shapes import stored
+from bringup.compile.check.facts.shapes import stored
 from bringup.diagnostics import Diagnostic, Severity, Sites
 from bringup.grouping import grouped
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bringup.adapters.planning.plan import Plan
-from bringup.compile.check.requests import Readers, parameters_of, sites_of
-from bringup.compile.check.shapes import stored
+from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
+from bringup.compile.check.facts.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped, roots
 

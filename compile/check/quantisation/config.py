@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import by_method, format_of, part_of, parts_of
+from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
     Cause,
     bare_names,
@@ -17,7 +18,6 @@ from bringup.compile.check.quantisation.cause import (
     words_for,
 )
 from bringup.compile.check.quantisation.other_settings import fitting, lacking, turned
-from bringup.compile.check.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 from bringup.spec import FLOATS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import Format, format_of, parts_of
+from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
     Cause,
     Parts,
@@ -17,7 +18,6 @@ from bringup.compile.check.quantisation.cause import (
     reads,
     words_for,
 )
-from bringup.compile.check.shapes import stored
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 

@@ -11,7 +11,7 @@ from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
 from bringup.adapters.schemes.part_source import PartSource, block_of, same_stem, values_of
-from bringup.compile.check.shapes import parameters_and_tensors, sites
+from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
 from bringup.spec import Shape

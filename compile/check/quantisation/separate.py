@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import quantization_words
+from bringup.compile.check.facts.unruled import tensors_of_unruled
 from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
 from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
 from bringup.compile.check.quantisation.foreign import foreign
-from bringup.compile.check.unruled import tensors_of_unruled
 from bringup.diagnostics import Diagnostic
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from bringup.grouping import grouped
 from bringup.spec import Site
 
 if TYPE_CHECKING:
-    from bringup.compile.check.config_words import ConfigWords
+    from bringup.compile.check.facts.config_words import ConfigWords
 
 Rule = Callable[[Problem], Site | None]
 
