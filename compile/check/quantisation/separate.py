@@ -39,9 +39,8 @@ def without_quantised(job: Job) -> Explained:
     causes = [*otherwise(job, words)] if words else []
     causes = causes or [*foreign(job, words, unruled)]
     if not causes and words:
-        causes = (
-            [*unquantised(job, words, stated=bool(on_config))] or [*incomplete(job, words)] or [*of_another(job, words)]
-        )
+        causes = [*unquantised(job, words, stated=bool(on_config))] or [*of_another(job, words)]
+        causes = causes or [*incomplete(job, words)]
     if not causes:
         return Explained(job)
     tensors = {name for cause in causes for name in bare_names(plan, cause.tensors)}
