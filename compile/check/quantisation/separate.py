@@ -6,19 +6,19 @@ Each is one finding, whatever it leaves missing and unread.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bringup.adapters.planning.problems import Problem
-from bringup.adapters.planning.quantization import quantization_words
+from bringup.adapters.planning.quantization import part_of, quantization_words
 from bringup.compile.check.facts.unruled import tensors_of_unruled
 from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
 from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
 from bringup.compile.check.quantisation.foreign import foreign
-from bringup.diagnostics import Diagnostic
-
-if TYPE_CHECKING:
-    from bringup.compile.job import Job
+from bringup.compile.job import Job, replanned
+from bringup.diagnostics import BringupError, Diagnostic
+from bringup.graphs.core.axes import AxesError
 
 
 class Explained(NamedTuple):
@@ -39,8 +39,10 @@ def without_quantised(job: Job) -> Explained:
     causes = [*otherwise(job, words)] if words else []
     causes = causes or [*foreign(job, words, unruled)]
     if not causes and words:
-        causes = [*unquantised(job, words, stated=bool(on_config))] or [*of_another(job, words)]
-        causes = causes or [*incomplete(job, words)]
+        causes = [*unquantised(job, words, stated=bool(on_config))]
+        if causes and (plain := _as_plain(job)):
+            return Explained(plain, [cause.finding for cause in causes], len(plan.unread) - len(plain.plan.unread))
+        causes = causes or [*of_another(job, words)] or [*incomplete(job, words)]
     if not causes:
         return Explained(job)
     tensors = {name for cause in causes for name in bare_names(plan, cause.tensors)}
@@ -52,6 +54,18 @@ def without_quantised(job: Job) -> Explained:
     findings = [finding for finding in job.findings if finding not in (*on_config, *of_words)]
     found = [cause.finding for cause in causes]
     return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
+
+
+def _as_plain(job: Job) -> Job | None:
+    """The job of plain tensors whose config says otherwise; None where that does not explain what is missing.
+
+    So mistakes in the tensors are found as if the config said nothing of a quantisation.
+    """
+    with suppress(BringupError, AxesError):
+        plain = replanned(job, {key: words for key, words in job.config.items() if key != "quantization_config"})
+        if not any(part_of(name) for name in plain.plan.headers):
+            return plain
+    return None
 
 
 def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:

@@ -107,7 +107,7 @@ def index_drift(trial: Trial) -> None:
 
 
 def no_rule(trial: Trial) -> None:
-    _edit_table(trial, '("mlp.shared_experts", config.shared_experts * config.expert_ffn)', "")
+    _edit_table(trial, '("mlp", "mlp.shared_experts")', '("mlp",)')
 
 
 def without_shared(trial: Trial) -> None:

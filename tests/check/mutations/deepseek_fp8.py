@@ -38,7 +38,7 @@ def lost_scale(trial: Trial) -> None:
 
 def renamed_scales(trial: Trial) -> None:
     fp8(trial)
-    trial.rename(lambda name: name.replace(f"kv_b_proj.{SCALE}", "kv_b_proj.weight_scale"))
+    trial.rename(lambda name: name.replace(f"kv_b_proj.{SCALE}", "kv_b_proj.scale_inv"))
 
 
 def unsaid(trial: Trial) -> None:
@@ -71,7 +71,7 @@ DEEPSEEK_FP8 = (
     ),
     deepseek(
         "renamed-scales",
-        "The scales of `kv_b_proj` are named `weight_scale`",
+        "The scales of `kv_b_proj` are named `scale_inv`",
         3,
         "llama.cpp#12341",
         renamed_scales,

@@ -124,6 +124,12 @@ def _case(key: str, title: str, base: str, spoil: Spoil, code: str, names: str) 
     )
 
 
+def _unsaid(form: str, title: str, base: str = "llama", names: str = ALL, *, key: str = "") -> Mutation:
+    """A quantised checkpoint whose config does not say so."""
+    title = f"The matrices are in {title}, and the config does not say so"
+    return _case(key or form, title, base, _stored_as(form, said=False), "BU137", names)
+
+
 ATTENTION = [
     f"model.layers.{{0..2}}.self_attn.{x}.weight"
     for x in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "k_b_proj", "v_b_proj", "o_proj")
@@ -133,32 +139,17 @@ DEEPSEEK = ", ".join([*ATTENTION, *MODULES])
 DENSE = [f"model.layers.0.mlp.{x}_proj.weight" for x in NAMES]
 EVERY = ", ".join([*ATTENTION, *DENSE, *ROUTED, *SHARED])
 QUANTISED = (
-    _case("awq", "The matrices are in AWQ", "llama", _stored_as("awq"), "BU137", ALL),
-    _case("awq-unsaid", "In AWQ, and the config does not say so", "llama", _stored_as("awq", said=False), "BU137", ALL),
-    _case("gptq", "The matrices are in GPTQ", "mistral", _stored_as("gptq"), "BU137", ALL.replace("2", "1")),
-    _case("nf4", "The matrices are in bitsandbytes' NF4", "llama", _stored_as("nf4"), "BU137", ALL),
-    _case("int8", "The matrices are in bitsandbytes' int8", "llama", _stored_as("int8"), "BU137", ALL),
-    _case(
-        "packed",
-        "The matrices are packed by compressed-tensors",
-        "llama",
-        _stored_as("packed", said=False),
-        "BU137",
-        ALL,
-    ),
-    _case("naive", "The matrices are int8 with a scale a row", "llama", _stored_as("naive", said=False), "BU137", ALL),
-    _case("nvfp4", "The matrices are in NVFP4", "llama", _stored_as("nvfp4", said=False), "BU137", ALL),
-    _case("fp8", "The matrices are fp8 with a scale each", "llama", _stored_as("fp8", said=False), "BU137", ALL),
-    _case(
-        "blocks",
-        "fp8 in blocks, in a family that has none",
-        "llama",
-        _stored_as("fp8-blocks", said=False),
-        "BU137",
-        ALL,
-    ),
+    _unsaid("awq", "AWQ"),
+    _unsaid("gptq", "GPTQ", "mistral", ALL.replace("2", "1")),
+    _unsaid("nf4", "bitsandbytes' NF4"),
+    _unsaid("int8", "bitsandbytes' int8"),
+    _unsaid("packed", "the packed form of compressed-tensors"),
+    _unsaid("naive", "int8 with a scale a row"),
+    _unsaid("nvfp4", "NVFP4"),
+    _unsaid("fp8", "fp8 with a scale each"),
+    _unsaid("fp8-blocks", "fp8 in blocks"),
     _case("said", "The config says GPTQ, and the matrices are plain", "llama", _said("gptq"), "BU137", "quant_method"),
-    _case("deepseek-awq", "DeepSeek in AWQ", "deepseek_v3", _stored_as("awq"), "BU137", DEEPSEEK),
+    _unsaid("awq", "AWQ", "deepseek_v3", DEEPSEEK, key="deepseek-awq"),
     _case("uint8", "fp8 payloads saved as bytes", "deepseek_v3", _payload(np.uint8), "BU108", EVERY),
     _case("bool", "fp8 payloads saved as truth values", "deepseek_v3", _payload(np.bool_), "BU108", EVERY),
     _case("one-int8", "One fp8 payload saved as int8", "deepseek_v3", _payload(np.int8, only=MATRIX), "BU108", MATRIX),
