@@ -20,6 +20,7 @@ from bringup.adapters.planning.plan import Plan, make_plan
 from bringup.adapters.sources.open_checkpoint import Access, not_there, open_checkpoint
 from bringup.arguments import FLOAT_DTYPES, choice, mapping, path
 from bringup.compile.adapter_file import adapter_of, as_stored
+from bringup.compile.planned import planned
 from bringup.compile.stand_ins import without_unknown
 from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.graphs.config.hf_config import architectures, quantisation
@@ -111,7 +112,7 @@ def open_job(
         opened = replace(opened, tokenizer=tokenizer_file(tokenizer))
     built, quantised = as_stored(built, graph, opened.headers, raw, family)
     findings = [*findings, *quantised]
-    plan = make_plan(graph.signature(), built, opened.headers)
+    plan = planned(graph, built, opened.headers)
     if opened.gguf and not (dialect_of(family, opened.gguf) or adapter is not None or plan.entries):
         raise no_dialect(opened.gguf, family)  # the family's table is of transformers' names
     return Job(
@@ -139,7 +140,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
     built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family)
     findings = [*findings, *quantised]
-    plan = make_plan(graph.signature(), built, job.checkpoint.headers)
+    plan = planned(graph, built, job.checkpoint.headers)
     stopping = [finding for finding in job.findings if finding.stops]
     known = [finding for finding in findings if finding.parameter not in job.unknown]  # others are about stand-ins
     found = [*job.checkpoint.findings, *stopping, *known]
@@ -283,7 +284,7 @@ def in_dtype(job: Job, dtype: str) -> Job:
     """The job with a graph that computes in another dtype: the same modules, rules and tensors."""
     graph = copy(job.graph)
     graph.dtype = dtype
-    return replace(job, graph=graph, plan=make_plan(graph.signature(), job.adapter, job.checkpoint.headers))
+    return replace(job, graph=graph, plan=planned(graph, job.adapter, job.checkpoint.headers))
 
 
 def job_of(graph: Graph, weights: Mapping[str, Any]) -> Job:

@@ -14,7 +14,7 @@ from bringup.compile.job import Job
 from bringup.compile.targets.selection import Selection
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
-from bringup.graphs.core.module import Module, Param
+from bringup.graphs.core.module import Module, Param, packable
 from bringup.graphs.core.packed_form import PackedForm
 from bringup.graphs.layers.packed_weight import PackedWeight
 from bringup.grouping import grouped
@@ -107,7 +107,7 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
     """How each parameter that the checkpoint stores in few bits is packed, or why it is not."""
     known: dict[tuple[int, str], Packed | str | None] = {}
     found: dict[str, Packed | str] = {}
-    layers = _packable(graph)
+    layers = packable(graph)
     for name, entry in plan.entries.items():
         if not _is_quantised(entry):
             continue
@@ -120,15 +120,6 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
         if (result := known[key]) is not None:
             takes = name in layers or isinstance(result, str)
             found[name] = result if takes else "its layer takes no packed weight"
-    return found
-
-
-def _packable(module: Module, path: str = "") -> set[str]:
-    """The parameters that layers take in few bits, by full name."""
-    found = {f"{path}{name}" for name in module.packable}
-    for name, part in module.children():
-        if isinstance(part, Module):
-            found |= _packable(part, f"{path}{name}.")
     return found
 
 

@@ -68,7 +68,7 @@ class Reading:
         if plain is not None and plain.dtype not in FLOATS:
             return parts
         declared = self.signature.params.get(_parameter(rule, bindings))
-        return parts if declared is not None and _converted(declared.axes) else None
+        return parts if declared is not None and is_converted(declared.axes) else None
 
 
 def part_name(name: str, part: str) -> str:
@@ -89,7 +89,7 @@ def _plain_holes(pattern: str) -> Iterator[str]:
         yield f"{{{hole.partition(':')[0]}}}{rest}" if at and brace else piece
 
 
-def _converted(axes: Axes) -> bool:
+def is_converted(axes: Axes) -> bool:
     """Whether converters quantise a parameter with these axes, if nothing says otherwise.
 
     That are experts and the matrices of linear layers, but not heads (`vocab`), and not routers, which have a row for
@@ -215,7 +215,7 @@ def reads_stored(adapter: Adapter, unquantized: UnquantizedModules, signature: S
     """Whether the rules of any matrix read a module that a config does not list as unquantised."""
     outside = adapter.outside()
     for declared in signature.values():
-        if not _converted(declared.axes):
+        if not is_converted(declared.axes):
             continue
         for rule, bindings in adapter.claims(declared):
             for leaf, name in rule.own_expr.leaves(bindings):

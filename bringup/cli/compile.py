@@ -11,7 +11,14 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
-from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, weights_option
+from bringup.cli.parameters.options import (
+    Named,
+    cache_dtype_option,
+    job_options,
+    open_named,
+    quantize_option,
+    weights_option,
+)
 from bringup.cli.parameters.targets import PHASE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
@@ -28,6 +35,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @cache_dtype_option
 @weights_option
+@quantize_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."

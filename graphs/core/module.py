@@ -224,3 +224,12 @@ def _modules(name: str, value: object) -> list[Module]:
     if plain or (isinstance(value, list) and len(modules) == len(items)):
         return modules
     raise TypeError(f"`{name}` is a {type(held).__name__} that holds parameters or modules; use a list of modules only")
+
+
+def packable(module: Module, prefix: str = "") -> set[str]:
+    """The parameters below a module that its layers take in few bits as well, by full name."""
+    found = {f"{prefix}{name}" for name in module.packable}
+    for name, part in module.children():
+        if isinstance(part, Module):
+            found |= packable(part, f"{prefix}{name}.")
+    return found

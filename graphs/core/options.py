@@ -19,11 +19,14 @@ class GraphOptions:
     """What a deployment chooses: the same model and the same weights, computed or stored in another way.
 
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
-    that the model computes in. Options are plain values (text, numbers, tuples of them): they are in cache keys, and in
-    a bundle's manifest by name. Raises BU024 for a value that an option does not take.
+    that the model computes in. `quantize` is a recipe by which float weights are quantised as they are loaded
+    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. Options are plain values (text, numbers,
+    tuples of them): they are in cache keys, and in a bundle's manifest by name. Raises BU024 for a value that an
+    option does not take.
     """
 
     cache_dtype: str | None = None
+    quantize: str | None = None
 
     def __post_init__(self) -> None:
         if self.cache_dtype is not None:

@@ -32,6 +32,7 @@ class Named(TypedDict):
     also: tuple[str, ...]
     dtype: NotRequired[str]
     cache_dtype: NotRequired[str | None]
+    quantize: NotRequired[str | None]
     tokenizer: NotRequired[str | None]
 
 
@@ -87,6 +88,12 @@ def weights_option(command: Command) -> Command:
     return click.option("--weights", type=forms, metavar="float|packed", default=None, help=help)(command)
 
 
+def quantize_option(command: Command) -> Command:
+    """`--quantize`, for what is compiled."""
+    help = "Quantise float weights as they are loaded: int8, int4-gN (groups of N), fp8, fp8-block or mxfp4."
+    return click.option("--quantize", metavar="RECIPE", default=None, help=help)(command)
+
+
 def job_options(command: Command) -> Command:
     """MODEL and the options that choose its checkpoint, config and adapter."""
     for option in reversed(_OPTIONS):
@@ -115,7 +122,7 @@ def open_named(named: Named, *, headers_only: bool = False) -> Job:
         dtype=named.get("dtype", "auto"),
         allow=named["allow_config"],
         tokenizer=named.get("tokenizer"),
-        options=GraphOptions(cache_dtype=named.get("cache_dtype")),
+        options=GraphOptions(cache_dtype=named.get("cache_dtype"), quantize=named.get("quantize")),
         access=Access(
             headers_only=headers_only and named["download_dir"] is None,
             download_dir=named["download_dir"],

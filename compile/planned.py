@@ -1,0 +1,42 @@
+"""The plan of a job's parameters: what its rules give, quantised where the deployment asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bringup.adapters.apply.quantise import Recipe, quantise, recipe_of
+from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.adapters.schemes.stored_source import is_converted
+from bringup.diagnostics import fail
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.core.module import packable
+from bringup.spec import TensorInfo
+
+
+def planned(graph: Graph, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
+    """The plan of a graph's parameters; with `GraphOptions.quantize`, of quantised ones.
+
+    Those are the matrices of linear layers and experts, but for routers and heads. Raises BU413 for an unknown recipe,
+    BU414 where one of these matrices cannot be quantised by it.
+    """
+    plan = make_plan(graph.signature(), adapter, headers)
+    if graph.options.quantize is None:
+        return plan
+    recipe, layers = recipe_of(graph.options.quantize), packable(graph)
+    signature = graph.signature()
+    names = [name for name in plan.entries if name in layers and is_converted(signature[name].axes)]
+    found = quantise(plan, recipe, names)
+    for name, reason in found.left.items():
+        message = f"`{name}` cannot be quantised by {recipe.name}: {reason}"
+        raise fail("BU414", message, help=_help(plan, recipe, names), parameter=name)
+    return found.plan
+
+
+def _help(plan: Plan, recipe: Recipe, names: list[str]) -> str:
+    """The largest group that all rows are a whole number of, where that is the reason."""
+    rows = [plan.entries[name].declared.axes[-1].size for name in names]
+    fitting = [size for size in (128, 64, 32, 16) if all(row % size == 0 for row in rows)]
+    if recipe.name.startswith("int4-g") and fitting and recipe.along not in fitting:
+        return f"give int4-g{fitting[0]}, or int8"
+    return "give int8 or fp8, which have one scale a row, or leave --quantize out"
