@@ -136,7 +136,13 @@ def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
 
 
 def _of_tokens(job: Job) -> Job:
-    """A job whose model can be run on tokens alone; any other raises BU029."""
+    """A job whose model can be run on tokens alone; any other raises BU029, one that quantises its weights BU415."""
+    if recipe := job.graph.options.quantize:
+        message = (
+            f"the weights are quantised by {recipe} as they are loaded: their logits are not those of the checkpoint"
+        )
+        help = "verify the model without --quantize, or a bundle that is compiled without it"
+        raise fail("BU415", message, help=help)
     if not job.graph.inputs:
         return job
     message = ", ".join(f"`{name}`" for name in job.graph.inputs)
