@@ -124,10 +124,10 @@ def _case(key: str, title: str, base: str, spoil: Spoil, code: str, names: str) 
     )
 
 
-def _unsaid(form: str, title: str, base: str = "llama", names: str = ALL, *, key: str = "") -> Mutation:
+def _unsaid(form: str, title: str, base: str = "llama", names: str = ALL) -> Mutation:
     """A quantised checkpoint whose config does not say so."""
     title = f"The matrices are in {title}, and the config does not say so"
-    return _case(key or form, title, base, _stored_as(form, said=False), "BU137", names)
+    return _case(form, title, base, _stored_as(form, said=False), "BU137", names)
 
 
 ATTENTION = [
@@ -149,7 +149,14 @@ QUANTISED = (
     _unsaid("fp8", "fp8 with a scale each"),
     _unsaid("fp8-blocks", "fp8 in blocks"),
     _case("said", "The config says GPTQ, and the matrices are plain", "llama", _said("gptq"), "BU137", "quant_method"),
-    _unsaid("awq", "AWQ", "deepseek_v3", DEEPSEEK, key="deepseek-awq"),
+    _case(
+        "deepseek-awq",
+        "DeepSeek in AWQ, and the config does not say so",
+        "deepseek_v3",
+        _stored_as("awq", said=False),
+        "BU137",
+        DEEPSEEK,
+    ),
     _case("uint8", "fp8 payloads saved as bytes", "deepseek_v3", _payload(np.uint8), "BU108", EVERY),
     _case("bool", "fp8 payloads saved as truth values", "deepseek_v3", _payload(np.bool_), "BU108", EVERY),
     _case("one-int8", "One fp8 payload saved as int8", "deepseek_v3", _payload(np.int8, only=MATRIX), "BU108", MATRIX),
