@@ -23,7 +23,7 @@ from bringup.system.lock import locked, sibling_path
 from bringup.system.os_errors import refusals, unwritable
 from bringup.system.signals import signals_deferred
 
-SCHEMA = 6
+SCHEMA = 7
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"

@@ -48,7 +48,7 @@ FORM: dict[str, Any] = {
     "recompute_lengths": [int],
     "states_vary_past": (int, None),
     "weights": str,
-    "weights_form": (str, None),
+    "weights_form": str,
     "provenance": {"source": str, "also": ([{"source": str, "prefix": str}], None)},
     "config": dict,
     "aliases": {"*": str},
