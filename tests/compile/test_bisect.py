@@ -36,7 +36,9 @@ FAULTS = {
     "left-for-the-next-step": Fault(
         "decode.layer", "aten.index_copy.default", "self.k", keeps_another_row, "decode", "model.layers.0"
     ),
-    "prologue": Fault("prologue", "aten.index.Tensor", "rows_of(self.weight", times(1.01), "prefill_16", "prologue", layers=1),
+    "prologue": Fault(
+        "prologue", "aten.index.Tensor", "rows_of(self.weight", times(1.01), "prefill_16", "prologue", layers=1
+    ),
     "epilogue": Fault("epilogue", "aten.linear.default", "product(x", times(1.01), "prefill_16", "epilogue"),
     "nan-in-decode": Fault(
         "decode.layer", "aten.softmax.int", "attention(", times(float("nan")), "decode", "model.layers.0"

@@ -19,6 +19,7 @@ from bringup.compile.check.quantisation.foreign import foreign
 from bringup.compile.job import Job, replanned
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.core.axes import AxesError
+from bringup.spec import FLOATS
 
 
 class Explained(NamedTuple):
@@ -63,7 +64,8 @@ def _as_plain(job: Job) -> Job | None:
     """
     with suppress(BringupError, AxesError):
         plain = replanned(job, {key: words for key, words in job.config.items() if key != "quantization_config"})
-        if not any(part_of(name) for name in plain.plan.headers):
+        headers = plain.plan.headers
+        if not any(part_of(name) for name in headers) and all(info.dtype in FLOATS for info in headers.values()):
             return plain
     return None
 
