@@ -89,7 +89,8 @@ def wide_layer(trial: Trial) -> None:
 
 
 def rounded(trial: Trial) -> None:
-    trial.edit_adapter("import dequant\n", "import cast, dequant\n")
+    there = "from bringup.adapters.planning.adapter import"
+    trial.edit_adapter(there, f"from bringup.adapters.algebra.values import cast\n{there}")
     trial.edit_adapter('S(experts + "down_proj", "e f m")', 'cast(S(experts + "down_proj", "e f m"), "bfloat16")')
 
 
