@@ -178,7 +178,7 @@ class Loop2(NamedTuple):
 
 
 class Grid2(NamedTuple):
-    """A nest told by axis on both sides: where it begins on each, and its loops."""
+    """A nest by the axes of both sides: where it begins on each, and its loops."""
 
     src: tuple[int, ...]
     dst: tuple[int, ...]

@@ -55,7 +55,7 @@ class PartSource(Source):
     keeps_order: bool = False  # as `Stored.keeps_order`
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The axes by the matrix's declaration, else by `shape`; () where neither tells."""
+        """The axes by the matrix's declaration, else by `shape`; () where neither gives them."""
         rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
@@ -153,7 +153,7 @@ class _Rows(Unary):
 
 
 def _rows(region: Region, columns: int) -> Region:
-    """The same elements in the same order, in rows of so many, or as one. Another size is a misfit, told already."""
+    """The same elements in the same order, in rows of so many, or as one. Another size is a misfit, which is reported already."""
     size = math.prod(region.shape)
     return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
 

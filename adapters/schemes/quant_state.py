@@ -1,4 +1,4 @@
-"""The scales of bitsandbytes' four-bit matrices, with what is in JSON beside them (`QuantState.as_dict`)."""
+"""The scales of four-bit matrices of bitsandbytes, with what is in JSON next to them (`QuantState.as_dict`)."""
 
 from __future__ import annotations
 

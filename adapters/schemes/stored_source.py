@@ -30,7 +30,7 @@ _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What tells how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make."""
+    """What decides how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make."""
 
     stored: Stored
     names: Names
