@@ -153,7 +153,7 @@ class _Rows(Unary):
 
 
 def _rows(region: Region, columns: int) -> Region:
-    """The same elements in the same order, in rows of so many, or as one. Another size is a misfit, reported already."""
+    """The same elements in the same order, in rows of so many or as one. Another size is a misfit, reported before."""
     size = math.prod(region.shape)
     return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
 
