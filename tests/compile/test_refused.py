@@ -11,7 +11,6 @@ from torch_mlir.fx import export_and_import
 
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 
-
 # A processor that has products of bfloat16, on whatever machine this runs: for others IREE compiles it.
 BF16_PRODUCTS = IreeOptions(device_flags=("--iree-llvmcpu-target-cpu=sapphirerapids",))
 
