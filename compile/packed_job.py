@@ -60,7 +60,7 @@ def pack_job(job: Job) -> PackedJob:
 def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     """The job that is compiled, and for the user how its weights are held, "" where the checkpoint leaves no choice.
 
-    `form` is float, packed, or auto: packed where the target takes it. Raises BU410 where packed is asked for and the
+    `form` is float, packed, or auto: packed where the target takes it. Raises BU410 where packed is requested and the
     checkpoint stores nothing that can be, BU411 where the target does not take it.
     """
     takes = selection.target.takes_packed

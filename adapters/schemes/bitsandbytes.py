@@ -61,7 +61,7 @@ class Int8(Stored):
 
 
 def _not_rows(modules: Modules, mark: np.ndarray) -> str:
-    """`Linear8bitLt` writes 0, `row`; older versions wrote what a GPU had made of it."""
+    """`Linear8bitLt` writes 0, `row`; older versions wrote the layouts of GPU kernels."""
     return "" if not mark.any() else "the matrix is in the order of a GPU's kernels, not row by row: save it again"
 
 
