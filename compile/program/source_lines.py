@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+SETTING = "do_not_emit_stack_traces"  # of torch.fx.config; torch 2.11 has none, and always looks them up
+
 
 @contextmanager
 def source_lines(recorded: bool) -> Generator[None]:
     """In the block, nodes have their lines or not."""
     from torch.fx import config
 
-    before = config.do_not_emit_stack_traces
-    config.do_not_emit_stack_traces = not recorded
+    if not hasattr(config, SETTING):
+        yield
+        return
+    before = getattr(config, SETTING)
+    setattr(config, SETTING, not recorded)
     try:
         yield
     finally:
-        config.do_not_emit_stack_traces = before
+        setattr(config, SETTING, before)
