@@ -28,7 +28,8 @@ class DeepseekV32Config(DeepseekConfig):
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("rope_interleave", True)
         fields.only("mlp_bias", False)
-        fields.only("layer_types", ["indexed_attention"] * fields.layers("num_hidden_layers"))
+        count = fields.layers("num_hidden_layers")  # older files of transformers have the second word
+        fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
         common = read_v3(fields, _sparse(fields, layers), max_positions=163840)
         if common["q_rank"] is None:
             fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
