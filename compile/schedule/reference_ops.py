@@ -20,7 +20,10 @@ from bringup.graphs.ops.operator import operator_of
 
 # What torch composes of core operators and so does not tag, in graphs that torch.export gives before decomposition.
 COMPOSED = frozenset(
-    {"aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"}
+    {
+        *("aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"),
+        *("aten.where.ScalarSelf", "aten.where.ScalarOther"),
+    }
 )
 
 
