@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from bringup.compile.cuda.executor import CudaExecutor
 from bringup.compile.cuda.trial.steps import TrialStep
@@ -60,11 +62,20 @@ def checked(executor: CudaExecutor, step: TrialStep) -> Iterator[Checked]:
         error = 0.0
         for name in results:
             found, exact = (step.real(launch.graph.buffers[name], each) for each in (read(name), expected[name]))
-            scores = _scores(launch, name, expected)
-            if scores is not None:  # equal scores may be in any order
-                found, exact = (np.take_along_axis(scores[: len(each)], each.astype(int), 1) for each in (found, exact))
+            chosen = _chosen(launch, name, expected)
+            if chosen is not None:  # equal scores may be in any order
+                found, exact = chosen(found), chosen(exact)
             error = max(error, far(found, exact))
         yield Checked(entry, " + ".join(call.kernel.stem for call in calls), group.name, error)
+
+
+class StaysWide(TorchFunctionMode):
+    """What is float64 is no narrower after `float()`, by which references say that they compute in float32."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float and args[0].dtype == torch.float64:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def in_float64(launch: Launch, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -77,21 +88,34 @@ def in_float64(launch: Launch, given: Mapping[str, np.ndarray]) -> dict[str, np.
         part = own[view.buffer].as_strided(view.shape, view.strides, view.offset)
         return part if buffers[view.buffer].kind == "state" else part.contiguous()
 
-    with torch.no_grad():
+    with torch.no_grad(), StaysWide():
         for node in launch.group.nodes:
             results = run_node(_widened(node), tensor_of)
             own.update((name, result.contiguous()) for name, result in zip(node.outputs, results, strict=True))
     return {name: tensor.double().numpy() for name, tensor in own.items()}
 
 
-def _scores(launch: Launch, name: str, expected: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Of a result that numbers the experts of each token: the scores [N, E] that they are chosen by, in float64."""
+def _chosen(launch: Launch, name: str, expected: Mapping[str, np.ndarray]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Of a result that says which experts, or keys, each token has: what of it has a meaning.
+
+    Of experts their scores; of keys those that a token sees.
+    """
+
+    def value(node: Node, argument: str) -> np.ndarray:
+        view = node.argument(argument)
+        assert isinstance(view, View)
+        flat = torch.from_numpy(expected[view.buffer]).reshape(-1)
+        return flat.as_strided(view.shape, view.strides, view.offset).numpy()
+
     for node in launch.group.nodes:
-        if node.op == "bringup.top_experts.default" and node.outputs[0] == name:
-            view = dict(zip(node.names, node.arguments, strict=True))["by_NE"]
-            assert isinstance(view, View)
-            flat = torch.from_numpy(expected[view.buffer]).reshape(-1)
-            return flat.as_strided(view.shape, view.strides, view.offset).numpy()
+        if node.outputs[:1] != (name,):
+            continue
+        if node.short == "top_experts":
+            scores = value(node, "by_NE")
+            return lambda numbers: np.take_along_axis(scores[: len(numbers)], numbers.astype(int), 1)
+        if node.short == "top_keys":
+            positions = value(node, "positions_N")
+            return lambda mask: mask.astype(bool) & (np.arange(mask.shape[1]) <= positions[: len(mask), None])
     return None
 
 

@@ -9,8 +9,8 @@ TINY: dict[str, Any] = {"vocab_size": 97, "num_hidden_layers": 2, "hidden_size":
 SMALL: dict[str, Any] = {"vocab_size": 4099, "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2816}
 HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
 WIDE_HEADS: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 2}
-LENGTH: dict[str, Any] = {"max_position_embeddings": 256}
-GPT2: dict[str, Any] = {"n_positions": 256, "n_layer": 2}
+LENGTH: dict[str, Any] = {"max_position_embeddings": 1024}
+GPT2: dict[str, Any] = {"n_positions": 1024, "n_layer": 2}
 LLAMA_3: dict[str, Any] = {
     "vocab_size": 128_256,
     "num_key_value_heads": 8,
