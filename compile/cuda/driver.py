@@ -30,12 +30,16 @@ _GIVEN_BACK = ("cuGraphExecDestroy", "cuEventDestroy", "cuStreamDestroy", "cuMod
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel in a module. `threads` of a block, `shared` bytes of dynamic shared memory."""
+    """A kernel in a module. `threads` of a block, `shared` bytes of dynamic shared memory.
+
+    `waits`: it waits by itself for the kernel before it.
+    """
 
     handle: Any
     name: str
     threads: int
     shared: int
+    waits: bool
 
 
 class Arguments:
@@ -148,22 +152,36 @@ class Driver:
         """A cubin."""
         return self._hold("cuModuleUnload", self._call("cuModuleLoadData", image))
 
-    def function(self, module: Module, name: str, *, threads: int, shared: int) -> Function:
+    def function(self, module: Module, name: str, *, threads: int, shared: int, waits: bool = False) -> Function:
         """A kernel of a module, loaded and ready for a capture."""
         handle = self._call("cuModuleGetFunction", module, name.encode())
         if shared > STATIC_SHARED:
             key = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._call("cuFuncSetAttribute", handle, key, shared)
         self._call("cuFuncLoad", handle)
-        return Function(handle, name, threads, shared)
+        return Function(handle, name, threads, shared, waits)
 
-    def launch(self, function: Function, grid: Grid, arguments: Arguments, stream: Stream) -> None:
-        """Starts a kernel in the stream. The driver copies the arguments at once."""
+    def launch(
+        self, function: Function, grid: Grid, arguments: Arguments, stream: Stream, *, early: bool = False
+    ) -> None:
+        """Starts a kernel in the stream. The driver copies the arguments at once.
+
+        With `early`, one that waits by itself may start while the kernel before it in the stream runs.
+        """
         config = self._api.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = function.threads, 1, 1
         config.sharedMemBytes, config.hStream = function.shared, stream
+        if early and function.waits:
+            config.attrs, config.numAttrs = [self._early()], 1
         self._call("cuLaunchKernelEx", config, function.handle, arguments.address, 0)
+
+    def _early(self) -> Any:
+        """Of a launch that the programming guide calls a secondary kernel of programmatic dependent launch."""
+        attribute = self._api.CUlaunchAttribute()
+        attribute.id = self._api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        return attribute
 
     # streams, events, graphs
 

@@ -17,6 +17,7 @@ from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.system.atomic import write_file
 
 FILE, BINARIES, ASSEMBLY = "kernels.json", "cubins", "ptx"
+WAIT = "griddepcontrol.wait"  # PTX ISA: until the grids that this one depends on have ended
 _TEXT = re.compile(r"^\.version (\d+)\.(\d+)\n\.target (\w+)", re.MULTILINE)
 Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls of each of its groups
 
@@ -25,7 +26,8 @@ Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls o
 class PlannedKernel:
     """A compiled kernel without its bytes, which are in the file of their SHA-256, `digest`. See `Compiled`.
 
-    `ptx_digest` is the SHA-256 of its assembly, whose file has the name of the binary's.
+    `ptx_digest` is the SHA-256 of its assembly, whose file has the name of the binary's. `waits`: it waits by itself
+    until the launch before has ended, so it may start early.
     """
 
     kernel: Kernel
@@ -38,6 +40,7 @@ class PlannedKernel:
     shared: int
     global_scratch_size: int
     global_scratch_align: int
+    waits: bool
 
     @property
     def threads(self) -> int:
@@ -106,6 +109,7 @@ def planned(
             shared=each.shared,
             global_scratch_size=each.global_scratch_size,
             global_scratch_align=each.global_scratch_align,
+            waits=WAIT in each.assembly,
         )
         for kernel, each in compiled.items()
     }
@@ -186,7 +190,7 @@ def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
 
 def _kernel_to_json(each: PlannedKernel) -> dict[str, Any]:
     names = ("digest", "ptx_digest", "name", "num_warps", "warp_size", "shared", "global_scratch_size",
-             "global_scratch_align")  # fmt: skip
+             "global_scratch_align", "waits")  # fmt: skip
     plain = {name: getattr(each, name) for name in names}
     return plain | {"types": list(each.types), "kernel": kernel_to_json(each.kernel)}
 
@@ -203,6 +207,7 @@ def _kernel_from_json(fields: Mapping[str, Any]) -> PlannedKernel:
         shared=fields["shared"],
         global_scratch_size=fields["global_scratch_size"],
         global_scratch_align=fields["global_scratch_align"],
+        waits=fields["waits"],
     )
 
 

@@ -119,6 +119,7 @@ _KERNEL: dict[str, Check] = {
     "shared": _in(0, MOST_SHARED),
     "global_scratch_size": _in(0, MOST_SCRATCH),
     "global_scratch_align": _in(1, 1 << 20),
+    "waits": lambda value: isinstance(value, bool),
 }
 _SETTINGS: dict[str, Check] = {
     "stem": _name,

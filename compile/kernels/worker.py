@@ -18,6 +18,7 @@ from bringup.compile.kernels.call import Constant, Kernel
 from bringup.compile.kernels.compiled import Compiled, compiled_to_json, kernel_from_json
 
 SCRATCH_TYPES = ("*i8", "*i8")  # of the two parameters that Triton adds to every kernel
+EARLY = "EARLY"  # the parameter that every kernel has for what its architecture does
 WAVE64 = ("gfx9",)  # AMD's data-centre architectures have 64 threads in a wavefront, its others 32
 
 
@@ -27,7 +28,7 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
     from triton.compiler import compile as triton_compile
 
     function = _function(kernel.stem)
-    constants = {name: _constant(value) for name, value in kernel.constants}
+    constants = {name: _constant(value) for name, value in kernel.constants} | {EARLY: starts_early(capability)}
     names = [name for name in function.arg_names if name not in constants]
     if len(names) != len(kernel.types):
         raise ValueError(f"`{kernel.stem}` has the parameters {', '.join(names)}: {len(kernel.types)} types are given")
@@ -61,6 +62,11 @@ def compile_kernel(kernel: Kernel, capability: str) -> Compiled:
         global_scratch_size=int(facts.global_scratch_size or 0),
         global_scratch_align=int(facts.global_scratch_align or 1),
     )
+
+
+def starts_early(capability: str) -> bool:
+    """Whether a launch may start while the one before it runs, and waits for it; see source/launches.py."""
+    return capability.startswith("sm_") and int(capability.removeprefix("sm_")) >= 90
 
 
 def _constant(value: Constant) -> Any:

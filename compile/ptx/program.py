@@ -69,6 +69,11 @@ class Program:
         """The threads of a block."""
         return self.kernel.threads
 
+    @property
+    def waits(self) -> bool:
+        """Whether the kernel waits until the launch before it has ended (PTX ISA, "griddepcontrol")."""
+        return any(each.base == "griddepcontrol" and each.has("wait") for each in self.kernel.instructions)
+
     def launch(
         self,
         device: Device,

@@ -29,6 +29,7 @@ from bringup.compile.ptx.hardware.cubin import kernels_of
 # technical specifications: 163, 99, 227 KB).
 SHARED_LIMITS = {(8, 0): 166_912, (8, 6): 101_376, (8, 9): 101_376, (12, 0): 101_376}
 SHARED_LIMIT, SHARED_DEFAULT = 232_448, 49_152
+EARLY = 9, 0  # from this capability on a kernel may start while the one before it runs
 GRID_X, GRID_YZ = 2**31 - 1, 65_535
 
 
@@ -132,6 +133,8 @@ class Kernels(Memory):
             raise Refused(INVALID_VALUE, message)
         if shared > loaded.allowed:
             raise Refused(INVALID_VALUE, f"{shared} bytes of shared memory; {loaded.allowed} are allowed")
+        if int(config.numAttrs) and not (program.waits and self.capability >= EARLY):
+            raise Refused(INVALID_VALUE, f"`{module.name}` starts early, and does not wait for the kernel before it")
         if min(grid) < 1 or grid[0] > GRID_X or max(grid[1:]) > GRID_YZ:
             raise Refused(INVALID_VALUE, f"a grid of {grid}")
         arguments = _values(parameters, [each.size for each in program.kernel.parameters.values()])

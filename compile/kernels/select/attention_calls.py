@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bringup.compile.kernels.call import Constant, KernelCall
 from bringup.compile.kernels.code.types import power_of_two
@@ -128,8 +128,9 @@ def step_of(graph: OpGraph, node: Node) -> Step:
 
 
 def attention_call(attention: Attention, capability: str, begin: int = COUNTERS) -> KernelCall:
-    """The call of an attention that is taken; its memory of scratch starts at `begin`."""
-    return _decode(attention, capability, begin) if attention.step.decode else _prefill(attention, capability)
+    """The call of an attention that is taken; scratch before `begin` is its caller's, who may have tensors there."""
+    call = _decode(attention, capability, begin) if attention.step.decode else _prefill(attention, capability)
+    return call if begin == COUNTERS else replace(call, scratch=max(call.scratch, begin))
 
 
 def _prefill(attention: Attention, capability: str) -> KernelCall:
@@ -174,7 +175,10 @@ def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
         **{"sinks_H": attention.sinks, "slopes_H": attention.slopes, "chosen_BL": attention.chosen},
         **parts,
     }
-    constants = attention.constants() | {"SPLITS": splits, "HEADS": tiles.rows, "KEYS": tiles.keys}
+    constants = attention.constants() | {
+        **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.least},
+        **{"HEADS": tiles.rows, "KEYS": tiles.keys},
+    }
     grid = (splits, programs, sequences)
     settings = {"warps": tiles.warps, "stages": tiles.stages, "scratch": scratch}
     return call_of("attention_decode", parameters, constants, grid, **settings)

@@ -30,7 +30,12 @@ class Tiles:
 
     def splits(self, programs: int, keys: int) -> int:
         """Into how many programs a sequence's keys are split, where there are already so many programs."""
-        return max(1, min(-(-PROGRAMS // programs), -(-keys // (2 * self.keys)), MOST_SPLITS))
+        return max(1, min(-(-PROGRAMS // programs), -(-keys // (self.least * self.keys)), MOST_SPLITS))
+
+    @property
+    def least(self) -> int:
+        """Tiles of keys that a split has, at least: so many take no longer than to combine two splits."""
+        return max(2, self.keys // 16)
 
 
 def parts_of(channels: int) -> tuple[int, int]:
@@ -38,6 +43,11 @@ def parts_of(channels: int) -> tuple[int, int]:
     first = max(TENSOR_CORE, 1 << (channels.bit_length() - 1))
     rest = channels - first
     return first, 0 if rest <= 0 else max(TENSOR_CORE, power_of_two(rest))
+
+
+def _floor(number: int) -> int:
+    """The largest power of two that is not larger, 1 for 0."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def _least_keys(capability: str) -> int:
@@ -49,11 +59,11 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
     widest = max(sum(parts_of(channels)), power_of_two(values))
     if wide:
         rows = min(4 if widest > 256 else 8, power_of_two(heads))
-        keys = max(_least_keys(capability), min(32, (2048 if capability in SPILLING else 4096) // widest))
+        keys = max(_least_keys(capability), min(32, _floor((2048 if capability in SPILLING else 4096) // widest)))
         few = widest <= (128 if capability in SPILLING else 256)
         return Tiles(rows, keys, 4 if few or not is_nvidia(capability) else 8, 2)
     warps = 8 if capability in SPILLING and widest > 256 else 4
-    return Tiles(TENSOR_CORE, max(16, min(64, 8192 // widest)), warps, 3 if widest <= 64 else 2)
+    return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), warps, 3 if widest <= 64 else 2)
 
 
 def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capability: str) -> Tiles:
@@ -66,7 +76,7 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         return Tiles(8, 16, 4, 2)
     if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's; on sm_100 3.9 spills with 8
         warps = 8 if is_nvidia(capability) and capability != "sm_100" else 4
-        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, 2048 // widest)), warps, 2)
+        return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, _floor(2048 // widest))), warps, 2)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:

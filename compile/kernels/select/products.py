@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bringup.compile.kernels.call import Constant, KernelCall, Operand
 from bringup.compile.kernels.code.formulas import FORMULAS
 from bringup.compile.kernels.code.index import At, Index
-from bringup.compile.kernels.code.types import POINTERS, kernel, pointer
+from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, size_of
 from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, Value
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
@@ -154,7 +154,7 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     }
     across = -(-epilogue.lanes // sizes.lanes)
     if given.rows == 1:
-        constants["SHARE"] = given.share
+        constants |= {"SHARE": given.share, "EACH": 16 // size_of(dtype)}
         stem, grid = "linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
@@ -166,5 +166,6 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
 def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles:
     accumulators = len(epilogue.factors)
     if given.rows == 1:
-        return gemv(epilogue.lanes * max(1, given.batch), channels, dtype, accumulators, epilogue.head)
+        lanes = epilogue.lanes * max(1, given.batch)
+        return gemv(lanes, channels, dtype, accumulators, epilogue.head, given.norm is not None)
     return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.head)

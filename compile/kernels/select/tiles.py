@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bringup.compile.kernels.code.types import power_of_two, size_of
 
 PROCESSORS = 132  # of an H100 and an H200
+MANY = 6000  # lanes, of a vocabulary or a wide layer
 NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 
 
@@ -21,21 +22,24 @@ class Tiles:
     stages: int = 1
 
 
-def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None) -> Tiles:
-    """Of one row. 16 bytes a load; two programs a processor or more, and no more weights in flight than registers.
+def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
+    """Of one row: its weights are read once, so what counts is how many loads are under way.
 
-    `head`: the lanes that a tile has to have.
+    Measured on an H200 (benchmarks/results/2026-11-23-tiles.md). After a norm a row of up to 4096 channels of 16 bits
+    is one tile, so its statistics need no second read. Else a row takes two turns, by many warps. `head`: the lanes
+    that a tile has to have.
     """
-    vector = 16 // size_of(dtype)
-    widest = max(32, min(power_of_two(channels), 128 * vector))
-    warps = 4 if widest * 8 >= 128 * vector else 1
-    most = warps * 32 * 8 * vector  # 8 loads of each thread
-    each = head or 16
-    while not head and each > 2 and (lanes < each * 2 * PROCESSORS or each * widest * accumulators > most):
-        each //= 2
-    while widest > 32 and each * widest * accumulators > most:
-        widest //= 2
-    return Tiles(1, each, widest, warps)
+    vector = 16 // size_of(dtype)  # numbers of a load
+    whole, short, longest = power_of_two(channels), 128 * vector, 512 * vector
+    if norm or channels <= short:
+        each = head or (4 if lanes >= MANY and accumulators == 1 else 2)
+        widest = max(32, min(whole, longest))
+        loads = 16 if lanes >= MANY or accumulators == 2 else 8
+        warps = power_of_two(each * widest * accumulators // (32 * vector * loads))
+        return Tiles(1, each, widest, max(1, min(8, warps)))
+    each = head or (2 if 2000 <= lanes and channels <= longest else 1)
+    widest = min(whole // 2, longest)
+    return Tiles(1, each, widest, 8 if widest >= 256 * vector else 4)
 
 
 def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None) -> Tiles:

@@ -16,6 +16,22 @@ from bringup.compile.kernels.source.attention_parts import (
     scored,
     shares_of,
 )
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+
+
+@triton.jit
+def with_tile(
+    q1, q2, k1, k2, values, distance, seen, slopes, scale, top, total, mixed,
+    K2: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """The running softmax and a tile of keys more: (top, total, mixed). `distance`: from the query to each key."""
+    products = tl.dot(q1, k1, input_precision="ieee")
+    if K2:
+        products = tl.dot(q2, k2, products, input_precision="ieee")
+    scores = tl.where(seen[None, :], scored(products, distance[None, :], slopes, scale, SOFTCAP), -INFINITY)
+    shares, top, factor = shares_of(scores, top)
+    total = total * factor + tl.sum(shares, 1)
+    return top, total, tl.dot(shares.to(values.dtype), values, mixed * factor[:, None], input_precision="ieee")
 
 
 @triton.jit
@@ -55,16 +71,22 @@ def attention_decode(
     RING: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
+    LEAST: tl.constexpr,
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid [SPLITS, G · ceil(H / G / HEADS), B]; a program has HEADS query heads of a key head, KEYS keys at a time.
 
-    Channels of keys are taken as K1 + K2, powers of 2, values as V1. LENGTH keys of a sequence fit the caches. WIDE:
-    products of float32 numbers. `mixed`, `top`, `total` are memory for the splits; `count` int32 [B, grid's second
-    axis] is zero before and after. Pointers that are not needed are None.
+    Channels of keys are taken as K1 + K2, powers of 2, values as V1. LENGTH keys of a sequence fit the caches; a split
+    has LEAST tiles of keys or more, so few keys take few splits. WIDTH: SPLITS as a power of two. WIDE: products of
+    float32 numbers. `mixed`, `top`, `total` are memory for the splits; `count` int32 [B, grid's second axis] is zero
+    before and after. Pointers that are not needed are None. The first tile is fetched before the launch waits, but for
+    the row of the sequence's newest token, which the launch before writes.
     """
+    let_next_start(EARLY)
     split = tl.program_id(0)
     tile = tl.program_id(1)
     sequence = tl.program_id(2)
@@ -85,7 +107,9 @@ def attention_decode(
         begin = tl.maximum(begin, tl.load(lengths_B + sequence).to(tl.int32) - RING)
         end = position + 1
     first_tile = begin // KEYS
-    each = tl.cdiv(tl.cdiv(end, KEYS) - first_tile, SPLITS)
+    tiles = tl.cdiv(end, KEYS) - first_tile
+    each = tl.maximum(tl.cdiv(tiles, SPLITS), LEAST)
+    used = tl.maximum(tl.cdiv(tiles, each), 1)  # splits
     low = (first_tile + split * each) * KEYS
     high = tl.minimum(low + each * KEYS, end)
 
@@ -97,40 +121,61 @@ def attention_decode(
         slopes = tl.load(slopes_H + head, mask=is_head, other=0.0).to(tl.float32)
 
     c1 = tl.arange(0, K1)
-    q_heads = q_NHK + sequence * Q_ROW + head[:, None] * Q_HEAD
-    q1 = channels(q_heads, is_head[:, None], c1[None, :], K, 0, K1, DOT)
-    if K2:
-        c2 = tl.arange(0, K2)
-        q2 = channels(q_heads, is_head[:, None], c2[None, :], K, K1, K2, DOT)
     cv = tl.arange(0, V1)
     at = tl.arange(0, KEYS)
+    k2 = None
+    key = low + at
+    seen = (key >= begin) & (key < high)
+    is_old = seen & (key < position)
+    row = first_row(low, sequence, block_table_BP, rows_B, low < high, TABLE, RING)
+    k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
+    v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
+    k1 = channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT)
+    if K2:
+        c2 = tl.arange(0, K2)
+        k2 = channels(k_rows, is_old[None, :], c2[:, None], K, K1, K2, DOT)
+    values = channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT)
+
+    wait_for_last(EARLY)
+    if split >= used:
+        return
+    q_heads = q_NHK + sequence * Q_ROW + head[:, None] * Q_HEAD
+    q1 = channels(q_heads, is_head[:, None], c1[None, :], K, 0, K1, DOT)
+    q2 = None
+    is_new = seen & (key == position)
+    k1 += channels(k_rows, is_new[None, :], c1[:, None], K, 0, K1, DOT)  # of each row one of both is 0
+    if K2:
+        q2 = channels(q_heads, is_head[:, None], c2[None, :], K, K1, K2, DOT)
+        k2 += channels(k_rows, is_new[None, :], c2[:, None], K, K1, K2, DOT)
+    values += channels(v_rows, is_new[:, None], cv[None, :], V, 0, V1, DOT)
+    if chosen_BL is not None:
+        chosen = chosen_BL + sequence.to(tl.int64) * LENGTH
+        seen = seen & (tl.load(chosen + key, mask=seen, other=0) != 0)
 
     top = tl.full((HEADS,), -INFINITY, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     mixed = tl.zeros((HEADS, V1), tl.float32)
-    for start in range(low, high, KEYS):
+    top, total, mixed = with_tile(q1, q2, k1, k2, values, key - position, seen, slopes, scale, top, total, mixed,
+                                  K2, SOFTCAP)  # fmt: skip
+    for start in range(low + KEYS, high, KEYS):
         key = start + at
         seen = (key >= begin) & (key < high)
-        row = first_row(start, sequence, block_table_BP, rows_B, TABLE, RING)
+        row = first_row(start, sequence, block_table_BP, rows_B, True, TABLE, RING)
         k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
-        products = tl.dot(q1, channels(k_rows, seen[None, :], c1[:, None], K, 0, K1, DOT), input_precision="ieee")
+        v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
+        k1 = channels(k_rows, seen[None, :], c1[:, None], K, 0, K1, DOT)
         if K2:
             k2 = channels(k_rows, seen[None, :], c2[:, None], K, K1, K2, DOT)
-            products = tl.dot(q2, k2, products, input_precision="ieee")
-        scores = scored(products, (key - position)[None, :], slopes, scale, SOFTCAP)
-        if chosen_BL is not None:
-            seen = seen & (tl.load(chosen_BL + sequence.to(tl.int64) * LENGTH + key, mask=seen, other=0) != 0)
-        scores = tl.where(seen[None, :], scores, -INFINITY)
-        shares, top, factor = shares_of(scores, top)
-        total = total * factor + tl.sum(shares, 1)
-        v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
         values = channels(v_rows, (key < high)[:, None], cv[None, :], V, 0, V1, DOT)
-        mixed = tl.dot(shares.to(DOT), values, mixed * factor[:, None], input_precision="ieee")
+        if chosen_BL is not None:
+            seen = seen & (tl.load(chosen + key, mask=seen, other=0) != 0)
+        top, total, mixed = with_tile(q1, q2, k1, k2, values, key - position, seen, slopes, scale, top, total, mixed,
+                                      K2, SOFTCAP)  # fmt: skip
 
     of_heads = sequence * H + head
     is_value = is_head[:, None] & (cv < V)[None, :]
     place = out_BHV + of_heads[:, None] * V + cv[None, :]
-    if SPLITS == 1:
+    if SPLITS == 1 or used == 1:
         tl.store(place, finished(mixed, top, total, sinks).to(out_BHV.dtype.element_ty), mask=is_value)
     else:
         part = of_heads * SPLITS + split
@@ -139,20 +184,20 @@ def attention_decode(
         tl.store(total_BHS + part, total, mask=is_head)
         counter = count + sequence * tl.num_programs(1) + tile
         tl.debug_barrier()  # all threads' stores come before the release
-        if tl.atomic_add(counter, 1, sem="acq_rel") == SPLITS - 1:
+        if tl.atomic_add(counter, 1, sem="acq_rel") == used - 1:
             tl.debug_barrier()
-            top = tl.full((HEADS,), -INFINITY, tl.float32)
-            total = tl.zeros((HEADS,), tl.float32)
+            other = tl.arange(0, WIDTH)
+            is_part = is_head[:, None] & (other < used)[None, :]
+            parts = of_heads[:, None] * SPLITS + other[None, :]
+            tops = tl.load(top_BHS + parts, mask=is_part, other=-INFINITY)
+            totals = tl.load(total_BHS + parts, mask=is_part, other=0.0)
+            top = tl.max(tops, 1)
+            factors = tl.exp2(tops - tl.where(top == -INFINITY, 0.0, top)[:, None])
+            total = tl.sum(totals * factors, 1)
             mixed = tl.zeros((HEADS, V1), tl.float32)
-            for other in range(SPLITS):
-                part = of_heads * SPLITS + other
-                top_of = tl.load(top_BHS + part, mask=is_head, other=-INFINITY)
-                total_of = tl.load(total_BHS + part, mask=is_head, other=0.0)
+            for number in tl.range(0, used, loop_unroll_factor=4):
+                part = of_heads * SPLITS + number
                 mixed_of = tl.load(mixed_BHSV + part[:, None] * V + cv[None, :], mask=is_value, other=0.0)
-                new_top = tl.maximum(top, top_of)
-                base = tl.where(new_top == -INFINITY, 0.0, new_top)
-                total = total * tl.exp2(top - base) + total_of * tl.exp2(top_of - base)
-                mixed = mixed * tl.exp2(top - base)[:, None] + mixed_of * tl.exp2(top_of - base)[:, None]
-                top = new_top
+                mixed += mixed_of * tl.sum(tl.where(other[None, :] == number, factors, 0.0), 1)[:, None]
             tl.store(place, finished(mixed, top, total, sinks).to(out_BHV.dtype.element_ty), mask=is_value)
             tl.store(counter, 0)

@@ -17,8 +17,10 @@ INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def first_row(key, sequence, block_table, rows, TABLE: tl.constexpr, RING: tl.constexpr):
+def first_row(key, sequence, block_table, rows, is_key, TABLE: tl.constexpr, RING: tl.constexpr):
     """The row of the caches that has the key at a position, int64; keys up to the next multiple of 64 follow it.
+
+    Without `is_key` there is no such key, and row 0 stands for it.
 
     Of a ring of RING rows, else of a block of the sequence's TABLE entries. Without `block_table`, or without `rows`,
     there is one sequence from row 0 on.
@@ -30,7 +32,7 @@ def first_row(key, sequence, block_table, rows, TABLE: tl.constexpr, RING: tl.co
     elif block_table is None:
         row = key.to(tl.int64)
     else:
-        row = tl.load(block_table + sequence * TABLE + key // BLOCK) * BLOCK + key % BLOCK
+        row = tl.load(block_table + sequence * TABLE + key // BLOCK, mask=is_key, other=0) * BLOCK + key % BLOCK
     return row
 
 

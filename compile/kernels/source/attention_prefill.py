@@ -16,6 +16,7 @@ from bringup.compile.kernels.source.attention_parts import (
     scored,
     shares_of,
 )
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 
 
 @triton.jit
@@ -56,12 +57,15 @@ def attention_prefill(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid [ceil(N / QUERIES), H, B + 1]: QUERIES tokens of a sequence for one head, KEYS keys at a time.
 
     The last of the grid's third axis writes zeros for padding, which follows `starts[B]`. The other settings are those
     of `attention_decode`. The longest tiles start first.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     sequence = tl.program_id(2)
     head = tl.program_id(1)
     group = head // (H // G)
@@ -109,7 +113,7 @@ def attention_prefill(
     for start in range(begin // KEYS * KEYS, end, KEYS):
         key = start + at
         is_key = (key >= begin) & (key < end)
-        row = first_row(start, sequence, block_table_BP, rows_B, TABLE, RING)
+        row = first_row(start, sequence, block_table_BP, rows_B, True, TABLE, RING)
         k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
         products = tl.dot(q1, channels(k_rows, is_key[None, :], c1[:, None], K, 0, K1, DOT), input_precision="ieee")
         if K2:

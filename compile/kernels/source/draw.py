@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 from bringup.compile.kernels.source.ordering import ordered
 
 
@@ -90,6 +91,7 @@ def draw(
     TABLE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid [B]. `drawn_B` int64: the token; -1 where the largest logit is NaN, -2 where it is infinite.
 
@@ -98,6 +100,8 @@ def draw(
     those of the step that takes the token in: the row of a cache of ROWS rows a block follows from the block table
     [B, TABLE]. A sequence of no tokens is padding, and stays.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, WIDE)
     best = tl.max(tl.load(best_BP + row * PARTS + part, mask=part < PARTS, other=0).to(tl.uint64, bitcast=True), 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+
 
 @triton.jit
 def head_product(
@@ -30,12 +32,15 @@ def head_product(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
     WIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid [ceil(O / COLUMNS), H, ceil(N / ROWS)]; BLOCK of the I channels at a time.
 
     `tail` [N, H, T], None for none, is copied behind the O columns; TAIL is T as a power of two. WIDE: products of
     float32 numbers.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     DOT: tl.constexpr = tl.float32 if WIDE else x_NHI.dtype.element_ty
     head = tl.program_id(1)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+
 
 @triton.jit
 def index_scores(
@@ -27,11 +29,14 @@ def index_scores(
     KEYS: tl.constexpr,
     ENDS: tl.constexpr,
     WIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid [ceil(L / KEYS), N]. HEADS, CHANNELS and ENDS are H, D and B as powers of two.
 
     Token n is of the sequence that `starts` says; without it, of sequence n. Padding reads the last one's keys.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     DOT: tl.constexpr = tl.float32 if WIDE else q_NHD.dtype.element_ty
     token = tl.program_id(1).to(tl.int64)
     sequence = token

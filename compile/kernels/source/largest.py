@@ -5,13 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 from bringup.compile.kernels.source.ordering import ordered
 
 
 @triton.jit
-def largest(logits_BV, best_BP, V: tl.constexpr, BLOCK: tl.constexpr):
+def largest(logits_BV, best_BP, V: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Grid [P, B]. `best_BP` int64: the order of the logit above the token, which counts down: equal logits give the
     lowest token."""
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     part = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     token = part * BLOCK + tl.arange(0, BLOCK)

@@ -4,7 +4,21 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
-from bringup.compile.kernels.source.products import normed, statistics
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.products import affine, normed, statistics, statistics_of
+
+
+@triton.jit
+def weights_at(row, at, live, K: tl.constexpr):
+    """A tile of weights as they are stored, 0 past the end. Each is read once: it need not stay in a cache."""
+    return tl.load(row + at, mask=live[:, None] & (at < K), other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def added(total, weights, x, BN: tl.constexpr, BK: tl.constexpr, EACH: tl.constexpr):
+    """total [BN, BK / EACH] and the products of a tile; EACH channels next to each other are added in one thread."""
+    products = tl.reshape(weights.to(tl.float32) * x, (BN, BK // EACH, EACH))
+    return total + tl.sum(products, 2)
 
 
 @triton.jit
@@ -14,46 +28,65 @@ def linear(
     COLUMNS: tl.constexpr, EPILOGUE: tl.constexpr, PAIR: tl.constexpr,
     LANES: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr,
     E_STRIDE: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, EACH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · w0[columns], and of w1's with PAIR. Grid: lanes / BN, rows.
 
     dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart, of
-    the matrix expert[b] (E_STRIDE apart) where there is one. COLUMNS gives the rows of w0 and w1 for a lane.
+    the matrix expert[b] (E_STRIDE apart) where there is one. COLUMNS gives the rows of w0 and w1 for a lane. Weights
+    are fetched a tile ahead, the first one before the launch waits for the one before it.
     Bytes: each weight once, x once for each program. Operations: 2 for each weight.
     """
+    let_next_start(EARLY)
     lane = tl.program_id(0) * BN + tl.arange(0, BN)
-    live = lane < LANES
     b = tl.program_id(1)
     c0, c1 = COLUMNS(lane)  # -1 for a lane without columns
-    live = live & (c0 >= 0)
-    x += (b // SHARE).to(tl.int64) * X_STRIDE
+    live = (lane < LANES) & (c0 >= 0)
     if expert is not None:
+        wait_for_last(EARLY)
         e = tl.load(expert + b).to(tl.int64) * E_STRIDE
         w0 += e
         if PAIR:
             w1 += e
-    one = tl.zeros((1, 1), tl.int32)
-    if NORM != "":
-        mean, factor = statistics(x, one, one == 0, K, 0, BK, NORM, EPS)
-    acc0 = tl.zeros((BN, BK), tl.float32)
-    acc1 = tl.zeros((BN, BK), tl.float32)
+    at = tl.arange(0, BK)[None, :]
     r0 = w0 + c0[:, None].to(tl.int64) * W_STRIDE
-    r1 = w0 + c1[:, None].to(tl.int64) * W_STRIDE
+    v0 = weights_at(r0, at, live, K)
     if PAIR:
         r1 = w1 + c1[:, None].to(tl.int64) * W_STRIDE
-    for k in range(0, K, BK):
-        at = k + tl.arange(0, BK)[None, :]
-        m = live[:, None] & (at < K)
-        v0 = tl.load(r0 + at, mask=m, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        if PAIR:
-            v1 = tl.load(r1 + at, mask=m, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        v1 = weights_at(r1, at, live, K)
+    if NORM != "":
+        by, plus = affine(scale, shift, at, K, NORM)
+    if expert is None:
+        wait_for_last(EARLY)
+    x += (b // SHARE).to(tl.int64) * X_STRIDE
+    acc0 = tl.zeros((BN, BK // EACH), tl.float32)
+    acc1 = tl.zeros((BN, BK // EACH), tl.float32)
+    if K <= BK:
         a = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
         if NORM != "":
-            a = normed(a, mean, factor, scale, shift, at, at < K, K, NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)
-        acc0 += v0 * a
+            mean, factor = statistics_of(a, at, K, NORM, EPS)
+            a = normed(a, mean, factor, by, plus, at < K, NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)
+        acc0 = added(acc0, v0, a, BN, BK, EACH)
         if PAIR:
-            acc1 += v1 * a
+            acc1 = added(acc1, v1, a, BN, BK, EACH)
+    else:
+        if NORM != "":
+            one = tl.zeros((1, 1), tl.int32)
+            mean, factor = statistics(x, one, one == 0, K, 0, BK, NORM, EPS)
+        for k in range(0, K, BK):
+            after = k + BK + at
+            next0 = weights_at(r0, after, live, K)
+            if PAIR:
+                next1 = weights_at(r1, after, live, K)
+            a = tl.load(x + k + at, mask=k + at < K, other=0.0).to(tl.float32)
+            if NORM != "":
+                a = normed(a, mean, factor, by, plus, k + at < K, NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)
+                by, plus = affine(scale, shift, after, K, NORM)
+            acc0 = added(acc0, v0, a, BN, BK, EACH)
+            v0 = next0
+            if PAIR:
+                acc1 = added(acc1, v1, a, BN, BK, EACH)
+                v1 = next1
     y0 = tl.sum(acc0, 1)[None, :]
     y1 = y0
     if PAIR:

@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
-from bringup.compile.kernels.source.products import normed, statistics
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.products import affine, normed, statistics
 
 
 @triton.jit
@@ -15,6 +16,7 @@ def linear_tile(
     M: tl.constexpr, LANES: tl.constexpr, K: tl.constexpr, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr,
     E_STRIDE: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile of BM rows: EPILOGUE of norm(x) · w0[columns], and of w1's with PAIR. Grid: lanes / BN, M / BM, blocks.
 
@@ -22,6 +24,8 @@ def linear_tile(
     the matrix expert[b] (E_STRIDE apart) where there is one; block b of x then is its rows b · M and on.
     Bytes: each weight once for every BM rows, x once for every BN lanes. Operations: 2 for each weight and row.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     lane = tl.program_id(0) * BN + tl.arange(0, BN)
     live = lane < LANES
     rows = tl.program_id(1) * BM + tl.arange(0, BM)[:, None]
@@ -52,7 +56,8 @@ def linear_tile(
         if PAIR:
             v1 = tl.load(r1 + at[:, None], mask=m, other=0.0)
         if NORM != "":
-            n = normed(a.to(tl.float32), mean, factor, scale, shift, at[None, :], rows < M, K,
+            by, plus = affine(scale, shift, at[None, :], K, NORM)
+            n = normed(a.to(tl.float32), mean, factor, by, plus, (rows < M) & (at[None, :] < K),
                        NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)  # fmt: skip
             a = n.to(x.dtype.element_ty)
         acc0 = tl.dot(a, v0, acc0, input_precision="ieee")

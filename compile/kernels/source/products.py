@@ -10,37 +10,55 @@ def statistics(
     K: tl.constexpr, STRIDE: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """(mean, 1 / deviation) of rows [R, 1] of K numbers, float32 [R, 1]; the mean of "rms" is 0. `live`: [R, 1]."""
-    total = tl.zeros_like(rows).to(tl.float32)
-    mean = total
+    zeros = (rows * 0).to(tl.float32) + tl.zeros((1, BK), tl.float32)
+    mean = tl.sum(zeros, 1, keep_dims=True)
     if NORM == "layer":
+        total = zeros
         for k in range(0, K, BK):
             at = k + tl.arange(0, BK)[None, :]
-            v = tl.load(x + rows * STRIDE + at, mask=live & (at < K), other=0.0).to(tl.float32)
-            total += tl.sum(v, 1, keep_dims=True)
-        mean = total / K
-        total = tl.zeros_like(total)
+            total += tl.load(x + rows * STRIDE + at, mask=live & (at < K), other=0.0).to(tl.float32)
+        mean = tl.sum(total, 1, keep_dims=True) / K
+    square = zeros
     for k in range(0, K, BK):
         at = k + tl.arange(0, BK)[None, :]
         v = tl.load(x + rows * STRIDE + at, mask=live & (at < K), other=0.0).to(tl.float32)
         v = tl.where(at < K, v - mean, 0.0)
-        total += tl.sum(v * v, 1, keep_dims=True)
-    return mean, tl.rsqrt(total / K + EPS)
+        square += v * v
+    return mean, tl.rsqrt(tl.sum(square, 1, keep_dims=True) / K + EPS)
+
+
+@triton.jit
+def statistics_of(v, at, K: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr):
+    """The same of rows that are there as a whole, float32 with zeros past the end."""
+    mean = tl.sum(v * 0.0, 1, keep_dims=True)
+    if NORM == "layer":
+        mean = tl.sum(v, 1, keep_dims=True) / K
+        v = tl.where(at < K, v - mean, 0.0)
+    return mean, tl.rsqrt(tl.sum(v * v, 1, keep_dims=True) / K + EPS)
+
+
+@triton.jit
+def affine(scale, shift, at, K: tl.constexpr, NORM: tl.constexpr):
+    """What a norm multiplies channels by, and adds to them: weights, which no launch writes."""
+    by = tl.load(scale + at, mask=at < K, other=0.0).to(tl.float32)
+    plus = by
+    if NORM == "layer":
+        plus = tl.load(shift + at, mask=at < K, other=0.0).to(tl.float32)
+    return by, plus
 
 
 @triton.jit
 def normed(
-    v, mean, factor, scale, shift, at, live, K: tl.constexpr,
+    v, mean, factor, by, plus, live,
     NORM: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
     """Channels of normed rows in float32, rounded as the norm's definition says. `TYPE`: the dtype of activations."""
-    s = tl.load(scale + at, mask=at < K, other=0.0).to(tl.float32)
     if NORM == "layer":
-        b = tl.load(shift + at, mask=at < K, other=0.0).to(tl.float32)
-        out = (v - mean) * factor * s + b
+        out = (v - mean) * factor * by + plus
     elif OFFSET != 0.0:
-        out = v * factor * (s + OFFSET)
+        out = v * factor * (by + OFFSET)
     elif ROUND_LAST:
-        out = v * factor * s
+        out = v * factor * by
     else:
-        out = (v * factor).to(TYPE).to(tl.float32) * s
-    return tl.where(live & (at < K), out.to(TYPE).to(tl.float32), 0.0)
+        out = (v * factor).to(TYPE).to(tl.float32) * by
+    return tl.where(live, out.to(TYPE).to(tl.float32), 0.0)

@@ -3,18 +3,23 @@
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+
 
 @triton.jit
 def rows_of_experts(
     chosen, expert, row,
     F: tl.constexpr, E: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
     PE: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """expert[B] of each block of R rows, and row[F] of each of the F choices, in order; see `graphs.ops.moe_experts`.
 
     dtypes: int64. One program. E experts, PE a power of two. Bytes: the choices twice, the results once. Operations:
     a comparison for each choice and expert, twice.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     e = tl.arange(0, PE)[None, :]
     total = tl.zeros((1, PE), tl.int32)
     for f in range(0, F, CHUNK):

@@ -3,18 +3,23 @@
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+
 
 @triton.jit
 def to_blocks(
     x, row, out,
     F: tl.constexpr, SHARE: tl.constexpr, R: tl.constexpr, K: tl.constexpr, X_STRIDE: tl.constexpr,
     PR: tl.constexpr, CHUNK: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """out[b, r] = x[f // SHARE] of the choice f whose row[f] is b · R + r; 0 where there is none. Grid: blocks.
 
     dtypes: any of x; row int64. PR: R or more, a power of two. Bytes: every choice once for each block, each row of x
     once for each of its copies, the result once. Operations: a comparison for each choice and row.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     b = tl.program_id(0)
     r = tl.arange(0, PR)[:, None]
     token = tl.full((PR, 1), -1, tl.int32)

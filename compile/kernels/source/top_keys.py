@@ -5,17 +5,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
 from bringup.compile.kernels.source.ordering import ordered
 
 
 @triton.jit
 def top_keys(
-    scores_NL, positions_N, out_NL, L: tl.constexpr, ROW: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr
-):
+    scores_NL, positions_N, out_NL,
+    L: tl.constexpr, ROW: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """A program for each of N rows, BLOCK keys at a time. True for the COUNT highest scores of keys up to a position.
 
     Of equal scores the first keys count. Where there are fewer keys, all of them are true.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     row = tl.program_id(0).to(tl.int64)
     seen = tl.minimum(tl.load(positions_N + row).to(tl.int32) + 1, L)
     at = tl.arange(0, BLOCK)
