@@ -5,15 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from bringup.compile.cuda.arguments import packed
-from bringup.compile.cuda.driver import Address, Arguments, Driver, Function, Graph, Grid
+from bringup.compile.cuda.driver import Address, Arguments, Driver, Function, Graph
 from bringup.compile.cuda.kernel_plan import KernelPlan, PlannedKernel
 from bringup.compile.cuda.profile import Profile
+from bringup.compile.cuda.ready import Flight, Kind, Ready, Start
 from bringup.compile.cuda.sampling import Draws
 from bringup.compile.cuda.sizes import fields_of, nbytes_of
 from bringup.compile.cuda.staging import Staging
@@ -28,37 +27,6 @@ from bringup.compile.schedule.text import keys_of
 
 # The addresses after a kernel's own arguments: global scratch memory, and that of Triton's profiler, which is not used.
 NO_PROFILER = 0
-# What a step copies in and out: fields and outputs; fields and tokens; nothing but tokens.
-Kind = Literal["logits", "draw", "continue"]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A kernel with all that its launch needs. A profile has its `label`, and the bytes that the schedule counts."""
-
-    label: str
-    nbytes: int
-    function: Function
-    grid: Grid
-    arguments: Arguments
-
-
-@dataclass(slots=True)
-class Ready:
-    """An entry point on the device. `outputs`: host array and device address by name.
-
-    `draw_starts` draw tokens from its logits, by the settings of `draws`. `can_continue`: the fields of the step on the
-    device are those of the step after the latest one.
-    """
-
-    entry: Entry
-    staging: Staging
-    starts: list[Start]
-    outputs: dict[str, tuple[np.ndarray, Address]]
-    draws: Draws | None = None
-    draw_starts: list[Start] = field(default_factory=list[Start])
-    can_continue: bool = False
-    graphs: dict[Kind, Graph] = field(default_factory=dict["Kind", Graph])
 
 
 class CudaExecutor:
@@ -67,6 +35,7 @@ class CudaExecutor:
     Weights, states, temporaries and scratch are allocated once. A step copies its fields in, starts its launches and
     copies its outputs out, all in one stream, and waits once. Decode is one CUDA graph from its second step on. `draw`
     copies tokens out in place of logits; one that continues copies no fields in, for the kernels have advanced them.
+    Where it may, it puts the step after this one into the stream too before it waits: the device is never idle then.
     """
 
     def __init__(
@@ -120,27 +89,44 @@ class CudaExecutor:
         """See `program.TokenExecutor`."""
         return entry in self._plan.sampling
 
-    def can_continue(self, entry: str) -> bool:
+    def can_continue(self, entry: str, draws: Sequence[Draw]) -> bool:
         """See `program.TokenExecutor`."""
-        return entry in self._entries and self._entries[entry].can_continue
+        ready = self._entries.get(entry)
+        if ready is None or ready.draws is None or not ready.can_continue:
+            return False
+        return ready.ahead is None or ready.draws.are(draws)
 
-    def draw(self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw]) -> list[int]:
+    def draw(
+        self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
+    ) -> list[int]:
         """See `program.TokenExecutor`. Waits for the device once. Raises BU617 once it is closed."""
         self._driver.use()
         ready = self._opened(entry)
         assert ready.draws is not None
-        assert step is not None or ready.can_continue
-        if step is not None:
-            ready.staging.fill(step)
-        ready.draws.fill(draws)
-        self._run(ready, "continue" if step is None else "draw")
-        ready.can_continue = True
-        return ready.draws.tokens(len(draws))
+        assert step is not None or self.can_continue(entry, draws)
+        is_same = ready.draws.are(draws)
+        flight = ready.ahead if step is None else None
+        if flight is None:
+            if step is not None:
+                ready.staging.fill(step)
+            ready.draws.fill(draws)
+            kind: Kind = "draw" if step is not None else "repeat" if is_same else "continue"
+            self._run(ready, kind)
+            slot = 0
+        else:
+            slot = flight.slot
+        ready.can_continue, ready.ahead = True, None
+        if ahead and self._profile is None:
+            ready.ahead = self._started(ready, 1 - slot)
+        if flight is not None:
+            self._driver.wait_for(flight.done)
+        return ready.draws.tokens(slot, len(draws))
 
     def copy_step(self, entry: str, step: Mapping[str, np.ndarray]) -> None:
         """Copies a step's fields to the device, for single launches; the next `draw` needs a step. Raises as `step`."""
         self._driver.use()
         ready = self._opened(entry)
+        self._forget_ahead()
         ready.can_continue = False
         ready.staging.fill(step)
         ready.staging.copy_in(self._driver, self._stream)
@@ -155,6 +141,7 @@ class CudaExecutor:
     def reset(self) -> None:
         """Zeroes the states."""
         self._driver.use()
+        self._forget_ahead()
         for name, address in self._states.items():
             self._driver.zero(address, nbytes_of(self._state_specs[name]), self._stream)
 
@@ -174,6 +161,7 @@ class CudaExecutor:
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named."""
         self._driver.use()
+        self._forget_ahead()
         for name, array in arrays.items():
             spec = self._state_specs[name]
             raw = self._copies[: nbytes_of(spec)]
@@ -188,38 +176,59 @@ class CudaExecutor:
 
     def _run(self, ready: Ready, kind: Kind) -> None:
         """One step, as a graph where there is one, until the device is done."""
+        self._forget_ahead()
         ready.can_continue = False
-        graph = ready.graphs.get(kind)
+        graph = ready.graphs.get((kind, 0))
         if graph is not None and self._profile is None:
             self._driver.replay(graph, self._stream)
         else:
-            self._put(ready, kind, self._profile)
+            self._put(ready, kind, 0, self._profile)
         self._driver.wait(self._stream)
         if self._profile is not None:
             self._profile.finish(self._driver)
         elif graph is None and ready.entry.decode:
-            with self._driver.capture(self._stream) as graphs:
-                self._put(ready, kind, None)
-            ready.graphs[kind] = graphs[0]
+            self._captured(ready, kind, 0)
 
-    def _put(self, ready: Ready, kind: Kind, profile: Profile | None) -> None:
-        """A step, into the stream."""
-        if kind != "continue":
+    def _forget_ahead(self) -> None:
+        """What was started before anybody called for it counts no more; the fields on the device are past it."""
+        for ready in self._entries.values():
+            ready.can_continue = ready.can_continue and ready.ahead is None
+            ready.ahead = None
+
+    def _started(self, ready: Ready, slot: int) -> Flight:
+        """The step after the latest one, by the same settings, which nobody waits for here."""
+        graph = ready.graphs.get(("repeat", slot)) or self._captured(ready, "repeat", slot)
+        if not ready.events:
+            ready.events += [self._driver.event(), self._driver.event()]
+        self._driver.replay(graph, self._stream)
+        self._driver.record(ready.events[slot], self._stream)
+        return Flight(slot, ready.events[slot])
+
+    def _captured(self, ready: Ready, kind: Kind, slot: int) -> Graph:
+        with self._driver.capture(self._stream) as graphs:
+            self._put(ready, kind, slot, None)
+        ready.graphs[kind, slot] = graphs[0]
+        return graphs[0]
+
+    def _put(self, ready: Ready, kind: Kind, slot: int, profile: Profile | None) -> None:
+        """A step, into the stream; its tokens go to a slot."""
+        if kind in ("logits", "draw"):
             ready.staging.copy_in(self._driver, self._stream)
         draws = ready.draws if kind != "logits" else None
-        if draws is not None:
+        if draws is not None and kind != "repeat":
             draws.copy_in(self._driver, self._stream)
         if profile is not None:
             profile.begin(self._driver, self._stream, ready.entry.name)
         starts = [(start, start.nbytes) for start in ready.starts]
         if draws is not None:
             starts += [(start, draws.read_by(start.function.name, start.nbytes)) for start in ready.draw_starts]
-        for start, nbytes in starts:
-            self._driver.launch(start.function, start.grid, start.arguments, self._stream)
+        for number, (start, nbytes) in enumerate(starts):
+            early = number > 0 and profile is None  # behind a kernel, not behind a copy or an event
+            self._driver.launch(start.function, start.grid, start.arguments, self._stream, early=early)
             if profile is not None:
                 profile.mark(self._driver, self._stream, start.label, start.function.name, start.grid, nbytes)
         if draws is not None:
-            draws.copy_out(self._driver, self._stream)
+            draws.copy_out(slot, self._driver, self._stream)
             return
         for array, address in ready.outputs.values():
             if array.nbytes:
@@ -229,7 +238,7 @@ class CudaExecutor:
 
     def _function(self, each: PlannedKernel, image: bytes) -> Function:
         module = self._driver.load(image)
-        return self._driver.function(module, each.name, threads=each.threads, shared=each.shared)
+        return self._driver.function(module, each.name, threads=each.threads, shared=each.shared, waits=each.waits)
 
     def _opened(self, name: str) -> Ready:
         ready = self._entries.get(name)

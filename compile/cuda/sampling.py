@@ -84,7 +84,7 @@ class Draws:
         self._sequences = sequences
         specs = [TensorSpec(name=name, shape=(sequences,), dtype=dtype) for name, dtype in SETTINGS.items()]
         self._staging = Staging(driver, specs, f"the draws of {entry}")
-        self._tokens = driver.pinned(8 * sequences).view(np.int64)
+        self._tokens = driver.pinned(2 * 8 * sequences).view(np.int64).reshape(2, sequences)
         self._filled: list[Draw] | None = None
         self._drawn = driver.allocate(8 * sequences, f"the tokens of {entry}")
 
@@ -93,9 +93,13 @@ class Draws:
         own = {name: self._staging.address(name) for name in SETTINGS}
         return {**own, **{name: fields.address(name) for name in ADVANCED}, LOGITS: logits, DRAWN: self._drawn}
 
+    def are(self, draws: Sequence[Draw]) -> bool:
+        """Whether the settings are these already."""
+        return self._filled == list(draws)
+
     def fill(self, draws: Sequence[Draw]) -> None:
         """Writes the settings on the host, where they are others than before: greedy draws stay the same."""
-        if self._filled != draws:
+        if not self.are(draws):
             self._staging.fill(settings_of(draws, self._sequences))
             self._filled = list(draws)
 
@@ -107,9 +111,10 @@ class Draws:
     def copy_in(self, driver: Driver, stream: Stream) -> None:
         self._staging.copy_in(driver, stream)
 
-    def copy_out(self, driver: Driver, stream: Stream) -> None:
-        driver.copy_out(self._tokens.view(np.uint8), self._drawn, stream)
+    def copy_out(self, slot: int, driver: Driver, stream: Stream) -> None:
+        """The tokens of a step to one of two slots: those of the step before stay until they are read."""
+        driver.copy_out(self._tokens[slot].view(np.uint8), self._drawn, stream)
 
-    def tokens(self, count: int) -> list[int]:
-        """Of the first sequences, once the stream is done."""
-        return self._tokens[:count].tolist()
+    def tokens(self, slot: int, count: int) -> list[int]:
+        """Of the first sequences, once the step is done."""
+        return self._tokens[slot, :count].tolist()

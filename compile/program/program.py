@@ -216,15 +216,19 @@ class TokenExecutor(Protocol):
         """Whether `draw` runs this entry: one of decode that gives nothing but logits."""
         ...
 
-    def can_continue(self, entry: str) -> bool:
-        """Whether the latest step of this entry was a `draw`, so that one without a step can follow."""
+    def can_continue(self, entry: str, draws: Sequence[Draw]) -> bool:
+        """Whether the latest step of this entry was a `draw`, so that one without a step can follow, by these draws."""
         ...
 
-    def draw(self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw]) -> list[int]:
+    def draw(
+        self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool = False
+    ) -> list[int]:
         """Runs a decode entry, and draws a token for each of its first sequences: as many as there are `draws`.
 
         -1 stands for a token of a sequence whose largest logit is NaN, -2 where it is infinite. Without a `step` each
-        sequence of the latest one takes in the token that was drawn for it, in the blocks that it had.
+        sequence of the latest one takes in the token that was drawn for it, in the blocks that it had. With `ahead` the
+        next call is likely to be such a one, by the same draws: it may be computed already, and if none comes, the
+        states have a row more of each sequence than anybody knows of.
         """
         ...
 

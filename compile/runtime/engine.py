@@ -189,17 +189,24 @@ class Engine:
         executor, entry = self._drawing, self._entry(len(parts), len(parts), decode=True)
         assert executor is not None
         chunks = list(map(_chunk, parts))
-        continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name)
+        continues = self._continued == (entry.name, chunks) and executor.can_continue(entry.name, draws)
         self._continued = None
-        tokens = executor.draw(entry.name, None if continues else make_step(chunks, entry, self.interface), draws)
+        step = None if continues else make_step(chunks, entry, self.interface)
+        ahead = all(self._may_go_on(chunk) and not draw.temperature for chunk, draw in zip(chunks, draws, strict=True))
+        tokens = executor.draw(entry.name, step, draws, ahead=ahead)
         for part in parts:
             self._taken(part.cached, part.tokens, part.total)
+            part.cached.longest = max(part.cached.longest, len(part.cached.tokens) + ahead)
         after = [
             Chunk([token], each.length, each.blocks, each.row, each.total + 1)
             for each, token in zip(chunks, tokens, strict=True)
         ]
         self._continued = entry.name, after
         return tokens
+
+    def _may_go_on(self, chunk: Chunk) -> bool:
+        """Whether there is a row for the token after this one in the blocks that a sequence has."""
+        return chunk.length < min(len(chunk.blocks) * BLOCK, self.max_tokens)
 
     def _entry(self, tokens: int, sequences: int, *, decode: bool) -> Entry:
         """The smallest that takes so many."""

@@ -21,6 +21,7 @@ from tests.targets.test_gpu_files import damaged
 
 PROMPT = list(range(1, 61))  # its blocks of 64 tokens: the fifth new token begins another one
 NEW = 8
+GREEDY = [Draw(0.0, 1.0, 0.0)]
 SETTINGS = [(0.0, 1.0), (1.0, 1.0), (0.8, 0.7)]
 
 
@@ -33,9 +34,11 @@ class Watched:
         for name in ("step", "reset", "states", "set_states", "can_draw", "can_continue", "close"):
             setattr(self, name, getattr(executor, name))
 
-    def draw(self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw]) -> list[int]:
+    def draw(
+        self, entry: str, step: Mapping[str, np.ndarray] | None, draws: Sequence[Draw], *, ahead: bool
+    ) -> list[int]:
         self.had_step.append(step is not None)
-        tokens = self.executor.draw(entry, step, draws)
+        tokens = self.executor.draw(entry, step, draws, ahead=ahead)
         return [self.largest or token for token in tokens]
 
 
@@ -64,6 +67,28 @@ def test_a_step_between(gpu_bundle) -> None:
     assert list(session.generate(PROMPT[:3], max_new_tokens=3)) == tokens[:3]
 
 
+def test_steps_ahead(gpu_bundle) -> None:
+    """A greedy step is started before it is called for; what comes in between makes no difference to what follows."""
+    session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
+    executor = session.executor
+    assert isinstance(executor, CudaExecutor)
+    for prompt, between in ((PROMPT[:5], []), (PROMPT[:6], [7, 8]), (PROMPT[:5], [9])):
+        tokens = list(session.generate(prompt, max_new_tokens=4))
+        assert tokens == list(wanted.generate(prompt, max_new_tokens=4))
+        assert executor._entries["decode"].ahead is not None
+        for token in between:  # a step with another token at the place that was computed ahead
+            assert np.allclose(session.decode(token), wanted.decode(token), atol=1e-5)
+            assert executor._entries["decode"].ahead is None
+    first = list(session.generate(PROMPT[:5], max_new_tokens=3))
+    again = list(session.generate([*PROMPT[:5], first[0]], max_new_tokens=6))  # its first draw is the one ahead
+    assert again == list(wanted.generate([*PROMPT[:5], first[0]], max_new_tokens=6))
+    assert not executor.can_continue("decode", [Draw(1.0, 1.0, 0.5)])
+    answer = session.generate(PROMPT[:59], max_new_tokens=8)
+    tokens = [next(answer) for _ in range(6)]
+    assert executor._entries["decode"].ahead is None  # the next token begins a block
+    assert [*tokens, *answer] == list(wanted.generate(PROMPT[:59], max_new_tokens=8))
+
+
 def test_another_executor(gpu_bundle) -> None:
     """One that has drawn too, for another sequence, begins with a step of this one."""
     session, second, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
@@ -81,12 +106,12 @@ def test_a_step_that_is_copied(gpu_bundle) -> None:
     list(session.generate(PROMPT[:3], max_new_tokens=3))
     executor = session.executor
     assert isinstance(executor, CudaExecutor)
-    assert executor.can_continue("decode")
+    assert executor.can_continue("decode", GREEDY)
     fields = {
         spec.name: np.zeros(spec.shape) for spec in fields_of(session.interface.entry("decode"), session.interface)
     }
     executor.copy_step("decode", fields)
-    assert not executor.can_continue("decode")
+    assert not executor.can_continue("decode", GREEDY)
 
 
 def test_a_draft_draws_nothing(gpu_bundle) -> None:
