@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [row.name for row in (*TIMED, PREFILL)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="one part alone (repeatable)")
+    checked = [model.name for model in CHECKED]
+    parser.add_argument("--model", choices=checked, action="append", help="a model of correctness alone (repeatable)")
     parser.add_argument("--row", choices=names, action="append", default=[], help="a row of speed alone (repeatable)")
     parser.add_argument("--out", type=Path, help="a path without suffix for the results: .json and .md")
     parser.add_argument("--dry-run", action="store_true", help="correctness of tiny models in the emulator")
@@ -86,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work["correctness"] = correctness.rows(DRY, capability, "emulate", ("float32",), correctness.DRY, math.inf)
     elif "correctness" in parts:
         dtypes = "float32", "bfloat16"
-        work["correctness"] = correctness.rows(CHECKED, capability, "gpu", dtypes, correctness.ON_CARD, BUDGET)
+        models = [model for model in CHECKED if model.name in (given.model or checked)]
+        work["correctness"] = correctness.rows(models, capability, "gpu", dtypes, correctness.ON_CARD, BUDGET)
     if "speed" in parts:
         work["speed"] = speed.rows(capability, given.row, BUDGET)
     text = ""

@@ -31,6 +31,7 @@ _TWO = {
     "div": "quotient({0}, {1})",
     "maximum": "maximum({0}, {1})",
     "minimum": "minimum({0}, {1})",
+    "remainder": "remainder({0}, {1})",
 }
 _COMPARED = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _BITS = {"bitwise_and": "&", "bitwise_or": "|", "logical_and": "&", "logical_or": "|"}

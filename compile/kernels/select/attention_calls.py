@@ -93,6 +93,13 @@ class Attention:
             and all(each is None or each.is_dense for each in others)
         )
 
+    @property
+    def is_known(self) -> bool:
+        """Whether launches of a step write nothing of it but queries, rows of new tokens, and what is chosen."""
+        step = self.step
+        read = (self.k, self.v, step.positions, step.block_table, step.rows, step.lengths, self.sinks, self.slopes)
+        return all(each is None or each.kind in ("weight", "state", "step") for each in read)
+
     def rows(self) -> dict[str, Parameter]:
         """What says which rows of the caches a sequence has."""
         ring, direct = self.ring is not None, self.step.contiguous
@@ -177,7 +184,7 @@ def _decode(attention: Attention, capability: str, begin: int) -> KernelCall:
     }
     constants = attention.constants() | {
         **{"SPLITS": splits, "WIDTH": power_of_two(splits), "LEAST": tiles.least},
-        **{"HEADS": tiles.rows, "KEYS": tiles.keys},
+        **{"HEADS": tiles.rows, "KEYS": tiles.keys, "KNOWN": attention.is_known},
     }
     grid = (splits, programs, sequences)
     settings = {"warps": tiles.warps, "stages": tiles.stages, "scratch": scratch}

@@ -154,13 +154,22 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     }
     across = -(-epilogue.lanes // sizes.lanes)
     if given.rows == 1:
-        constants |= {"SHARE": given.share, "EACH": 16 // size_of(dtype)}
+        constants |= {"SHARE": given.share, "EACH": 16 // size_of(dtype), "KNOWN": _known(graph, given, epilogue)}
         stem, grid = "linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
         stem, grid = "linear_tile", (across, -(-given.rows // sizes.rows), max(1, given.batch))
     specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=specialised, grid=grid, arguments=arguments)
+
+
+def _known(graph: OpGraph, given: Input, epilogue: Epilogue) -> bool:
+    """Whether no launch writes what the product multiplies by, nor chooses it."""
+    views = [factor.weight for factor in epilogue.factors]
+    if given.norm:
+        views += [view for view in (given.norm.scale, given.norm.shift) if view is not None]
+    constant = all(graph.buffers[view.buffer].kind == "weight" for view in views)
+    return constant and all(factor.expert is None for factor in epilogue.factors)
 
 
 def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles:

@@ -13,12 +13,13 @@ from bringup.spec import Shape
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Strides count elements."""
+    """Strides count elements. `kind` is the buffer's (`op_graph.Buffer`); of scratch it is empty."""
 
     place: Pointer
     dtype: str
     shape: Shape
     strides: tuple[int, ...]
+    kind: str = ""
 
     @property
     def parameter(self) -> tuple[str, Operand]:
@@ -42,7 +43,7 @@ Parameter = Tensor | float | None
 def tensor_of(graph: OpGraph, view: View) -> Tensor:
     """A part of a buffer."""
     buffer = graph.buffers[view.buffer]
-    return Tensor(pointer(buffer, view.offset), buffer.dtype, view.shape, view.strides)
+    return Tensor(pointer(buffer, view.offset), buffer.dtype, view.shape, view.strides, buffer.kind)
 
 
 def argument_of(graph: OpGraph, node: Node, name: str) -> Tensor | None:

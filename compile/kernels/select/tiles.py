@@ -37,7 +37,7 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
         loads = 16 if lanes >= MANY or accumulators == 2 else 8
         warps = power_of_two(each * widest * accumulators // (32 * vector * loads))
         return Tiles(1, each, widest, max(1, min(8, warps)))
-    each = head or (2 if 2000 <= lanes and channels <= longest else 1)
+    each = head or (2 if lanes >= 2000 and channels <= longest else 1)
     widest = min(whole // 2, longest)
     return Tiles(1, each, widest, 8 if widest >= 256 * vector else 4)
 

@@ -45,3 +45,14 @@ def gelu(x):
 def gelu_tanh(x):
     """The tanh approximation (section 2 of the same paper)."""
     return 0.5 * x * (1.0 + libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+@triton.jit
+def remainder(a, b):
+    """As in Python: with the sign of b."""
+    if a.dtype.is_floating():
+        found = a - tl.floor(quotient(a, b)) * b
+    else:
+        rest = a % b
+        found = tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+    return found

@@ -76,6 +76,7 @@ def attention_decode(
     LEAST: tl.constexpr,
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
+    KNOWN: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Grid [SPLITS, G · ceil(H / G / HEADS), B]; a program has HEADS query heads of a key head, KEYS keys at a time.
@@ -84,9 +85,12 @@ def attention_decode(
     has LEAST tiles of keys or more, so few keys take few splits. WIDTH: SPLITS as a power of two. WIDE: products of
     float32 numbers. `mixed`, `top`, `total` are memory for the splits; `count` int32 [B, grid's second axis] is zero
     before and after. Pointers that are not needed are None. The first tile is fetched before the launch waits, but for
-    the row of the sequence's newest token, which the launch before writes.
+    the row of the sequence's newest token, which the launch before writes; where it is KNOWN that launches before
+    write nothing else that it reads but queries and what is `chosen`.
     """
     let_next_start(EARLY)
+    if not KNOWN:
+        wait_for_last(EARLY)
     split = tl.program_id(0)
     tile = tl.program_id(1)
     sequence = tl.program_id(2)
@@ -136,7 +140,8 @@ def attention_decode(
         k2 = channels(k_rows, is_old[None, :], c2[:, None], K, K1, K2, DOT)
     values = channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT)
 
-    wait_for_last(EARLY)
+    if KNOWN:
+        wait_for_last(EARLY)
     if split >= used:
         return
     q_heads = q_NHK + sequence * Q_ROW + head[:, None] * Q_HEAD

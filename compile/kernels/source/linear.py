@@ -28,13 +28,13 @@ def linear(
     COLUMNS: tl.constexpr, EPILOGUE: tl.constexpr, PAIR: tl.constexpr,
     LANES: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr,
     E_STRIDE: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, EACH: tl.constexpr, EARLY: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, EACH: tl.constexpr, KNOWN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · w0[columns], and of w1's with PAIR. Grid: lanes / BN, rows.
 
     dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart, of
     the matrix expert[b] (E_STRIDE apart) where there is one. COLUMNS gives the rows of w0 and w1 for a lane. Weights
-    are fetched a tile ahead, the first one before the launch waits for the one before it.
+    are fetched a tile ahead, the first one before the launch waits where it is KNOWN that no launch writes them.
     Bytes: each weight once, x once for each program. Operations: 2 for each weight.
     """
     let_next_start(EARLY)
@@ -42,8 +42,9 @@ def linear(
     b = tl.program_id(1)
     c0, c1 = COLUMNS(lane)  # -1 for a lane without columns
     live = (lane < LANES) & (c0 >= 0)
-    if expert is not None:
+    if not KNOWN:
         wait_for_last(EARLY)
+    if expert is not None:
         e = tl.load(expert + b).to(tl.int64) * E_STRIDE
         w0 += e
         if PAIR:
@@ -56,7 +57,7 @@ def linear(
         v1 = weights_at(r1, at, live, K)
     if NORM != "":
         by, plus = affine(scale, shift, at, K, NORM)
-    if expert is None:
+    if KNOWN:
         wait_for_last(EARLY)
     x += (b // SHARE).to(tl.int64) * X_STRIDE
     acc0 = tl.zeros((BN, BK // EACH), tl.float32)
