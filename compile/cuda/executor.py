@@ -14,8 +14,9 @@ from bringup.compile.cuda.kernel_plan import KernelPlan, PlannedKernel
 from bringup.compile.cuda.profile import Profile
 from bringup.compile.cuda.ready import Flight, Kind, Ready, Start
 from bringup.compile.cuda.sampling import Draws
-from bringup.compile.cuda.sizes import fields_of, nbytes_of
+from bringup.compile.cuda.sizes import fields_of
 from bringup.compile.cuda.staging import Staging
+from bringup.compile.cuda.states import States
 from bringup.compile.cuda.upload import upload
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Operand, Pointer
 from bringup.compile.program.bind_weights import check_weights, dtype_of
@@ -65,10 +66,7 @@ class CudaExecutor:
             self._functions = {each.kernel: self._function(each, read(each.digest)) for each in plan.kernels.values()}
             given = {spec.name: weights[spec.name] for spec in interface.weights}
             self._weights = upload(driver, self._stream, given)
-            self._states = {spec.name: driver.allocate(nbytes_of(spec), spec.name) for spec in interface.states}
-            self._state_specs = {spec.name: spec for spec in interface.states}
-            largest = max((nbytes_of(spec) for spec in interface.states), default=0)
-            self._copies = driver.pinned(largest)  # of states, on their way
+            self._states = States(driver, self._stream, interface.states)
             self._arena = driver.allocate(schedule.nbytes, "temporaries")
             self._scratch = driver.allocate(plan.scratch, SCRATCH)
             self._global_scratch = driver.allocate(plan.global_scratch, "global scratch")
@@ -142,33 +140,18 @@ class CudaExecutor:
         """Zeroes the states."""
         self._driver.use()
         self._forget_ahead()
-        for name, address in self._states.items():
-            self._driver.zero(address, nbytes_of(self._state_specs[name]), self._stream)
+        self._states.zero()
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""
         self._driver.use()
-        found: dict[str, np.ndarray] = {}
-        for name, address in self._states.items():
-            spec = self._state_specs[name]
-            raw = self._copies[: nbytes_of(spec)]
-            if len(raw):
-                self._driver.copy_out(raw, address, self._stream)
-                self._driver.wait(self._stream)
-            found[name] = raw.copy().view(dtype_of(spec.dtype)).reshape(spec.shape)
-        return found
+        return self._states.read()
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named."""
         self._driver.use()
         self._forget_ahead()
-        for name, array in arrays.items():
-            spec = self._state_specs[name]
-            raw = self._copies[: nbytes_of(spec)]
-            raw[:] = np.ascontiguousarray(array, dtype_of(spec.dtype)).reshape(-1).view(np.uint8)
-            if len(raw):
-                self._driver.copy_in(self._states[name], raw, self._stream)
-                self._driver.wait(self._stream)
+        self._states.write(arrays)
 
     def close(self) -> None:
         """Gives the device's memory back, once; no step follows."""
@@ -299,7 +282,7 @@ class CudaExecutor:
             case "weight":
                 base = self._weights[launch.call.prefix + buffer.name]
             case "state":
-                base = self._states[launch.call.prefix + buffer.name]
+                base = self._states.address(launch.call.prefix + buffer.name)
             case "step":
                 base = staging.address(buffer.name.removeprefix("step:"))
             case "value" | "temporary":
