@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
+from click.testing import CliRunner, Result
 
 import bringup
+from bringup.cli.main import cli
 from tests.cache.mini import Mini
 
 
@@ -62,25 +63,22 @@ def test_weights_that_were_touched_are_not_shared(mini):
 
 
 def test_an_edit_of_a_forward_keeps_the_weights_and_changes_the_numbers(mini):
-    mini.compile("-o", "f.bundle", "--force")
+    words = ("-o", "f.bundle", "--target", "torch", "--force")
+    mini.compile(*words)
     before = logits(mini, "f.bundle")
     mini.edit("mini.py", "return x + helpers.twice(y)", "return x - helpers.twice(y)")
-    output = mini.compile("-o", "f.bundle", "--force").stderr
+    output = mini.compile(*words).stderr
     mini.edit("mini.py", "return x - helpers.twice(y)", "return x + helpers.twice(y)")
     assert "shared with the bundle" in output
     assert "4 of them from the cache" in output
     assert logits(mini, "f.bundle") != before
 
 
-def test_cache_commands(mini):
-    def cache(*words: str):
-        import subprocess
-        import sys
+def test_cache_commands(mini, monkeypatch):
+    monkeypatch.setenv("BRINGUP_COMPILE_CACHE", str(mini.folder / "cache"))
 
-        env = os.environ | {"BRINGUP_COMPILE_CACHE": str(mini.folder / "cache")}
-        return subprocess.run(
-            [sys.executable, "-m", "bringup", "cache", *words], env=env, capture_output=True, text=True, check=False
-        )
+    def cache(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["cache", *words])
 
     mini.mlir("before.mlir")
     mini.edit("mini.py", "+ OFFSET,)  # prologue", "+ 2 * OFFSET,)  # prologue")
@@ -94,6 +92,6 @@ def test_cache_commands(mini):
     key = listed.stdout.split()[0]
     assert "removed 1 entry" in cache("rm", key).stderr
     wrong = cache("rm", key)
-    assert (wrong.returncode, "BU041" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "BU041" in wrong.stderr) == (2, True)
     assert "entries" in cache("rm", "--all").stderr
     assert cache("ls").stdout == ""
