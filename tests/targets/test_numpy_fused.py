@@ -70,7 +70,7 @@ def job(model: str) -> Job:
     return open_job(model, "dummy", config=CONFIGS[model])
 
 
-@pytest.mark.parametrize("model", CONFIGS)
+@pytest.mark.parametrize("model", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_logits_are_those_of_torch(model: str, installed, bundle_of) -> None:
     bundles = {target: bundle_of(model, target) for target in ("torch", "numpy-fused")}
     manifest = json.loads((bundles["numpy-fused"] / "manifest.json").read_text("utf-8"))

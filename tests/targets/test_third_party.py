@@ -123,14 +123,8 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "its source file",
-        pytest.param("a file that it imports", marks=pytest.mark.slow),
-        pytest.param("its distribution's version", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["its source file", "a file that it imports", "its distribution's version"])
 def test_an_edit_is_in_every_key(folder, what):
     """Stages, the module and the bundle are computed again after an edit that may change any of them."""
     site = folder / "site"
