@@ -16,9 +16,8 @@ from tests.schedule.models import CONTEXT, PREFILL, job_of
 CASES = [("iree-cuda:sm_80", b".target sm_80"), ("iree-rocm:gfx942", b"gfx942")]
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [CASES[0], pytest.param(*CASES[1], marks=pytest.mark.slow)], ids=[name for name, _ in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "found"), CASES, ids=[name for name, _ in CASES])
 def test_a_bundle_is_compiled_and_not_run(tmp_path: Path, name: str, found: bytes) -> None:
     out = build(job_of("gpt2", tmp_path), out=tmp_path / "b", target=name, max_seq_len=CONTEXT, buckets=(PREFILL,))
     assert found in (out / "module.vmfb").read_bytes()

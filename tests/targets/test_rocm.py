@@ -13,12 +13,11 @@ PROMPTS = ([1, 2, 3], list(range(14, 34)))
 NEW = 6
 
 
-def test_the_reference_gives_the_tokens_of_torch(tmp_path: Path) -> None:
-    job = job_of("llama", tmp_path)
+def test_the_reference_gives_the_tokens_of_a_bundle_for_cuda(gpu_bundle: Path, tmp_path: Path) -> None:
+    """Of the same model; tests/targets/test_gpu.py compares those with torch's."""
     settings = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
-    wanted = load(build(job, out=tmp_path / "t", target="torch", **settings))
-    folder = build(job, out=tmp_path / "r", target="rocm:gfx942", **settings)
-    ours = load(folder, "reference")
+    folder = build(job_of("gpt2", tmp_path), out=tmp_path / "r", target="rocm:gfx942", **settings)
+    ours, wanted = load(folder, "reference"), load(gpu_bundle, "reference")
     for prompt in PROMPTS:
         answers = [list(session.generate(prompt, max_new_tokens=NEW)) for session in (ours, wanted)]
         assert answers[0] == answers[1]
