@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ SMALL = correctness.Sizes(32, 128, 1)
 def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
     """All of one model; a result that is off by a thousandth is past its limit."""
     monkeypatch.setattr(gpu, "DRY", DRY[1:])
+    monkeypatch.setattr(correctness, "STEPS", 4)
     monkeypatch.setattr(correctness, "DRY", SMALL)
     assert gpu.main(["--dry-run", "--out", str(tmp_path / "found")]) == 0
     rows = json.loads((tmp_path / "found.json").read_text("utf-8"))["correctness"]
@@ -33,7 +35,9 @@ def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(
         launches, "in_float64", lambda *given: {name: array * 1.001 for name, array in exact(*given).items()}
     )
-    monkeypatch.setattr(correctness, "STEPS", 1)  # of tokens enough are compared above
+    monkeypatch.setattr(correctness, "STEPS", 1)  # of tokens and steps enough are compared above
+    steps = correctness.trial_steps
+    monkeypatch.setattr(correctness, "trial_steps", lambda *given: islice(steps(*given), 1))
     wrong = list(correctness.rows(DRY[1:], "sm_90", "emulate", ("float32",), SMALL, math.inf))
     assert any(not row["ok"] for row in wrong)
     assert "WRONG" in markdown({"device": "a card", "about": {}, "correctness": wrong})
