@@ -50,7 +50,9 @@ CHANGED: dict[str, list[Any]] = {
 def test_a_sequence_that_outgrows_its_rope_is_computed_again(tmp_path: Path) -> None:
     """Whatever calls take it past 24 tokens, and back: the logits are those of one prefill of all its tokens."""
     folder = parity.save_checkpoint(CASES["longrope-past-it-at-once"], tmp_path / "model")
-    session = load(build(open_job(None, str(folder)), out=tmp_path / "bundle", target="torch", max_seq_len=64))
+    session = load(
+        build(open_job(None, str(folder)), out=tmp_path / "bundle", target="torch", max_seq_len=64, buckets=(64,))
+    )
     tokens = parity.random_tokens(40, 131)
 
     def at_once(count: int) -> np.ndarray:

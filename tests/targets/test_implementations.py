@@ -8,8 +8,9 @@ from importlib import import_module
 import pytest
 
 from bringup.compile.job import Job, open_job
+from bringup.compile.program.assemble import trace_entry
 from bringup.compile.program.export_options import layout_of
-from bringup.compile.program.trace import export_graph
+from bringup.compile.program.trace import tracer_of
 from bringup.compile.targets.selection import select
 from bringup.graphs.ops.lowering import OpLowering
 
@@ -26,8 +27,10 @@ def job(request: pytest.FixtureRequest) -> Job:
 def products_of(job: Job, target: str) -> Counter[str]:
     """Batched matrix products in a layer's decode function: those of attention, for the linear layers have none."""
     ops = select(target).form.ops if target else OpLowering()
-    program = export_graph(job.graph, layout_of(job.graph, CONTEXT, (8,)), ops)
-    names = [getattr(node.target, "_opname", "") for node in program.exported["decode.layer0"].graph.nodes]
+    layout = layout_of(job.graph, CONTEXT, (8,))
+    _, stages = trace_entry(layout, layout.entries[-1], tracer_of(job.graph, layout, ops))
+    (layer,) = (stage.code for stage in stages if stage.function.name == "decode.layer0")
+    names = [getattr(node.target, "_opname", "") for node in layer.graph.nodes]
     return Counter({"matmul": "bmm"}.get(name, name) for name in names if name in ("bmm", "matmul", "sum"))
 
 
