@@ -17,7 +17,7 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_short_run(tmp_path: Path, script: Path) -> None:
-    command = [sys.executable, script, "--inputs", "1000", "--seed", "7", "--out", tmp_path / "page.md"]
+    command = [sys.executable, script, "--inputs", "200", "--seed", "7", "--out", tmp_path / "page.md"]
     done = subprocess.run([*command, "--keep", tmp_path / "kept"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| anything else | 0 |" in (tmp_path / "page.md").read_text("utf-8")
