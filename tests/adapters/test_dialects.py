@@ -152,9 +152,10 @@ def test_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
 
 # A dialect gives a config and tensors, whose logits are above; what is compiled from them does not know of GGUF. One
 # of each way that tensors are read: as they are, as a stack of experts, as sums, with tables of rope.
-COMPILED = ["qwen2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mixtral", "gemma2", "phi3-longrope"))]
+COMPILED = ["qwen2", "mixtral", "gemma2", "phi3-longrope"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     folder, file = gguf_of(name, tmp_path)

@@ -25,6 +25,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_gguf(tmp_path_factory.mktemp("large") / "m.gguf")
 
 
+@pytest.mark.slow
 def test_a_vocabulary_as_large_as_gemmas(file: Path) -> None:
     tokenizer = load_tokenizer(file)
     assert tokenizer.backend.get_vocab_size() == SIZE

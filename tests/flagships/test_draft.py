@@ -7,7 +7,8 @@ import pytest
 from tests.flagships.measured import check
 
 
-@pytest.mark.parametrize("name", [pytest.param("deepseek-v3", marks=pytest.mark.slow), "deepseek-v3.2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2"])
 def test_what_the_draft_reads_is_what_the_model_drops(written, name):
     folder, tensors = written(name)
     of_draft = [tensor for tensor in tensors if tensor.startswith("model.layers.61.")]
