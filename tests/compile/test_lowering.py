@@ -102,11 +102,12 @@ def assert_close(given: np.ndarray, expected: np.ndarray, dtype: torch.dtype) ->
         assert given.argmax() == expected.argmax()
 
 
-CASES: list[Any] = [("torch", model, torch.float32) for model in MODELS]
+CASES: list[Any] = [("torch", model, torch.float32) for model in MODELS if model != "llama"]  # "window" is one too
 CASES += [("iree", "gpt", torch.float32)]
 CASES += [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
+        ("torch", "llama", torch.float32),
         ("iree", "autocast", torch.float32),
         ("iree", "llama", torch.float32),
         ("iree", "llama", torch.bfloat16),
