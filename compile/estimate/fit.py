@@ -13,7 +13,7 @@ from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.arguments import whole
 from bringup.compile.check.checker import check_job
-from bringup.compile.check.ranks import divide
+from bringup.compile.check.ranks import Shares, divide
 from bringup.compile.job import Job
 from bringup.compile.packed_job import packed_nbytes
 from bringup.diagnostics import BringupError
@@ -76,24 +76,36 @@ def fit(
         for name, value in (("context", context), ("batch", batch), ("page_size", page_size))
     )
     check_job(job).raise_if_errors()
-    need = _need(job, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
+    shares = divide(job.plan, parallel, _stages(job))
+    if shares.refusals:
+        raise BringupError(*shares.refusals)
+    need = _need(job, shares, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
     if need.fits:
         return need
+    least = 0 if packed else _whole(job)
     for tp in (2**k for k in range(1, MOST_RANKS.bit_length())):
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
-        if tp > parallel.tp and not divide(job.plan, larger, _stages(job)).refusals:
-            other = _need(job, need.limit, larger, context, batch, page, cache_dtype, packed)
+        if tp <= parallel.tp or least > need.limit * larger.size:
+            continue
+        shares = divide(job.plan, larger, _stages(job))
+        if not shares.refusals:
+            other = _need(job, shares, need.limit, larger, context, batch, page, cache_dtype, packed)
             if other.fits:
                 return replace(need, enough_ranks=other.ranks)
     return need
 
 
 def _need(
-    job: Job, limit: int, parallel: Parallel, context: int, batch: int, page: int, cache_dtype: str | None, packed: bool
+    job: Job,
+    shares: Shares,
+    limit: int,
+    parallel: Parallel,
+    context: int,
+    batch: int,
+    page: int,
+    cache_dtype: str | None,
+    packed: bool,
 ) -> Need:
-    shares = divide(job.plan, parallel, _stages(job))
-    if shares.refusals:
-        raise BringupError(*shares.refusals)
     stages = parallel.stages(len(job.graph.layers)) if parallel.pp > 1 else [range(len(job.graph.layers))]
     caches = [_cache(job, layers, parallel.tp, context, page, cache_dtype) for layers in stages]
     workspace = _workspace(job, parallel, min(CHUNK, context), batch)
@@ -105,6 +117,12 @@ def _need(
         limit=limit, weights=weights, cache=each * batch, cache_each=each, workspace=workspace,
         ranks=parallel.size, largest_batch=max(0, room // max(caches)) if max(caches) else batch,
     )  # fmt: skip
+
+
+def _whole(job: Job) -> int:
+    """Bytes of the weights, each once: no number of ranks needs fewer in all."""
+    tied = job.plan.aliases()
+    return sum(entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in tied)
 
 
 def _packed(job: Job, parallel: Parallel) -> Iterator[int]:
