@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -176,41 +177,43 @@ def compiled_with(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def findings(sound: Built, calls: tuple[KernelCall, ...], compiled: Mapping[Kernel, Compiled]) -> list[str]:
+@cache
+def sound(stem: str) -> Built:
+    return built(TASKS[stem](), CAPABILITY)
+
+
+@cache
+def results_of(stem: str) -> Mapping[str, np.ndarray]:
+    """What the sound kernels give."""
+    return sound(stem).run()[1]
+
+
+def findings(stem: str, calls: tuple[KernelCall, ...], compiled: Mapping[Kernel, Compiled]) -> list[str]:
     """Of the calls' kernels, against the results of the sound ones."""
+    whole, wanted = sound(stem), results_of(stem)
     plan = planned(CAPABILITY, {"f": (calls,)}, compiled)
     runner = LaunchRunner(plan, {plan.kernels[kernel].digest: each.assembly for kernel, each in compiled.items()})
-    buffers = buffers_of(sound.task, sound.calls)
-    arrays = {name.removeprefix("step:"): array for name, array in sound.task.arrays.items()}
+    buffers = buffers_of(whole.task, whole.calls)
+    arrays = {name.removeprefix("step:"): array for name, array in whole.task.arrays.items()}
     for name in "kv":
         if name in buffers:
             rows = rows_of_step(arrays, len(arrays[name]) // BLOCK)
             buffers[name] = replace(buffers[name], parts=rows)
     seen, found = runner.watched(calls, buffers)
-    wanted = sound.run()[1]
     for name in found:
-        buffer = sound.task.graph.buffers[name]
-        dtype = sound.task.arrays[name].dtype if name in sound.task.arrays else np.dtype(buffer.dtype)
+        buffer = whole.task.graph.buffers[name]
+        dtype = whole.task.arrays[name].dtype if name in whole.task.arrays else np.dtype(buffer.dtype)
         off = departure(*(each[name].view(dtype).reshape(buffer.shape) for each in (found, wanted)))
         if off.element is not None:
             seen.findings.append(off.describe(name) + runner.origin(calls, buffers, name, off.element * dtype.itemsize))
     return seen.findings
 
 
-_SOUND: dict[str, Built] = {}
-
-
-def sound(stem: str) -> Built:
-    if stem not in _SOUND:
-        _SOUND[stem] = built(TASKS[stem](), CAPABILITY)
-    return _SOUND[stem]
-
-
 @pytest.mark.parametrize("stem", TASKS)
 def test_nothing_is_found_in_a_sound_kernel(stem: str) -> None:
     whole = sound(stem)
     compiled = {call.kernel: whole.compiled[whole.plan.kernels[call.kernel].digest] for call in whole.calls}
-    assert findings(whole, whole.calls, compiled) == []
+    assert findings(stem, whole.calls, compiled) == []
 
 
 # Other faults of the same kernel and observer: each is compiled anew, in seconds.
@@ -238,7 +241,7 @@ def test_a_planted_fault_is_found_and_named(name: str, compiled_with) -> None:
         call = fault.call(call)
     if fault.text or call.kernel != whole.calls[0].kernel:
         compiled = compiled_with(call.kernel, *(fault.text or ()))
-    found = findings(whole, (call,), {call.kernel: compiled})
+    found = findings(fault.stem, (call,), {call.kernel: compiled})
     assert any(re.search(fault.named, finding) for finding in found), "\n".join(found)
 
 
