@@ -21,7 +21,7 @@ from bringup.compile.cuda.double.double import Double
 from bringup.compile.runtime.session import Session, load
 
 SETTINGS = {"vocab_size": 97, "n_embd": 24, "n_head": 3, "n_positions": 32, "n_layer": 1}
-PROMPT, SHORT, LONG, ROUNDS = 8, 1, 4, 3
+PROMPT, SHORT, LONG, ROUNDS = 8, 1, 3, 2
 DECODE = Row(name="tiny", kind="gpt2", prompt=PROMPT, goal=1, settings=SETTINGS)
 PREFILL = Row(name="tiny, prefill", kind="gpt2", prompt=PROMPT, goal=1, settings=SETTINGS)
 
@@ -104,6 +104,7 @@ def test_a_row_of_each_kind(
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(torch, "compile", fails)
+    monkeypatch.setattr(speed, "ROUNDS", 1)
     (row,) = speed.rows("sm_90", ["tiny"], 60.0)
     assert row["failed"] == {"torch.compile": "RuntimeError: no compiler"}
     assert set(row["us"]) == {"bringup", "transformers"}
@@ -112,7 +113,7 @@ def test_a_row_of_each_kind(
 def test_rounds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round begins with another contender."""
     order: list[str] = []
-    monkeypatch.setattr(speed, "ROUNDS", ROUNDS)
+    monkeypatch.setattr(speed, "ROUNDS", 3)
     work = {name: lambda name=name: order.append(name) or float(len(order)) for name in "abc"}
     assert speed.in_turns(work) == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
     assert "".join(order) == "abcbcacab"
