@@ -1,0 +1,191 @@
+"""ΔW = B · A through the rule of the base: what moves rows moves those of B, what moves columns those of A."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bringup.adapters.algebra.copy_nest import Nest, project, row_major
+from bringup.adapters.algebra.region import Region
+from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.blocks import Block, Mixed, Side, blocks
+from bringup.adapters.lora.factors import RANK, Lora, LowRank, Pair
+from bringup.adapters.planning.plan import Entry, Plan
+from bringup.diagnostics import Diagnostic
+from bringup.graphs.core.axes import Axes, Axis, shape_of
+from bringup.graphs.core.signature import Declared, Signature
+from bringup.spec import Shape, TensorInfo
+
+
+@dataclass(slots=True)
+class Group:
+    """Blocks of one parameter that share two arrays: experts whose rank and scale are equal, or a single matrix."""
+
+    rank: int
+    scale: float
+    blocks: list[tuple[Block, Pair]] = field(default_factory=list[tuple[Block, Pair]])
+
+    def takes(self, block: Block, pair: Pair) -> bool:
+        """Whether a block is of another expert; matrices that are added up have arrays of their own."""
+        if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place:
+            return False
+        first = self.blocks[0][0]
+        alike = (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
+        return alike and all(block.place != other.place for other, _ in self.blocks)
+
+
+def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, list[Diagnostic]]:
+    """The factors of a graph's parameters, and what is wrong with pairs: those are left out.
+
+    Arrays are of `dtype`, by default each parameter's. Findings are BU165 (a shape that is not the base's) and BU167
+    (movement that has no factors).
+    """
+    groups: dict[str, list[Group]] = {}
+    findings: list[Diagnostic] = []
+    known: dict[tuple[int, int, bool], tuple[Block, ...] | Mixed] = {}  # of layers that are alike, one is taken apart
+    for pair in pairs:
+        for use in base.uses.get(pair.target, ()):
+            entry = base.plan.entries[use.parameter]
+            key = id(entry.region), use.source, pair.embedding
+            if key not in known:
+                known[key] = _taken_apart(entry, use.source, first=pair.embedding)
+            found = known[key]
+            if wrong := _refused(pair, entry, found) if isinstance(found, Mixed) else _misfits(pair, found[0]):
+                findings += wrong
+                break
+            assert not isinstance(found, Mixed)
+            for block in found:
+                _add(groups.setdefault(use.parameter, []), block, pair)
+    entries: dict[str, Entry] = {}
+    sites = {
+        name: tuple(_factors(entry, groups[name], dtype, entries))
+        for name, entry in base.plan.entries.items()
+        if name in groups
+    }
+    signature = Signature({name: entry.declared for name, entry in entries.items()})
+    headers = {info.name: info for entry in entries.values() for info in entry.tensors}
+    return Lora(plan=Plan(signature, headers, entries), sites=sites), findings
+
+
+def _taken_apart(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
+    try:
+        return blocks(entry, source, first=first)
+    except Mixed as fault:
+        return fault
+
+
+def _add(groups: list[Group], block: Block, pair: Pair) -> None:
+    group = next((group for group in reversed(groups) if group.takes(block, pair)), None)
+    if group is None:
+        group = Group(pair.rank, pair.scale)
+        groups.append(group)
+    group.blocks.append((block, pair))
+
+
+def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
+    """BU167."""
+    return [
+        Diagnostic(
+            code="BU167",
+            message=f"what `{pair.module}` adds to `{pair.target}` has no low-rank form in `{entry.declared.name}`: "
+            f"the base's rule does not only move whole rows and columns, {fault}",
+            help="merge the adapter into the base model with peft, and take that as the checkpoint",
+            parameter=entry.declared.name,
+            sources=(pair.a.name, pair.b.name),
+            where=entry.rule.site,
+            declared=entry.declared.site,
+        )
+    ]
+
+
+def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
+    """BU165 for factors that are not of the base's size."""
+    wanted = {pair.a: (pair.rank * block.slabs, block.summed.size), pair.b: (block.given.size, pair.rank * block.slabs)}
+    return [
+        Diagnostic(
+            code="BU165",
+            message=f"`{info.name}` has shape {list(info.shape)}; for `{pair.target}` of this base it is {list(shape)}",
+            help="the adapter was trained on a model of other sizes: take that one as the base",
+            expected=str(list(shape)),
+            actual=str(list(info.shape)),
+            sources=(info.name,),
+            file=str(info.file or ""),
+            tensor=info.name,
+        )
+        for info, shape in wanted.items()
+        if info.shape != shape
+    ]
+
+
+def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str, Entry]) -> Iterable[LowRank]:
+    """A parameter's factors, whose arrays join `entries`."""
+    name = base.declared.name
+    for number, group in enumerate(groups):
+        names = [f"{name}.lora_{x}" + (f".{number}" if number else "") for x in "AB"]
+        for array, side in zip(names, ("summed", "given"), strict=True):
+            entries[array] = _entry(base, array, group, side, dtype or base.declared.dtype)
+        block, _ = group.blocks[0]
+        yield LowRank(
+            parameter=name,
+            a=names[0],
+            b=names[1],
+            rank=group.rank,
+            scale=group.scale,
+            placed=tuple(k for k, _ in block.place),
+            given=block.given.axes,
+            summed=block.summed.axes,
+        )
+
+
+def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry:
+    """The array of one side: `rank` is the first axis of a, and the last of b."""
+    declared = base.declared.axes
+    block, pair = group.blocks[0]
+    own: Side = getattr(block, side)
+    rank, placed = Axis(RANK, group.rank), tuple(k for k, _ in block.place)
+    moved = tuple(declared[k] for k in own.axes)
+    inner = (rank, *moved) if side == "summed" else (*moved, rank)
+    axes: Axes = (*(declared[k] for k in placed), *inner)
+    strides = row_major(shape_of(axes))
+    at = {k: stride for k, stride in zip(placed, strides, strict=False)}
+    behind = strides[len(placed) :]
+    step, rest = (behind[0], behind[1:]) if side == "summed" else (behind[-1], behind[:-1])
+    at |= zip(own.axes, rest, strict=True)
+    nests: list[Nest] = []
+    infos: list[TensorInfo] = []
+    for block, pair in group.blocks:
+        info = pair.a if side == "summed" else pair.b
+        start = sum(position * at[k] for k, position in block.place)
+        nests += _nests(getattr(block, side), block, info, side, len(infos), start, at, (group.rank, step))
+        infos.append(info)
+    region = Region(axes, infos[0].dtype, project(nests, shape_of(axes), strides))
+    array = Declared(name, axes, dtype, site=base.declared.site)
+    return Entry(array, base.rule, tuple(infos), region)
+
+
+def _nests(
+    side: Side,
+    block: Block,
+    info: TensorInfo,
+    which: str,
+    source: int,
+    start: int,
+    at: Mapping[int, int],
+    rank: tuple[int, int],
+) -> Iterable[Nest]:
+    """From a pair's tensor to its place in an array whose axes have the strides `at`; `rank` is size and stride."""
+    line, along, first = _strides(info.shape, which, block, rank[0])
+    for each in side.lines:
+        loops = [(extent, src * line, dst * at[k]) for extent, src, k, dst in each.loops]
+        begin = start + sum(position * at[k] for k, position in each.dst)
+        yield Nest(source, info.dtype, first + each.src * line, (*loops, (rank[0], along, rank[1])), begin)
+
+
+def _strides(shape: Shape, which: str, block: Block, rank: int) -> tuple[int, int, int]:
+    """In a pair's tensor, the strides of the moved axis and of the rank, and where the block's matrix begins.
+
+    Of several matrices a is [(matrix rank), in] and b [out, (rank matrix)].
+    """
+    if which == "summed":
+        return 1, shape[1], block.slab * rank * shape[1]
+    return shape[1], block.slabs, block.slab

@@ -1,0 +1,31 @@
+"""A LoRA as what it adds to the weights of its base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bringup.adapters.lora.factors import LowRank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+
+def delta(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """ΔW of a parameter, with its axes: the sum over its factors of scale · b · a, in float32.
+
+    `arrays` has each factor's a and b, as `Lora.arrays` gives them.
+    """
+    import numpy as np
+
+    total: np.ndarray | None = None
+    for factor in factors:
+        a, b = (arrays[name].astype(np.float32) for name in (factor.a, factor.b))
+        rank = len(factor.placed) + len(factor.given) + len(factor.summed)  # a letter of its own
+        of_a, of_b = [*factor.placed, rank, *factor.summed], [*factor.placed, *factor.given, rank]
+        product = np.einsum(b, of_b, a, of_a, range(rank), optimize=True) * np.float32(factor.scale)
+        total = product if total is None else total + product
+    assert total is not None, "a site has factors"
+    return total
