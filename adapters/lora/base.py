@@ -1,4 +1,4 @@
-"""The base model as adapters of it see it: each tensor that its rules read, and the parameters that are read from it."""
+"""The base model as adapters of it see it: the tensors that its rules read, and the parameters read from each."""
 
 from __future__ import annotations
 

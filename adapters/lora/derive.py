@@ -12,9 +12,9 @@ from bringup.adapters.lora.blocks import Block, Mixed, Side, blocks
 from bringup.adapters.lora.factors import RANK, Lora, LowRank, Pair
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import Diagnostic
-from bringup.graphs.core.axes import Axes, Axis, shape_of
+from bringup.graphs.core.axes import Axes, Axis, shape_of, sized
 from bringup.graphs.core.signature import Declared, Signature
-from bringup.spec import Shape, TensorInfo
+from bringup.spec import TensorInfo
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
 
 def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
     """BU165 for factors that are not of the base's size."""
-    wanted = {pair.a: (pair.rank * block.slabs, block.summed.size), pair.b: (block.given.size, pair.rank * block.slabs)}
+    wanted = {pair.a: shape_of(_axes(pair, block, "summed")), pair.b: shape_of(_axes(pair, block, "given"))}
     return [
         Diagnostic(
             code="BU165",
@@ -115,6 +115,12 @@ def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
         for info, shape in wanted.items()
         if info.shape != shape
     ]
+
+
+def _axes(pair: Pair, block: Block, side: str) -> Axes:
+    """The axes of a pair's tensor."""
+    text = pair.layout.a if side == "summed" else pair.layout.b
+    return sized(text, {"in": block.summed.size, "out": block.given.size, "rank": pair.rank, "e": block.slabs})
 
 
 def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str, Entry]) -> Iterable[LowRank]:
@@ -147,45 +153,29 @@ def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry
     inner = (rank, *moved) if side == "summed" else (*moved, rank)
     axes: Axes = (*(declared[k] for k in placed), *inner)
     strides = row_major(shape_of(axes))
-    at = {k: stride for k, stride in zip(placed, strides, strict=False)}
-    behind = strides[len(placed) :]
-    step, rest = (behind[0], behind[1:]) if side == "summed" else (behind[-1], behind[:-1])
-    at |= zip(own.axes, rest, strict=True)
+    at = dict(zip((*placed, *((-1, *own.axes) if side == "summed" else (*own.axes, -1))), strides, strict=True))
     nests: list[Nest] = []
     infos: list[TensorInfo] = []
     for block, pair in group.blocks:
         info = pair.a if side == "summed" else pair.b
         start = sum(position * at[k] for k, position in block.place)
-        nests += _nests(getattr(block, side), block, info, side, len(infos), start, at, (group.rank, step))
+        nests += _nests(block, pair, side, len(infos), start, at)
         infos.append(info)
     region = Region(axes, infos[0].dtype, project(nests, shape_of(axes), strides))
     array = Declared(name, axes, dtype, site=base.declared.site)
     return Entry(array, base.rule, tuple(infos), region)
 
 
-def _nests(
-    side: Side,
-    block: Block,
-    info: TensorInfo,
-    which: str,
-    source: int,
-    start: int,
-    at: Mapping[int, int],
-    rank: tuple[int, int],
-) -> Iterable[Nest]:
-    """From a pair's tensor to its place in an array whose axes have the strides `at`; `rank` is size and stride."""
-    line, along, first = _strides(info.shape, which, block, rank[0])
-    for each in side.lines:
-        loops = [(extent, src * line, dst * at[k]) for extent, src, k, dst in each.loops]
-        begin = start + sum(position * at[k] for k, position in each.dst)
-        yield Nest(source, info.dtype, first + each.src * line, (*loops, (rank[0], along, rank[1])), begin)
-
-
-def _strides(shape: Shape, which: str, block: Block, rank: int) -> tuple[int, int, int]:
-    """In a pair's tensor, the strides of the moved axis and of the rank, and where the block's matrix begins.
-
-    Of several matrices a is [(matrix rank), in] and b [out, (rank matrix)].
-    """
-    if which == "summed":
-        return 1, shape[1], block.slab * rank * shape[1]
-    return shape[1], block.slabs, block.slab
+def _nests(block: Block, pair: Pair, side: str, source: int, start: int, at: Mapping[int, int]) -> Iterable[Nest]:
+    """From a pair's tensor to an array from `start` on, whose axes have the strides `at`; -1 is the rank."""
+    factors = tuple(factor for axis in _axes(pair, block, side) for factor in axis.factors(set()))
+    sizes = [factor.size for factor in factors]
+    strides = dict(zip((factor.name for factor in factors), row_major(sizes), strict=True))
+    step = strides["in" if side == "summed" else "out"]
+    info = pair.a if side == "summed" else pair.b
+    moved: Side = getattr(block, side)
+    for line in moved.lines:
+        loops = [(extent, src * step, dst * at[k]) for extent, src, k, dst in line.loops]
+        src = block.slab * strides.get("e", 0) + line.src * step
+        dst = start + sum(position * at[k] for k, position in line.dst)
+        yield Nest(source, info.dtype, src, (*loops, (pair.rank, strides["rank"], at[-1])), dst)

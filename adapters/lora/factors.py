@@ -19,11 +19,22 @@ RANK = "rank"  # the axis that A and B share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the files of a program store A and B: axes of `rank`, `in`, `out`, and `e` where one tensor has experts."""
+
+    a: str = "rank in"
+    b: str = "out rank"
+
+
+PEFT = Layout()
+PEFT_EXPERTS = Layout(a="(e rank) in", b="out (rank e)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """The two factors of one tensor of the base: ΔW = scale · B · A, [out, in].
 
-    `a` [rank, in], `b` [out, rank]; of experts that the base has in one tensor of three axes `a` [(experts rank), in]
-    and `b` [out, (rank experts)], as peft lays them out. `embedding`: A is looked up by token, `in` is the vocabulary.
+    `embedding`: A is looked up by token, and `in` is the vocabulary.
     """
 
     module: str  # as the adapter's files name it
@@ -33,6 +44,7 @@ class Pair:
     rank: int
     scale: float
     embedding: bool = False
+    layout: Layout = PEFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

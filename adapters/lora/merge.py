@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.lora.factors import LowRank
 
@@ -25,7 +25,8 @@ def delta(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> np.nd
         a, b = (arrays[name].astype(np.float32) for name in (factor.a, factor.b))
         rank = len(factor.placed) + len(factor.given) + len(factor.summed)  # a letter of its own
         of_a, of_b = [*factor.placed, rank, *factor.summed], [*factor.placed, *factor.given, rank]
-        product = np.einsum(b, of_b, a, of_a, range(rank), optimize=True) * np.float32(factor.scale)
+        product = cast("np.ndarray", np.einsum(cast(Any, b), of_b, a, of_a, [*range(rank)], optimize=True))
+        product *= np.float32(factor.scale)
         total = product if total is None else total + product
     assert total is not None, "a site has factors"
     return total

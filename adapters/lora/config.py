@@ -1,0 +1,205 @@
+"""adapter_config.json, as peft writes it: what each word means for the numbers, or why it is refused.
+
+Source: `LoraConfig` of peft (src/peft/tuners/lora/config.py, 0.21) and, for what names match, `get_pattern_key` of
+src/peft/utils/other.py and `check_target_module_exists` of src/peft/tuners/tuners_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.shown import shown
+
+_Words = dict[str, Any]
+Number = TypeVar("Number", int, float)
+FILE = "adapter_config.json"
+ALL_LINEAR = "all-linear"
+
+# Words that change no number of a trained adapter: where it came from, and how it was trained.
+OF_TRAINING = frozenset({
+    "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out", "inference_mode",
+    "init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core",
+    "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "velora_config",
+})  # fmt: skip
+HONOURED = frozenset({
+    "alpha_pattern", "exclude_modules", "layers_pattern", "layers_to_transform", "lora_alpha", "r", "rank_pattern",
+    "target_modules", "target_parameters", "use_rslora",
+})  # fmt: skip
+# What is more than ΔW = B · A, and why it cannot be left out.
+REFUSED = {
+    "use_dora": "DoRA scales each row of W + B · A by a trained magnitude",
+    "lora_bias": "B has a bias",
+    "modules_to_save": "these modules were trained whole",
+    "trainable_token_indices": "rows of the embedding were trained",
+    "layer_replication": "layers of the base occur several times",
+    "alora_invocation_tokens": "aLoRA applies from a sequence of tokens on",
+    "use_qalora": "QALoRA pools its input",
+    "use_bdlora": "BD-LoRA's factors are block-diagonal",
+    "arrow_config": "Arrow chooses among adapters by token",
+    "kasa_config": "KaSA changes the base's singular values",
+    "monteclora_config": "MonteCLoRA adds noise to the factors",
+    "ensure_weight_tying": "what is added to the embedding is added to the head too",
+}
+# Of `init_lora_weights`: those that subtract from the base what the factors begin with.
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and take that as the checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """What of adapter_config.json decides numbers and names. Names are those of modules, without peft's own prefix."""
+
+    rank: int
+    alpha: float
+    rslora: bool = False
+    rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict[str, float])
+    modules: str | Sequence[str] = ()  # a regular expression, or last sections of names
+    parameters: Sequence[str] = ()
+    excluded: str | Sequence[str] = ()
+    layers: Sequence[int] = ()
+    layer_names: Sequence[str] = ()
+
+    def rank_of(self, name: str) -> int:
+        """The rank of a module."""
+        return _by_pattern(self.rank_pattern, name, self.rank)
+
+    def scale_of(self, name: str) -> float:
+        """What B · A of a module is multiplied by: alpha / r, or alpha / √r of a rank-stabilised one."""
+        alpha, rank = _by_pattern(self.alpha_pattern, name, self.alpha), self.rank_of(name)
+        return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+
+    def takes(self, name: str, *, linear: bool = True) -> bool:
+        """Whether `target_modules` means a module; `linear`: a linear layer that is not the head."""
+        if _matches(self.excluded, name):
+            return False
+        if isinstance(self.modules, str):
+            return linear if self.modules.lower() == ALL_LINEAR else _matches(self.modules, name)
+        return _matches(self.modules, name) and (not self.layers or self._layer(name) in self.layers)
+
+    def takes_parameter(self, name: str) -> bool:
+        """Whether `target_parameters` means a parameter."""
+        return _matches(self.parameters, name)
+
+    def _layer(self, name: str) -> int | None:
+        patterns = [rf"(?:^|.*?\.){each}" for each in self.layer_names] or [r".*?\.[^.]*"]
+        found = next((hit for each in patterns if (hit := re.match(rf"{each}\.(\d+)\.", name))), None)
+        return int(found[1]) if found else None
+
+
+def _by_pattern(patterns: Mapping[str, Number], name: str, default: Number) -> Number:
+    """The value of the first pattern that a name, or its end, matches; of none the value under its own name."""
+    key = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), name)
+    return patterns.get(key, default)
+
+
+def _matches(words: str | Sequence[str], name: str) -> bool:
+    if isinstance(words, str):
+        return re.fullmatch(words, name) is not None
+    return any(name == word or name.endswith(f".{word}") for word in words)
+
+
+def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, list[Diagnostic]]:
+    """The config, and BU161 for each word that is refused. Raises BU160 for a word that is absent or makes no sense."""
+    kind = words.get("peft_type", "LORA")
+    if kind != "LORA":
+        help = f"{MERGE}; only plain LoRA is applied without merging"
+        raise fail("BU161", f"`{file}` is of the method {shown(kind)}, not of LoRA", help=help, file=file)
+    findings = [_refusal(file, name, value, why) for name, value in words.items() if (why := _why(name, value))]
+    wrong = [_unreadable(file, name, words.get(name), want) for name, (want, test) in _TYPES.items()
+             if not test(words.get(name))]  # fmt: skip
+    if wrong:
+        raise BringupError(*wrong)
+    config = LoraConfig(
+        rank=words["r"],
+        alpha=words["lora_alpha"],
+        rslora=bool(words.get("use_rslora")),
+        rank_pattern=words.get("rank_pattern") or {},
+        alpha_pattern=words.get("alpha_pattern") or {},
+        modules=words.get("target_modules") or (),
+        parameters=words.get("target_parameters") or (),
+        excluded=words.get("exclude_modules") or (),
+        layers=_several(words.get("layers_to_transform")),
+        layer_names=_several(words.get("layers_pattern") or None),
+    )
+    for pattern in (*config.rank_pattern, *config.alpha_pattern, *_expressions(config)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BringupError(
+                _unreadable(file, "target_modules", pattern, f"a regular expression ({error})")
+            ) from None
+    return config, findings
+
+
+def _expressions(config: LoraConfig) -> list[str]:
+    return [*config.layer_names, *(each for each in (config.modules, config.excluded) if isinstance(each, str))]
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return () if value is None else tuple(cast("list[Any]", value)) if isinstance(value, list) else (value,)
+
+
+def _why(name: str, value: Any) -> str:
+    """Why a word of the config is refused; "" for one that is not."""
+    if name == "bias":
+        return "" if value in (None, "none") else "biases of the base were trained"
+    if name == "init_lora_weights" and str(value).lower().startswith(CHANGES_BASE):
+        return "this start changes the base's weights; save with `path_initial_model_for_weight_conversion`"
+    if name in OF_TRAINING | HONOURED or value in (None, False, [], {}, ""):
+        return ""
+    return REFUSED.get(name, "what it does to the numbers is not known")
+
+
+def _refusal(file: str, name: str, value: Any, why: str) -> Diagnostic:
+    message = f"`{name}` = {shown(value)} is not applied: {why}"
+    return Diagnostic(code="BU161", message=message, help=MERGE, file=file)
+
+
+def _unreadable(file: str, name: str, value: Any, want: str) -> Diagnostic:
+    what = "is absent" if value is None else f"is {shown(value)}"
+    help = "take the file that was saved with the adapter; nothing is assumed in its place"
+    return Diagnostic(code="BU160", message=f"`{name}` {what} in `{file}`; expected {want}", help=help, file=file)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, str) or _is_list(value)
+
+
+def _is_list(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in _several(value)))
+
+
+def _is_layers(value: Any) -> bool:
+    return value is None or all(type(each) is int and each >= 0 for each in _several(value))
+
+
+def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or (isinstance(value, dict) and all(map(test, cast("_Words", value).values())))
+
+
+_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "r": ("a whole number above 0", _is_rank),
+    "lora_alpha": ("a number", _is_number),
+    "rank_pattern": ("whole numbers above 0 by patterns of names", _map_of(_is_rank)),
+    "alpha_pattern": ("numbers by patterns of names", _map_of(_is_number)),
+    "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
+    "target_parameters": ("names", _is_list),
+    "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
+    "layers_to_transform": ("numbers of layers", _is_layers),
+    "layers_pattern": ("names", lambda value: value is None or _is_words(value)),
+    "use_rslora": ("true or false", lambda value: value is None or isinstance(value, bool)),
+}
