@@ -6,54 +6,86 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from bringup.adapters.lora.stacked import stacked
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.expected_headers import published
-from bringup.adapters.planning.plan import Plan, make_plan
+from bringup.adapters.planning.plan import Entry, make_plan
 from bringup.adapters.planning.rules import Rule, Tied
 from bringup.graphs.core.signature import Signature
-from bringup.spec import Shape, TensorInfo
+from bringup.spec import TensorInfo
 
 
 class Use(NamedTuple):
     """A parameter that is read from a tensor: `source` is the tensor's place among its entry's sources."""
 
-    parameter: str
+    entry: Entry
     source: int
+
+    @property
+    def axes(self) -> set[str]:
+        """The names of the parameter's axes."""
+        return {node.name for axis in self.entry.declared.axes for node in axis.walk()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """`tensors` are by the names that rules use: without `prefixes`, which names may carry or lack."""
+    """`tensors` and `uses` are by the names that rules use: without `prefixes`, which names may carry or lack.
 
-    plan: Plan
+    `parameters` are all of the graph's, in order. `tied` has heads that have no tensor of their own in this base, by
+    the embedding that they are read from. `outside` are first names that no prefix precedes.
+    """
+
+    parameters: tuple[str, ...]
     prefixes: tuple[str, ...]
+    outside: frozenset[str]
     tensors: Mapping[str, TensorInfo]
     uses: Mapping[str, tuple[Use, ...]]
+    tied: Mapping[str, str]
 
     def bare(self, name: str) -> str:
         """A name without the prefix that it carries."""
         found = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
         return name[len(found) :]
 
-    def shape(self, name: str) -> Shape:
-        return self.tensors[name].shape
-
 
 def base_of(signature: Signature, adapter: Adapter) -> Base:
     """The base that an adapter of rules describes, with no checkpoint.
 
-    A head that is tied to the embedding stands for itself: what is added to the one is not added to the other. Raises
-    as `published` does.
+    A head that is tied to the embedding stands for itself: what is added to the one is not added to the other. Experts
+    may be named one by one, or as other programs keep them, all of a layer in one tensor. Raises as `published` does.
     """
+    ties = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
+    tied = {
+        other: own
+        for rule in ties
+        if isinstance(rule.expr, Tied) and rule.expr.when
+        for (_, own), (_, other) in zip(rule.expr.own.leaves({}), rule.expr.other.leaves({}), strict=True)
+    }
     apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _spoken={})
-    tensors = published(signature, apart)
-    plan = make_plan(signature, apart, tensors)
     uses: dict[str, list[Use]] = {}
-    for name, entry in plan.entries.items():
+    tensors = _read(signature, apart, uses)
+    for table in stacked(signature, {use.entry.declared.name: name for name in uses for use in uses[name]}):
+        part = Signature({name: declared for name, declared in signature.items() if any(table.matching(name))})
+        more: dict[str, list[Use]] = {}
+        tensors = {**_read(part, table, more), **tensors}
+        uses = more | uses
+    return Base(
+        parameters=tuple(signature),
+        prefixes=adapter.prefixes,
+        outside=frozenset(adapter.outside()),
+        tensors=tensors,
+        uses={name: tuple(used) for name, used in uses.items()},
+        tied=tied,
+    )
+
+
+def _read(signature: Signature, adapter: Adapter, uses: dict[str, list[Use]]) -> Mapping[str, TensorInfo]:
+    """The tensors that rules read; who reads them joins `uses`."""
+    tensors = published(signature, adapter)
+    for entry in make_plan(signature, adapter, tensors).entries.values():
         for place, source in enumerate(entry.sources):
-            uses.setdefault(source.name, []).append(Use(name, place))
-    found = {name: tuple(used) for name, used in uses.items()}
-    return Base(plan=plan, prefixes=adapter.prefixes, tensors=tensors, uses=found)
+            uses.setdefault(source.name, []).append(Use(entry, place))
+    return tensors
 
 
 def _untied(rule: Rule) -> Rule:

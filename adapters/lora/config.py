@@ -54,7 +54,7 @@ MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and t
 class LoraConfig:
     """What of adapter_config.json decides numbers and names. Names are those of modules, without peft's own prefix."""
 
-    rank: int
+    rank: int  # 0: what the tensors say
     alpha: float
     rslora: bool = False
     rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -69,9 +69,9 @@ class LoraConfig:
         """The rank of a module."""
         return _by_pattern(self.rank_pattern, name, self.rank)
 
-    def scale_of(self, name: str) -> float:
+    def scale_of(self, name: str, rank: int) -> float:
         """What B · A of a module is multiplied by: alpha / r, or alpha / √r of a rank-stabilised one."""
-        alpha, rank = _by_pattern(self.alpha_pattern, name, self.alpha), self.rank_of(name)
+        alpha = _by_pattern(self.alpha_pattern, name, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
     def takes(self, name: str, *, linear: bool = True) -> bool:

@@ -42,25 +42,25 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
     """
     groups: dict[str, list[Group]] = {}
     findings: list[Diagnostic] = []
+    entries: dict[str, Entry] = {}
     known: dict[tuple[int, int, bool], tuple[Block, ...] | Mixed] = {}  # of layers that are alike, one is taken apart
+    rules: dict[str, Entry] = {}
     for pair in pairs:
-        for use in base.uses.get(pair.target, ()):
-            entry = base.plan.entries[use.parameter]
-            key = id(entry.region), use.source, pair.embedding
+        for entry, source in base.uses.get(pair.target, ()):
+            key = id(entry.region), source, pair.embedding
             if key not in known:
-                known[key] = _taken_apart(entry, use.source, first=pair.embedding)
+                known[key] = _taken_apart(entry, source, first=pair.embedding)
             found = known[key]
             if wrong := _refused(pair, entry, found) if isinstance(found, Mixed) else _misfits(pair, found[0]):
                 findings += wrong
                 break
             assert not isinstance(found, Mixed)
+            name = entry.declared.name
+            rules[name] = entry
             for block in found:
-                _add(groups.setdefault(use.parameter, []), block, pair)
-    entries: dict[str, Entry] = {}
+                _add(groups.setdefault(name, []), block, pair)
     sites = {
-        name: tuple(_factors(entry, groups[name], dtype, entries))
-        for name, entry in base.plan.entries.items()
-        if name in groups
+        name: tuple(_factors(rules[name], groups[name], dtype, entries)) for name in base.parameters if name in groups
     }
     signature = Signature({name: entry.declared for name, entry in entries.items()})
     headers = {info.name: info for entry in entries.values() for info in entry.tensors}

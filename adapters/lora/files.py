@@ -1,0 +1,113 @@
+"""An adapter as files: its tensors by their headers, its config, and whose spelling they have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bringup.adapters.checkpoints.bounded_json import read_json
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.checkpoints.gguf import Metadata
+from bringup.adapters.checkpoints.gguf_tensors import read_gguf
+from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
+from bringup.adapters.lora.config import FILE, LoraConfig, read_lora_config
+from bringup.adapters.lora.mlx import is_mlx, read_mlx_config
+from bringup.adapters.lora.spelling import SPELLINGS, Spelling
+from bringup.adapters.sources.open_checkpoint import open_path
+from bringup.diagnostics import Diagnostic, fail
+
+MAGIC = b"GGUF"
+NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin")  # of peft, MLX, older peft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraFiles:
+    """`base` is what the files say of their base: a name or a path, "" where they say nothing.
+
+    `architecture` is that of a GGUF adapter, whose names are llama.cpp's. `findings` are words of the config that are
+    refused.
+    """
+
+    path: Path
+    checkpoint: Checkpoint
+    config: LoraConfig
+    spelling: Spelling
+    base: str = ""
+    architecture: str = ""
+    findings: Sequence[Diagnostic] = ()
+
+
+def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
+    """An adapter: a folder that peft or mlx-lm wrote, or a GGUF file of llama.cpp. Only headers are read.
+
+    Raises BU034 where nothing is, BU160 and BU161 for its config, BU2xx for what is wrong with its files.
+    """
+    place = Path(path)
+    if not os.path.lexists(place):
+        help = "name a folder with adapter_config.json, or a GGUF file"
+        raise fail("BU034", f"no such file or folder: `{place}`", help=help, file=str(place))
+    if place.is_file() and _is_gguf(place):
+        return _gguf(place)
+    folder = place if place.is_dir() else place.parent
+    words = _words(folder)
+    weights = place if place.is_file() else next((folder / name for name in NAMES if (folder / name).is_file()), folder)
+    checkpoint = replace(open_path(weights, str(place)), config=words)
+    file = str(folder / FILE)
+    if is_mlx(words):
+        config, findings = read_mlx_config(words, file)
+        return LoraFiles(
+            path=place, checkpoint=checkpoint, config=config, spelling=SPELLINGS["mlx"], findings=findings,
+            base=str(words.get("model") or ""),
+        )  # fmt: skip
+    config, findings = read_lora_config(words, file)
+    return LoraFiles(
+        path=place, checkpoint=checkpoint, config=config, spelling=SPELLINGS["peft"], findings=findings,
+        base=str(words.get("base_model_name_or_path") or ""),
+    )  # fmt: skip
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _words(folder: Path) -> Mapping[str, Any]:
+    """adapter_config.json. Raises BU160."""
+    file = folder / FILE
+    help = "name the folder that peft's `save_pretrained` wrote; rank and scale are in that file only"
+    if not file.is_file():
+        raise fail("BU160", f"`{folder}` has no {FILE}", help=help, file=str(folder))
+    try:
+        return read_json(file)
+    except ValueError as error:
+        raise fail("BU160", f"`{file}` is not readable: {error}", help=help, file=str(file)) from None
+
+
+def _gguf(path: Path) -> LoraFiles:
+    """Keys: `Keys.Adapter` of gguf-py's constants.py; scale: `llama_adapter_lora_weight::get_scale` of llama.cpp."""
+    meta, headers = read_gguf(path)
+    kind = str(meta.scalar("adapter.type") or "") if "adapter.type" in meta else ""
+    if kind != "lora":
+        message = f"`{path}` is no LoRA: its `adapter.type` is `{kind}`" if kind else f"`{path}` is no adapter"
+        help = "name a file that llama.cpp's convert_lora_to_gguf.py wrote"
+        raise fail("BU161", message, help=help, file=str(path))
+    provenance = {"source": str(path), "path": str(path.resolve())}
+    checkpoint = Checkpoint(
+        source=str(path), format="gguf", headers=headers, config={}, read=read_mapped, load=read_loaded,
+        provenance=provenance,
+    )  # fmt: skip
+    return LoraFiles(
+        path=path, checkpoint=checkpoint, config=LoraConfig(rank=0, alpha=_alpha(path, meta)),
+        spelling=SPELLINGS["gguf"], architecture=str(meta.scalar("general.architecture") or ""),
+    )  # fmt: skip
+
+
+def _alpha(path: Path, meta: Metadata) -> float:
+    alpha = meta.scalar("adapter.lora.alpha") if "adapter.lora.alpha" in meta else None
+    if not isinstance(alpha, int | float) or not alpha:
+        help = "take the file again; without it the scale is not known"
+        raise fail("BU160", f"`{path}` has no `adapter.lora.alpha`", help=help, file=str(path))
+    return float(alpha)

@@ -1,0 +1,56 @@
+"""An adapter's files and a base become a LoRA of the base's graph, with everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.derive import derive
+from bringup.adapters.lora.factors import Lora, Pair
+from bringup.adapters.lora.files import LoraFiles
+from bringup.adapters.lora.named import disagreements
+from bringup.adapters.lora.pairing import paired
+from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.grouping import digits
+from bringup.spec import TensorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """`copies` are tensors of the base, by its names, that the adapter's files hold too."""
+
+    files: LoraFiles
+    lora: Lora
+    pairs: Sequence[Pair]
+    copies: dict[str, TensorInfo]
+    findings: Sequence[Diagnostic] = ()
+
+    def raise_if_errors(self) -> None:
+        """Raises BringupError with every finding, where one is an error."""
+        if any(finding.severity is Severity.ERROR for finding in self.findings):
+            raise BringupError(*self.findings)
+
+
+def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
+    """From headers alone. Arrays are of `dtype`, by default each parameter's."""
+    found = paired(files.checkpoint.headers, files.spelling, files.config, base)
+    lora, misfits = derive(base, found.pairs, dtype)
+    findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
+    if not any(finding.code in ("BU162", "BU163", "BU169") for finding in findings):
+        findings += disagreements(found.pairs, files.config, base)
+    return Loaded(files=files, lora=lora, pairs=found.pairs, copies=found.copies, findings=_together(findings))
+
+
+def _together(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """One finding for modules that are alike but for the numbers in their names."""
+    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for one in findings:
+        name = one.sources[0] if one.sources else one.message
+        groups.setdefault((one.code, digits(name)[0], one.expected, one.actual), []).append(one)
+    joined: list[Diagnostic] = []
+    for first, *others in groups.values():
+        sources = [name for one in (first, *others) for name in one.sources]
+        message = f"{first.message}; {len(others)} more are alike" if others else first.message
+        joined.append(replace(first, message=message, sources=tuple(dict.fromkeys(sources))))
+    return joined

@@ -1,0 +1,34 @@
+"""adapter_config.json as mlx-lm writes it: the arguments of its training.
+
+Source: mlx_lm/tuner/utils.py (`linear_to_lora_layers`, `load_adapters`) of ml-explore/mlx-lm. B · A is multiplied by
+`scale` itself; `keys` are modules of a layer, and without them all linear ones are meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from bringup.adapters.lora.config import MERGE, LoraConfig
+from bringup.diagnostics import Diagnostic, fail
+from bringup.shown import shown
+
+
+def is_mlx(words: Mapping[str, Any]) -> bool:
+    return "lora_parameters" in words and "peft_type" not in words
+
+
+def read_mlx_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, list[Diagnostic]]:
+    """The config, and BU161 for a method that is not LoRA. Raises BU160."""
+    kind = words.get("fine_tune_type", "lora")
+    found = words["lora_parameters"]
+    parameters = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    rank, scale = parameters.get("rank"), parameters.get("scale")
+    if type(rank) is not int or rank < 1 or not isinstance(scale, int | float) or isinstance(scale, bool):
+        message = f"`lora_parameters` in `{file}` is {shown(cast(Any, found))}; expected `rank` and `scale`"
+        raise fail("BU160", message, help="take the file that was saved with the adapter", file=file)
+    refused = Diagnostic(
+        code="BU161", message=f"`fine_tune_type` = {shown(kind)} is not LoRA", help=MERGE, file=file
+    )  # fmt: skip
+    config = LoraConfig(rank=rank, alpha=scale * rank)
+    return config, [] if kind == "lora" else [refused]

@@ -1,0 +1,78 @@
+"""Whether adapter_config.json and the tensors beside it name the same modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.config import LoraConfig
+from bringup.adapters.lora.factors import Pair
+from bringup.adapters.lora.spelling import WHOLE
+from bringup.diagnostics import Diagnostic
+from bringup.grouping import digits, listed
+
+VOCAB, EXPERT, IN = "vocab", "e", "in"
+
+
+def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list[Diagnostic]:
+    """BU166: modules with factors that the config does not name, and modules that it names and that have none.
+
+    Experts and routers of which no factors are there are not missed: programs differ in which of them are modules.
+    """
+    if not config.modules and not config.parameters:
+        return []
+    extra = sorted({pair.module for pair in pairs if not _named(pair, config, base)})
+    have = {pair.target for pair in pairs}
+    alike = {digits(target)[0] for target in have}
+    missing: list[str] = []
+    for module in _modules(base, pairs):
+        target = base.bare(module) + WHOLE
+        linear = _is_linear(base, target)
+        optional = EXPERT in _axes(base, target) or ".experts." in target
+        if target not in have and config.takes(module, linear=linear) and (not optional or digits(target)[0] in alike):
+            missing.append(module)
+    found: list[Diagnostic] = []
+    if extra:
+        message = f"{listed(extra)} {_have(extra)} factors, and `target_modules` of the config does not name them"
+        found.append(_finding(message, extra))
+    if missing:
+        message = f"`target_modules` of the config names {listed(missing)}, which {_have(missing)} no factors"
+        found.append(_finding(message, missing))
+    return found
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _named(pair: Pair, config: LoraConfig, base: Base) -> bool:
+    parameter = pair.module + pair.target[len(base.bare(pair.module)) :]
+    linear = not pair.embedding and _is_linear(base, pair.target)
+    return config.takes(pair.module, linear=linear) or config.takes_parameter(parameter)
+
+
+def _modules(base: Base, pairs: Iterable[Pair]) -> list[str]:
+    """The base's modules that have a matrix, with the prefix that the adapter's names carry."""
+    carried = {pair.module[: len(pair.module) - len(base.bare(pair.module))] for pair in pairs} - {""}
+    prefix = min(carried, default="")
+    modules = [name.removesuffix(WHOLE) for name, info in base.tensors.items() if _is_matrix(name, len(info.shape))]
+    return [name if name.partition(".")[0] in base.outside else prefix + name for name in modules]
+
+
+def _is_matrix(name: str, axes: int) -> bool:
+    return axes == 2 and name.endswith(WHOLE)
+
+
+def _axes(base: Base, target: str) -> set[str]:
+    return set[str]().union(*(use.axes for use in base.uses.get(target, ())))
+
+
+def _is_linear(base: Base, target: str) -> bool:
+    """A linear layer that is not the head."""
+    axes = _axes(base, target)
+    return VOCAB not in axes and (IN in axes or EXPERT in axes)
+
+
+def _finding(message: str, names: Sequence[str]) -> Diagnostic:
+    help = "take the adapter_config.json that was saved with these tensors"
+    return Diagnostic(code="BU166", message=message, help=help, sources=tuple(names))

@@ -1,0 +1,188 @@
+"""Factors become pairs: each A with its B, the tensor of the base that they change, rank and scale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.config import LoraConfig
+from bringup.adapters.lora.factors import Layout, Pair
+from bringup.adapters.lora.spelling import WHOLE, Part, Spelling
+from bringup.diagnostics import Diagnostic, did_you_mean
+from bringup.graphs.core.axes import parse
+from bringup.grouping import digits, listed
+from bringup.spec import TensorInfo
+
+Key = tuple[str, int]  # a module, and how many wrappers are around the parameter
+
+
+@dataclass(slots=True)
+class Pairing:
+    """`pairs` that are whole and whose base is there; `copies` are tensors that the base has too, by its names."""
+
+    pairs: list[Pair] = field(default_factory=list[Pair])
+    copies: dict[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
+    findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
+
+
+def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base) -> Pairing:
+    """The pairs of an adapter's tensors.
+
+    Findings: BU162 (modules that the base has not), BU163 (a factor without the other), BU164 (a rank that is not the
+    config's), BU166 (modules that the config does not name), BU168 (tensors that are no factors), BU169 (no factors).
+    """
+    found = Pairing()
+    sides: dict[Key, dict[str, tuple[Part, TensorInfo]]] = {}
+    rest: list[str] = []
+    for name, info in tensors.items():
+        if part := spelling.part(name):
+            sides.setdefault((part.module, part.depth), {})[part.side] = part, info
+        elif (module := spelling.copied(name)) and base.bare(module) + WHOLE in base.tensors:
+            found.copies[base.bare(module) + WHOLE] = info
+        else:
+            rest.append(name)
+    if rest:
+        found.findings.append(_unread(rest, tensors))
+    if not sides:
+        found.findings.append(_nothing(tensors, spelling))
+    whole = {key: both for key, both in sides.items() if len(both) == 2}
+    if halves := [both for both in sides.values() if len(both) == 1]:
+        found.findings.append(_halves([info for both in halves for _, info in both.values()]))
+    targets = {key: _target(key, config, base) for key in whole}
+    unknown = sorted({key[0] for key, target in targets.items() if not target})
+    if unknown:
+        found.findings.append(_foreign(unknown, len(whole), base))
+    for key, target in targets.items():
+        if target:
+            found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
+    return found
+
+
+def _target(key: Key, config: LoraConfig, base: Base) -> str:
+    """The tensor of the base that a module's factors change; "" where there is none.
+
+    Of a module whose parameters are wrapped one around the other, the first has the most wrappers around.
+    """
+    module, depth = key
+    bare = base.bare(module)
+    if bare + WHOLE in base.tensors and not depth:
+        return bare + WHOLE
+    own = [name for name in base.tensors if name.startswith(f"{bare}.") and "." not in name[len(bare) + 1 :]]
+    wrapped = [
+        name
+        for name in own
+        if len(base.tensors[name].shape) == 3 and config.takes_parameter(module + name[len(bare) :])
+    ]
+    return wrapped[-1 - depth] if depth < len(wrapped) else ""
+
+
+def _pair(
+    both: Mapping[str, tuple[Part, TensorInfo]],
+    target: str,
+    spelling: Spelling,
+    config: LoraConfig,
+    base: Base,
+    pairs: list[Pair],
+) -> list[Diagnostic]:
+    """Adds a pair; gives what is wrong with its rank instead (BU164)."""
+    (part, a), (_, b) = both["a"], both["b"]
+    shape = base.tensors[target].shape
+    experts = len(shape) == 3
+    layout = spelling.layout(embedding=part.embedding, experts=experts)
+    parameter = part.module + target[len(base.bare(part.module)) :]
+    named = parameter if config.takes_parameter(parameter) else part.module  # what patterns of the config match
+    wanted = config.rank_of(named)
+    ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
+    rank = wanted or ranks[0]
+    if not rank or set(ranks) != {rank}:
+        return [_wrong_rank(a, b, ranks, wanted)]
+    pair = Pair(
+        module=part.module, target=target, a=a, b=b, rank=rank, scale=config.scale_of(named, rank),
+        embedding=part.embedding, layout=layout,
+    )  # fmt: skip
+    pairs.append(pair)
+    if part.embedding and spelling.tie and target in base.tied:
+        turned = Layout(a=layout.b.replace("out", "in"), b=layout.a.replace("in", "out"))
+        pairs.append(replace(pair, target=base.tied[target], a=b, b=a, embedding=False, layout=turned))
+    return []
+
+
+def _rank(info: TensorInfo, axes: str, experts: int) -> int:
+    """The rank that a factor's shape says; 0 where it is none."""
+    parsed = parse(axes)
+    if len(parsed) != len(info.shape):
+        return 0
+    for axis, size in zip(parsed, info.shape, strict=True):
+        names = {node.name for node in axis.walk()}
+        if "rank" in names:
+            of = experts if "e" in names else 1
+            return size // of if size % of == 0 else 0
+    return 0
+
+
+def _halves(infos: Sequence[TensorInfo]) -> Diagnostic:
+    names = tuple(info.name for info in infos)
+    return Diagnostic(
+        code="BU163",
+        message=f"{listed(names)} {'is' if len(names) == 1 else 'are'} without the other factor of the pair",
+        help="the file is not whole: take it again; half a pair adds nothing",
+        sources=names,
+        file=str(infos[0].file or ""),
+        tensor=names[0],
+    )
+
+
+def _wrong_rank(a: TensorInfo, b: TensorInfo, ranks: Sequence[int], wanted: int) -> Diagnostic:
+    shapes = f"`{a.name}` {list(a.shape)} and `{b.name}` {list(b.shape)}"
+    says = f"the config says rank {wanted}" if wanted else "they are of different ranks"
+    return Diagnostic(
+        code="BU164",
+        message=f"{shapes}: {says}",
+        help="take the adapter_config.json that was saved with these tensors: their scale follows from it",
+        expected=str(wanted or ranks[0]),
+        actual=" and ".join(map(str, ranks)),
+        sources=(a.name, b.name),
+        file=str(a.file or ""),
+        tensor=a.name,
+    )
+
+
+def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
+    every = len(modules) >= whole
+    known = {digits(name.removesuffix(WHOLE))[0] for name in base.tensors}
+    guess = did_you_mean(digits(base.bare(modules[0]))[0], known)
+    return Diagnostic(
+        code="BU162",
+        message=f"the base has no {'module that the adapter changes' if every else listed(modules)}"
+        + (f": {listed(modules)}" if every else ""),
+        help=guess or "name the model that the adapter was trained on",
+        sources=tuple(modules),
+    )
+
+
+def _unread(names: Sequence[str], tensors: Mapping[str, TensorInfo]) -> Diagnostic:
+    what = "is no factor" if len(names) == 1 else "are no factors"
+    return Diagnostic(
+        code="BU168",
+        message=f"{listed(names)} {what} of a LoRA, and nothing would apply what is in there",
+        help="merge the adapter into its base with peft, which applies whole modules and biases too",
+        sources=tuple(names),
+        file=str(tensors[names[0]].file or ""),
+        tensor=names[0],
+    )
+
+
+def _nothing(tensors: Mapping[str, TensorInfo], spelling: Spelling) -> Diagnostic:
+    what = f"none of its {len(tensors)} tensors is a factor" if tensors else "it has no tensors"
+    return Diagnostic(
+        code="BU169",
+        message=f"the adapter changes nothing: {what}",
+        help=f"files of {spelling.name} have `lora_A` and `lora_B` in their names: name the folder that has them",
+    )
+
+
+def count_modules(pairs: Iterable[Pair]) -> Counter[str]:
+    """How many pairs there are by the last section of the module's name."""
+    return Counter(pair.module.rpartition(".")[2] for pair in pairs)

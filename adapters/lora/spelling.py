@@ -1,0 +1,84 @@
+"""What programs call the factors of a module, and how they lay them out.
+
+Sources: peft (`get_peft_model_state_dict`; `ParamWrapper.get_delta_weight` of src/peft/tuners/lora/layer.py);
+ml-explore/mlx-lm (mlx_lm/tuner/lora.py); ggml-org/llama.cpp (convert_lora_to_gguf.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bringup.adapters.lora.factors import PEFT, PEFT_EXPERTS, Layout
+
+WHOLE = ".weight"
+
+
+class Part(NamedTuple):
+    """One factor: `side` is `a` or `b`. `depth`: how many wrappers of further parameters are around this one."""
+
+    module: str
+    side: str
+    embedding: bool = False
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """`pattern` is of the factors' names; `copy` of base tensors that are saved with them."""
+
+    name: str
+    pattern: re.Pattern[str]
+    copy: re.Pattern[str] | None = None
+    plain: Layout = PEFT
+    embedding: Layout = PEFT
+    experts: Layout = PEFT_EXPERTS
+    embeddings: tuple[str, ...] = ()  # modules that are looked up, where the factors' names do not say it
+    tie: bool = False  # what is added to an embedding is added to a head that is tied to it
+
+    def part(self, name: str) -> Part | None:
+        """What a tensor is; None where it is no factor."""
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        words = found.groupdict()
+        module = words["module"]
+        embedding = bool(words.get("embedding")) or module.endswith(self.embeddings or ("\0",))
+        return Part(module, words["side"].lower(), embedding, (words.get("depth") or "").count(".base_layer"))
+
+    def copied(self, name: str) -> str | None:
+        """The module whose own weight a tensor is, as the base has it."""
+        found = self.copy.fullmatch(name) if self.copy else None
+        return found["module"] if found else None
+
+    def layout(self, *, embedding: bool, experts: bool) -> Layout:
+        return self.embedding if embedding else self.experts if experts else self.plain
+
+
+SPELLINGS = {
+    "peft": Spelling(
+        name="peft",
+        pattern=re.compile(
+            r"(?:base_model\.model\.)?(?P<module>.+?)(?P<depth>(?:\.base_layer)*)"
+            r"\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.(?!bias|weight)[^.]+)?(?:\.weight)?"
+        ),
+        copy=re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.base_layer\.weight"),
+    ),
+    "mlx": Spelling(
+        name="mlx",
+        pattern=re.compile(r"(?P<module>.+)\.lora_(?P<side>[ab])"),
+        plain=Layout(a="in rank", b="rank out"),
+        embedding=Layout(a="in rank", b="rank out"),
+        experts=Layout(a="e rank in", b="e out rank"),
+        embeddings=("embed_tokens", "wte", "word_embeddings", "embed_in"),
+        tie=True,
+    ),
+    "gguf": Spelling(
+        name="gguf",
+        pattern=re.compile(r"(?P<module>.+)\.weight\.lora_(?P<side>[ab])"),
+        embedding=Layout(a="in rank", b="out rank"),
+        experts=Layout(a="e rank in", b="e out rank"),
+        embeddings=("token_embd",),
+    ),
+}

@@ -1,0 +1,36 @@
+"""Experts of a layer in one tensor: names that adapters have for what a checkpoint publishes expert by expert.
+
+Sources: `conversion_mapping.py` of transformers 5, which keeps gate and up side by side, [e, 2f, m]; `SwitchGLU` of
+mlx-lm (mlx_lm/models/switch_layers.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bringup.adapters.algebra.expr import S
+from bringup.adapters.planning.adapter import Adapter
+from bringup.graphs.core.axes import sizes_of
+from bringup.graphs.core.signature import Signature
+
+EXPERTS = re.compile(r"(.+)\.experts\.(gate|up|down)_proj")  # parameters of experts, in every graph that has some
+
+
+def stacked(signature: Signature, read: Mapping[str, str]) -> tuple[Adapter, ...]:
+    """A table for each program that stacks experts; `read` has for each parameter a tensor that is published for it."""
+    transformers, mlx = Adapter("experts of transformers 5"), Adapter("experts of MLX")
+    for name, declared in signature.items():
+        found = EXPERTS.fullmatch(name)
+        if found is None or name not in read:
+            continue
+        block, x = found.groups()
+        module, f = block.removeprefix("model."), sizes_of(declared.axes)["f"]
+        gate, up = S(f"{module}.experts.gate_up_proj", "e (f | f) m").split(1, f, f)
+        transformers[name] = {"gate": gate, "up": up, "down": S(f"{module}.experts.down_proj", "e m f")}[x]
+        place = read[name].partition(".experts.")[0]
+        mlx[name] = S(f"{place}.switch_mlp.{x}_proj.weight", "e m f" if x == "down" else "e f m")
+        router = f"{block}.gate.weight"
+        if x == "gate" and router in signature:
+            transformers[router] = S(f"{module}.gate.weight", "out in")
+    return transformers, mlx
