@@ -28,6 +28,7 @@ COMMANDS = {
     "diff": "Print what differs between two checkpoints, bundles or plans.",
     "fit": "Print whether a model fits into a device's memory.",
     "lock": "Write a model's plan to a file, or check that it has not changed.",
+    "lora": "Check, convert or merge a LoRA of a model.",
     "models": "List models and model families.",
     "kernels": "Test the compiled kernels of a bundle, without a GPU.",
     "targets": "List what a model can be compiled for.",
@@ -35,7 +36,7 @@ COMMANDS = {
     "cache": "Show, explain or remove cached results of compiles.",
     "completion": "Print a shell's completion script.",
 }
-WEIGHTS = frozenset({"convert", "diff", "export", "fit", "init", "lock"})  # commands in bringup/cli/weights
+WEIGHTS = frozenset({"convert", "diff", "export", "fit", "init", "lock", "lora"})  # commands in bringup/cli/weights
 LAUNCHES = frozenset({"kernels"})  # in bringup/cli/launches
 
 

@@ -30,7 +30,9 @@ def lora_base(job: Job, files: LoraFiles) -> Base:
     if files.architecture:
         dialect = job.family.load("dialect")
         if not isinstance(dialect, Dialect) or files.architecture not in dialect.names:
-            message = f"`{files.path}` is an adapter of the architecture `{files.architecture}`, not of {job.family.name}"
+            message = (
+                f"`{files.path}` is an adapter of the architecture `{files.architecture}`, not of {job.family.name}"
+            )
             raise fail("BU162", message, help="name the model that the adapter was trained on", file=str(files.path))
         return base_of(job.graph.signature(), dialect.table(settings))
     return base_of(job.graph.signature(), adapter_of(job.family, None, job.adapter_file, settings))

@@ -1,0 +1,94 @@
+"""`bringup lora`: adapters of a model: checked, converted, merged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import click
+
+from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.outputs import Output, deliver, output_options, outputs_of
+from bringup.cli.parameters.words import MODEL
+from bringup.diagnostics import Report, fail
+
+if TYPE_CHECKING:
+    from bringup.compile.job import Job
+
+ADAPTER = click.Path()
+FOLDER = click.Path(path_type=Path)
+
+
+class Words(Named):
+    """All options that are not named below."""
+
+    named: str | None
+
+
+@click.group("lora")
+def command() -> None:
+    """Check, convert or merge a LoRA: what peft, mlx-lm or llama.cpp's converter wrote."""
+
+
+def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The adapter, and its base as in other commands; `--model` is the name that it also goes by."""
+    function = job_options(function)
+    option = click.option("--model", "named", type=MODEL, metavar="MODEL", help="As the argument MODEL.")
+    return click.argument("lora", metavar="ADAPTER", type=ADAPTER)(option(function))
+
+
+@command.command("check")
+@_base_options
+@output_options
+def check(lora: str, formats: Sequence[Output], output_file: Path | None, **words: Unpack[Words]) -> int:
+    """Check that ADAPTER fits MODEL, without reading a tensor.
+
+    Where neither MODEL nor a checkpoint is named, the base is the one that the adapter's config names.
+    """
+    from bringup.cli.errors.failures import findings_of
+    from bringup.compile.lora.check import check_lora
+
+    outputs = outputs_of(formats, output_file)
+    try:
+        report = check_lora(_base(lora, words, headers_only=True), lora)
+    except Exception as error:
+        report = Report(lora, findings_of(error))
+    deliver(report, outputs)
+    return report.exit_code
+
+
+@command.command("merge")
+@_base_options
+@click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
+@click.option("--force", is_flag=True, help="Replace a folder that an earlier merge wrote.")
+def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
+    """Write the base's checkpoint with ADAPTER added to its weights, in the layout that it has."""
+    from bringup.compile.lora.export import merge_lora
+    from bringup.compile.lora.opening import load_lora
+    from bringup.render.progress import StageLines
+
+    job = _base(lora, words)
+    done = merge_lora(job, load_lora(job, lora), out, force=force, progress=StageLines())
+    print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
+
+
+def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
+    """The job of the base: what is named, or what the adapter says."""
+    model, named = words["model"], words["named"]
+    if model and named:
+        raise fail("BU023", "the model is named twice", help="leave --model out")
+    words["model"] = model or named
+    if not words["model"] and not words["checkpoint"]:
+        from bringup.adapters.lora.files import open_lora
+
+        said = open_lora(lora).base
+        if not said:
+            help = "name it: MODEL, or --checkpoint SRC"
+            raise fail("BU023", f"`{lora}` does not say what model it is of", help=help)
+        words["checkpoint"] = said if Path(said).exists() or ":" in said else f"hf://{said}"
+    job = open_named(words, headers_only=headers_only)
+    if job.notice:
+        print(f"note: {job.notice}", file=sys.stderr)
+    return job

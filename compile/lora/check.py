@@ -1,0 +1,37 @@
+"""The proof that an adapter fits a model, from headers alone."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from bringup.compile.job import Job
+from bringup.compile.lora.opening import load_lora
+from bringup.diagnostics import BringupError, Report
+
+
+def check_lora(job: Job, path: str | os.PathLike[str]) -> Report:
+    """Every finding on an adapter of the job's model, as `load_lora` gives or raises them.
+
+    Counted are the parameters that it changes, and its tensors: those that are read, and copies of the base's own,
+    which are left out. What is wrong with the model's own checkpoint is not looked at.
+    """
+    began = time.perf_counter()
+    report = Report(f"{os.fspath(path)} on {job.family.name}")
+    try:
+        loaded = load_lora(job, path)
+    except BringupError as error:
+        report.findings += error.findings
+        return report
+    report.findings += loaded.findings
+    tensors = loaded.files.checkpoint.headers
+    read = {info.name for info in loaded.lora.plan.headers.values()}
+    report.counts = {
+        "parameters": len(loaded.lora.sites),
+        "tensors": len(tensors),
+        "consumed": len(read),
+        "dropped": len(loaded.copies),
+    }
+    report.parameters = tuple(loaded.lora.sites)
+    report.seconds = time.perf_counter() - began
+    return report

@@ -1,0 +1,50 @@
+"""What only the values of an adapter show."""
+
+from __future__ import annotations
+
+from bringup.adapters.lora.load import Loaded
+from bringup.compile.job import Job
+from bringup.diagnostics import fail
+from bringup.grouping import listed
+
+
+def refuse_zeros(loaded: Loaded) -> None:
+    """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite."""
+    import numpy as np
+
+    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    changes = False
+    endless: list[str] = []
+    for pair in loaded.pairs:
+        factors = [read(info) for info in (pair.a, pair.b)]
+        peaks = [np.abs(factor.astype(np.float32)).max(initial=0.0) for factor in factors]
+        endless += [info.name for info, peak in zip((pair.a, pair.b), peaks, strict=True) if not np.isfinite(peak)]
+        changes = changes or all(peaks)
+    if endless:
+        help = "take the file again; an adapter of float16 may have overflowed in training"
+        raise fail("BU172", f"{listed(endless)} holds NaN or infinity", help=help, sources=tuple(endless))
+    if not changes:
+        help = "an adapter is saved so before its first step of training: take a later one"
+        raise fail("BU169", "the adapter changes nothing: of each pair one factor is zero", help=help)
+
+
+def refuse_copies(job: Job, loaded: Loaded) -> None:
+    """Raises BU168 where the adapter's file has other values for a tensor of the base than the base has itself."""
+    import numpy as np
+
+    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    names = {job.adapter.names(job.checkpoint.headers).bare(name): name for name in job.checkpoint.headers}
+    for target, info in loaded.copies.items():
+        if target not in names:
+            continue
+        own = job.checkpoint.read(job.checkpoint.headers[names[target]])
+        theirs = read(info)
+        if own.shape != theirs.shape or not np.array_equal(own.astype(np.float32), theirs.astype(np.float32)):
+            raise fail(
+                "BU168",
+                f"`{info.name}` is not what the base has for `{target}`, and nothing would apply it",
+                help="take the base that the adapter was trained on, with the vocabulary that it had then",
+                sources=(info.name,),
+                file=str(info.file or ""),
+                tensor=info.name,
+            )
