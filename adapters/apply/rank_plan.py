@@ -132,7 +132,7 @@ def _cut(entry: Entry, parallel: Parallel, rank: Rank, experts: Sequence[int]) -
     at, of = (rank.expert_tp, rank.expert_tps) if experts else (rank.tp, parallel.tp)
     ranges = {axis: share(name, axis, sizes[axis], at, of) for axis in (*HEADS, FFN) if axis in sizes and of > 1}
     region = clip(entry.region, ranges) if ranges else entry.region
-    whole = parallel.vocab == "head" and entry.declared.axes[0].name == VOCAB  # an embedding; a head has `out:vocab`
+    whole = parallel.vocab == "head" and any(axis.name == VOCAB for axis in region.axes)  # a head has `out:vocab`
     if VOCAB in sizes and not whole:
         region = _rows(region, sizes[VOCAB], parallel, rank)
     if experts:

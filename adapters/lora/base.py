@@ -31,14 +31,16 @@ class Use(NamedTuple):
 class Base:
     """`tensors` and `uses` are by the names that rules use: without `prefixes`, which names may carry or lack.
 
-    `parameters` are all of the graph's, in order. `tied` has heads that have no tensor of their own in this base, by
-    the embedding that they are read from. `outside` are first names that no prefix precedes.
+    `published` are those that a checkpoint has; others are names of programs. `parameters` are all of the graph's, in
+    order. `tied` has heads that have no tensor of their own in this base, by the embedding that they are read from.
+    `outside` are first names that no prefix precedes.
     """
 
     parameters: tuple[str, ...]
     prefixes: tuple[str, ...]
     outside: frozenset[str]
     tensors: Mapping[str, TensorInfo]
+    published: frozenset[str]
     uses: Mapping[str, tuple[Use, ...]]
     tied: Mapping[str, str]
 
@@ -46,6 +48,10 @@ class Base:
         """A name without the prefix that it carries."""
         found = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
         return name[len(found) :]
+
+    def full(self, name: str) -> str:
+        """A name with the prefix that the family's own checkpoints carry."""
+        return name if name.partition(".")[0] in self.outside else "".join(self.prefixes[-1:]) + name
 
 
 def base_of(signature: Signature, adapter: Adapter) -> Base:
@@ -64,6 +70,7 @@ def base_of(signature: Signature, adapter: Adapter) -> Base:
     apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _spoken={})
     uses: dict[str, list[Use]] = {}
     tensors = _read(signature, apart, uses)
+    own = frozenset(tensors)
     for table in stacked(signature, {use.entry.declared.name: name for name in uses for use in uses[name]}):
         part = Signature({name: declared for name, declared in signature.items() if any(table.matching(name))})
         more: dict[str, list[Use]] = {}
@@ -74,6 +81,7 @@ def base_of(signature: Signature, adapter: Adapter) -> Base:
         prefixes=adapter.prefixes,
         outside=frozenset(adapter.outside()),
         tensors=tensors,
+        published=own,
         uses={name: tuple(used) for name, used in uses.items()},
         tied=tied,
     )

@@ -67,6 +67,13 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
     return Lora(plan=Plan(signature, headers, entries), sites=sites), findings
 
 
+def sides(base: Base, target: str) -> tuple[int, int]:
+    """What a tensor of the base sums over, and what it gives: `in` and `out` of its factors. Raises Mixed."""
+    entry, source = base.uses[target][0]
+    first = blocks(entry, source, first=False)[0]
+    return first.summed.size, first.given.size
+
+
 def _taken_apart(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
     try:
         return blocks(entry, source, first=first)

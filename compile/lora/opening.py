@@ -35,4 +35,9 @@ def lora_base(job: Job, files: LoraFiles) -> Base:
             )
             raise fail("BU162", message, help="name the model that the adapter was trained on", file=str(files.path))
         return base_of(job.graph.signature(), dialect.table(settings))
-    return base_of(job.graph.signature(), adapter_of(job.family, None, job.adapter_file, settings))
+    return published_base(job)
+
+
+def published_base(job: Job) -> Base:
+    """The base by the names of the job's adapter file, or else the family's published ones."""
+    return base_of(job.graph.signature(), adapter_of(job.family, None, job.adapter_file, job.graph.config))

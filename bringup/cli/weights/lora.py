@@ -11,8 +11,9 @@ import click
 
 from bringup.cli.parameters.options import Named, job_options, open_named
 from bringup.cli.parameters.outputs import Output, deliver, output_options, outputs_of
-from bringup.cli.parameters.words import MODEL
+from bringup.cli.parameters.words import MODEL, OneOf
 from bringup.diagnostics import Report, fail
+from bringup.grouping import listed
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -72,6 +73,47 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
     job = _base(lora, words)
     done = merge_lora(job, load_lora(job, lora), out, force=force, progress=StageLines())
     print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
+
+
+@command.command("convert")
+@_base_options
+@click.option("--to", type=OneOf(("trtllm", "peft")), default="trtllm", show_default=True, help="What is written.")
+@click.option(
+    "--storage-type",
+    type=OneOf(("float16", "bfloat16", "float32")),
+    default="float16",
+    show_default=True,
+    help="Dtype of LoraWeights.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=OneOf(("safetensors", "numpy")),
+    default="safetensors",
+    show_default=True,
+    help="Of the two tensors.",
+)
+@click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
+@click.option("--force", is_flag=True, help="Replace a folder that an earlier convert wrote.")
+def convert(
+    lora: str, to: str, storage_type: str, form: str, out: Path, force: bool, **words: Unpack[Words]
+) -> None:  # fmt: skip
+    """Write ADAPTER as LoraWeights and LoraConfig of a TensorRT-LLM request, or such files as peft's.
+
+    Both tensors are of the whole model: its tensor-parallel and pipeline ranks take their parts of them. Modules of
+    cross attention, which no graph here has, are converted by their names, without a proof that they fit.
+    """
+    from bringup.compile.lora.convert import convert_lora, restore_lora
+
+    job = _base(lora, words, headers_only=True)
+    if to == "peft":
+        count = restore_lora(job, lora, out, force=force)
+        print(f"wrote {out}: {count} modules", file=sys.stderr)
+        return
+    cross = convert_lora(job, lora, out, dtype=storage_type, form=form, force=force)
+    if cross:
+        print(f"note: converted by name alone: {listed(cross)}; no graph has cross attention", file=sys.stderr)
+    print(f"wrote {out}", file=sys.stderr)
 
 
 def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
