@@ -1,0 +1,108 @@
+"""Adapters that peft writes on tiny models that transformers writes, with random factors, and peft's logits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MixtralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    Qwen3Config,
+)  # fmt: skip
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "eos_token_id": 1, "bos_token_id": 0,
+}  # fmt: skip
+LATENT: dict[str, Any] = {
+    **SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 8, "n_group": 2,
+    "topk_group": 1, "num_experts_per_tok": 2, "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4, "v_head_dim": 6, "first_k_dense_replace": 1,
+}  # fmt: skip
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 64,
+    "n_positions": 64,
+    "eos_token_id": 1,
+    "bos_token_id": 0,
+}
+NEOX = {
+    key: SIZES[key]
+    for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+}
+BASES: dict[str, Callable[..., PreTrainedConfig]] = {
+    "llama": lambda **more: LlamaConfig(**SIZES, **more),
+    "qwen3": lambda **more: Qwen3Config(**SIZES, head_dim=8, **more),
+    "mixtral": lambda **more: MixtralConfig(**SIZES, num_local_experts=4, **more),
+    "gpt2": lambda **more: GPT2Config(**GPT2, **more),
+    "deepseek_v3": lambda **more: DeepseekV3Config(**LATENT, **more),
+    "phi3": lambda **more: Phi3Config(**SIZES, pad_token_id=0, **more),
+    "gpt_neox": lambda **more: GPTNeoXConfig(**NEOX, eos_token_id=1, bos_token_id=0, **more),
+}
+TOKENS = list(range(3, 27))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A base, and the words of peft's LoraConfig."""
+
+    base: str
+    words: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Folders of the base and of the adapter; peft's logits [T, V] with the adapter, and the base's."""
+
+    base: Path
+    lora: Path
+    logits: np.ndarray
+    plain: np.ndarray
+
+
+def write(case: Case, folder: Path, *, deviation: float = 0.3) -> Written:
+    """What peft saves, with factors that are drawn anew: B is zero before training."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's own
+        model = saved_base(case, folder / "base")
+        peft = wrapped(model, case, deviation)
+        peft.save_pretrained(folder / "lora")
+        with torch.no_grad():
+            given = torch.tensor([TOKENS])
+            logits = peft(given).logits[0].numpy()
+            with peft.disable_adapter():
+                plain = peft(given).logits[0].numpy()
+    return Written(folder / "base", folder / "lora", logits, plain)
+
+
+def saved_base(case: Case, folder: Path) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(BASES[case.base](**case.more)).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def wrapped(model: Any, case: Case, deviation: float) -> Any:
+    import peft  # 2 s
+
+    found = peft.get_peft_model(model, peft.LoraConfig(**case.words)).eval()
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in found.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator) * deviation
+    return found
