@@ -15,6 +15,8 @@ from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.grouping import digits
 from bringup.spec import TensorInfo
 
+OF_SIZES = ("BU164", "BU165")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -37,20 +39,23 @@ def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
     found = paired(files.checkpoint.headers, files.spelling, files.config, base)
     lora, misfits = derive(base, found.pairs, dtype)
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
-    if not any(finding.code in ("BU162", "BU163", "BU169") for finding in findings):
+    if files.findings:  # what the config says of more than factors, the other tensors are for
+        findings = [finding for finding in findings if finding.code != "BU168"]
+    if not any(finding.code in ("BU162", "BU163", "BU164", "BU169") for finding in findings):
         findings += disagreements(found.pairs, files.config, base)
     return Loaded(files=files, lora=lora, pairs=found.pairs, copies=found.copies, findings=_together(findings))
 
 
 def _together(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One finding for modules that are alike but for the numbers in their names."""
-    groups: dict[tuple[object, ...], list[Diagnostic]] = {}
+    """One finding for factors of which the same is wrong: with a wrong base or config, it is of many."""
+    groups: dict[object, list[Diagnostic]] = {}
     for one in findings:
-        name = one.sources[0] if one.sources else one.message
-        groups.setdefault((one.code, digits(name)[0], one.expected, one.actual), []).append(one)
+        kind = digits(one.sources[0])[0] if one.sources else one.message
+        groups.setdefault(one.code if one.code in OF_SIZES else (one.code, kind), []).append(one)
     joined: list[Diagnostic] = []
     for first, *others in groups.values():
-        sources = [name for one in (first, *others) for name in one.sources]
-        message = f"{first.message}; {len(others)} more are alike" if others else first.message
-        joined.append(replace(first, message=message, sources=tuple(dict.fromkeys(sources))))
+        sources = tuple(dict.fromkeys(name for one in (first, *others) for name in one.sources))
+        more = len(sources) - len(first.sources)
+        message = f"{first.message}; so it is with {more} more" if more else first.message
+        joined.append(replace(first, message=message, sources=sources))
     return joined

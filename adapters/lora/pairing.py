@@ -40,6 +40,7 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
         if part := spelling.part(name):
             sides.setdefault((part.module, part.depth), {})[part.side] = part, info
         elif (module := spelling.copied(name)) and base.bare(module) + WHOLE in base.tensors:
+            found.findings += _resized(info, base.tensors[base.bare(module) + WHOLE])
             found.copies[base.bare(module) + WHOLE] = info
         else:
             rest.append(name)
@@ -160,6 +161,24 @@ def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
         help=guess or "name the model that the adapter was trained on",
         sources=tuple(modules),
     )
+
+
+def _resized(copy: TensorInfo, own: TensorInfo) -> list[Diagnostic]:
+    """BU165 for a tensor of the base that is of another size in the adapter's file."""
+    if copy.shape == own.shape:
+        return []
+    return [
+        Diagnostic(
+            code="BU165",
+            message=f"`{copy.name}` has shape {list(copy.shape)}, and `{own.name}` of this base {list(own.shape)}",
+            help="the base was resized before training: take it with the vocabulary that it had then",
+            expected=str(list(own.shape)),
+            actual=str(list(copy.shape)),
+            sources=(copy.name,),
+            file=str(copy.file or ""),
+            tensor=copy.name,
+        )
+    ]
 
 
 def _unread(names: Sequence[str], tensors: Mapping[str, TensorInfo]) -> Diagnostic:

@@ -22,7 +22,7 @@ from bringup.compile.convert.convert import NOTE, SCHEMA, write_json
 from bringup.compile.job import Job
 from bringup.compile.lora.opening import lora_base, published_base
 from bringup.compile.lora.restore import restored, sizes_of_modules
-from bringup.compile.lora.values import refuse_copies, refuse_zeros
+from bringup.compile.lora.values import refuse_wrong_values
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
     if own or not rows:
         checkpoint = replace(files.checkpoint, headers=own)
         loaded = load(replace(files, checkpoint=checkpoint), lora_base(job, files), "float32")
-        loaded.raise_if_errors()
-        refuse_copies(job, loaded)
-        refuse_zeros(loaded)
+        refuse_wrong_values(job, loaded)
         rows += rows_of(loaded.lora, loaded.lora.arrays(checkpoint), _stages(job))
     rows.sort(key=lambda row: row.place)
     return *pack(rows, dtype), tuple(dict.fromkeys(cross.values()))

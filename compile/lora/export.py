@@ -9,7 +9,7 @@ from bringup.adapters.lora.load import Loaded
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.convert.export import Exported, export
 from bringup.compile.job import Job
-from bringup.compile.lora.values import refuse_copies, refuse_zeros
+from bringup.compile.lora.values import refuse_wrong_values
 from bringup.compile.lora.weights import merged_array
 from bringup.diagnostics import fail
 from bringup.progress import Progress
@@ -28,8 +28,7 @@ def merge_lora(
     """
     loaded.raise_if_errors()
     _refuse_ties(job, loaded)
-    refuse_copies(job, loaded)
-    refuse_zeros(loaded)
+    refuse_wrong_values(job, loaded)
 
     def read(name: str, entry: Entry) -> np.ndarray:
         return merged_array(job, loaded, name, entry)

@@ -8,7 +8,14 @@ from bringup.diagnostics import fail
 from bringup.grouping import listed
 
 
-def refuse_zeros(loaded: Loaded) -> None:
+def refuse_wrong_values(job: Job, loaded: Loaded) -> None:
+    """Before an adapter is applied: raises what is wrong with it, BU168, BU169 and BU172. Reads all its factors."""
+    loaded.raise_if_errors()
+    _refuse_copies(job, loaded)
+    _refuse_zeros(loaded)
+
+
+def _refuse_zeros(loaded: Loaded) -> None:
     """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite."""
     import numpy as np
 
@@ -28,7 +35,7 @@ def refuse_zeros(loaded: Loaded) -> None:
         raise fail("BU169", "the adapter changes nothing: of each pair one factor is zero", help=help)
 
 
-def refuse_copies(job: Job, loaded: Loaded) -> None:
+def _refuse_copies(job: Job, loaded: Loaded) -> None:
     """Raises BU168 where the adapter's file has other values for a tensor of the base than the base has itself."""
     import numpy as np
 

@@ -11,6 +11,7 @@ from bringup.adapters.lora.load import Loaded
 from bringup.adapters.lora.merge import delta
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.job import Job
+from bringup.compile.lora.values import refuse_wrong_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Every parameter, or those in `only`, as W + ΔW: added in float32, in the parameter's dtype.
 
-    Raises the adapter's findings, where one is an error.
+    Raises as `refuse_wrong_values` does.
     """
-    loaded.raise_if_errors()
+    refuse_wrong_values(job, loaded)
     names = list(job.plan.entries if only is None else only)
     return {name: merged_array(job, loaded, name, job.plan.entries[name]) for name in names}
 
