@@ -1,0 +1,83 @@
+"""`bringup lora merge`: the checkpoint with ΔW in it, against what peft's `merge_and_unload` gives."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
+
+from bringup.cli.main import cli
+from tests.lora.written import TOKENS, Case, write
+
+CASES = {
+    "llama": Case("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj", "lm_head"]}),
+    "gpt2": Case("gpt2", {"r": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "mixtral": Case("mixtral", {"r": 4, "target_modules": ["o_proj", "w1", "w2", "w3"]}),
+    "phi3": Case("phi3", {"r": 4, "target_modules": "all-linear"}),
+    "deepseek_v3": Case("deepseek_v3", {"r": 4, "target_modules": ["kv_b_proj", "q_b_proj"]}),
+}
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(cli, ["lora", *words])
+    assert result.exit_code == 0, result.output
+    return result.stderr
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_merged_checkpoint_is_the_one_that_peft_merges(name: str, tmp_path: Path) -> None:
+    written = write(CASES[name], tmp_path)
+    run("merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "merged"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from peft import PeftModel
+
+        base = AutoModelForCausalLM.from_pretrained(written.base)
+        PeftModel.from_pretrained(base, written.lora).merge_and_unload().save_pretrained(tmp_path / "peft")
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    ours, theirs = (load_file(tmp_path / folder / "model.safetensors") for folder in ("merged", "peft"))
+    assert ours.keys() == theirs.keys() == load_file(written.base / "model.safetensors").keys()
+    for tensor, array in theirs.items():
+        np.testing.assert_allclose(ours[tensor], array, rtol=1e-5, atol=1e-6, err_msg=tensor)
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    assert np.abs(logits - written.logits).max() <= 1e-5 * np.abs(written.logits).max()
+    assert np.abs(written.plain - written.logits).max() > 1e-3
+
+
+def test_the_base_is_the_one_that_the_config_names(tmp_path: Path) -> None:
+    written = write(CASES["llama"], tmp_path)
+    config = written.lora / "adapter_config.json"
+    text = config.read_text().replace('"base_model_name_or_path": null', f'"base_model_name_or_path": "{written.base}"')
+    config.write_text(text)
+    result = CliRunner().invoke(cli, ["lora", "check", str(written.lora)])
+    assert "5 parameters, 11 tensors, 10 read, 1 dropped — fits" in result.output
+
+
+def test_a_tied_head_is_not_merged_silently(tmp_path: Path) -> None:
+    """peft merges into the one matrix, which changes the head as well."""
+    case = Case("llama", {"r": 4, "target_modules": ["embed_tokens"]}, {"tie_word_embeddings": True})
+    written = write(case, tmp_path)
+    words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 1
+    assert "error[BU171]" in result.stderr
+
+
+def test_convert_from_the_command_line(tmp_path: Path) -> None:
+    written = write(CASES["phi3"], tmp_path)
+    base = ["--model", "phi3", "--checkpoint", str(written.base)]
+    run("convert", str(written.lora), *base, "-o", str(tmp_path / "out"), "--storage-type", "bfloat16")
+    run("convert", str(tmp_path / "out"), *base, "--to", "peft", "-o", str(tmp_path / "back"))
+    assert "fits" in CliRunner().invoke(cli, ["lora", "check", str(tmp_path / "back"), *base]).output
+    refused = CliRunner().invoke(
+        cli, ["lora", "convert", str(written.lora), *base, "-o", str(tmp_path / "n"), "--format", "numpy",
+              "--storage-type", "bfloat16"],
+    )  # fmt: skip
+    assert "error[BU139]" in refused.stderr
