@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -54,11 +54,12 @@ class Base:
         return name if name.partition(".")[0] in self.outside else "".join(self.prefixes[-1:]) + name
 
 
-def base_of(signature: Signature, adapter: Adapter) -> Base:
+def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()) -> Base:
     """The base that an adapter of rules describes, with no checkpoint.
 
     A head that is tied to the embedding stands for itself: what is added to the one is not added to the other. Experts
-    may be named one by one, or as other programs keep them, all of a layer in one tensor. Raises as `published` does.
+    may be named one by one, or as other programs keep them, all of a layer in one tensor. `more` are tables of further
+    names. Raises as `published` does.
     """
     ties = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
     tied = {
@@ -71,11 +72,12 @@ def base_of(signature: Signature, adapter: Adapter) -> Base:
     uses: dict[str, list[Use]] = {}
     tensors = _read(signature, apart, uses)
     own = frozenset(tensors)
-    for table in stacked(signature, {use.entry.declared.name: name for name in uses for use in uses[name]}):
+    read = {use.entry.declared.name: name for name, used in uses.items() for use in used}
+    for table in (*stacked(signature, read), *more):
         part = Signature({name: declared for name, declared in signature.items() if any(table.matching(name))})
-        more: dict[str, list[Use]] = {}
-        tensors = {**_read(part, table, more), **tensors}
-        uses = more | uses
+        others: dict[str, list[Use]] = {}
+        tensors = {**_read(part, table, others), **tensors}
+        uses = others | uses
     return Base(
         parameters=tuple(signature),
         prefixes=adapter.prefixes,

@@ -13,6 +13,7 @@ from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.gguf import Metadata
 from bringup.adapters.checkpoints.gguf_tensors import read_gguf
 from bringup.adapters.checkpoints.reader import read_loaded, read_mapped
+from bringup.adapters.lora import megatron
 from bringup.adapters.lora.config import FILE, LoraConfig, read_lora_config
 from bringup.adapters.lora.mlx import is_mlx, read_mlx_config
 from bringup.adapters.lora.spelling import SPELLINGS, Spelling
@@ -41,7 +42,8 @@ class LoraFiles:
 
 
 def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
-    """An adapter: a folder that peft or mlx-lm wrote, or a GGUF file of llama.cpp. Only headers are read.
+    """An adapter: a folder that peft or mlx-lm wrote, a GGUF file of llama.cpp, or tensors of Megatron-Bridge beside
+    its run_config.yaml. Only headers are read.
 
     Raises BU034 where nothing is, BU160 and BU161 for its config, BU2xx for what is wrong with its files.
     """
@@ -52,6 +54,13 @@ def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
     if place.is_file() and _is_gguf(place):
         return _gguf(place)
     folder = place if place.is_dir() else place.parent
+    if (run := folder / megatron.FILE).is_file() and not (folder / FILE).is_file():
+        return LoraFiles(
+            path=place,
+            checkpoint=open_path(place, str(place)),
+            config=megatron.read_run_config(run),
+            spelling=SPELLINGS["megatron"],
+        )
     words = _words(folder)
     weights = place if place.is_file() else next((folder / name for name in NAMES if (folder / name).is_file()), folder)
     checkpoint = replace(open_path(weights, str(place)), config=words)

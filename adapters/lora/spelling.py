@@ -1,7 +1,8 @@
 """What programs call the factors of a module, and how they lay them out.
 
 Sources: peft (`get_peft_model_state_dict`; `ParamWrapper.get_delta_weight` of src/peft/tuners/lora/layer.py);
-ml-explore/mlx-lm (mlx_lm/tuner/lora.py); ggml-org/llama.cpp (convert_lora_to_gguf.py).
+ml-explore/mlx-lm (mlx_lm/tuner/lora.py); ggml-org/llama.cpp (convert_lora_to_gguf.py);
+NVIDIA-NeMo/Megatron-Bridge (models/conversion/peft_bridge.py).
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class Spelling:
         if found is None:
             return None
         words = found.groupdict()
-        module = words["module"]
+        module = words.get("module") or words["stem"] + (words["own"] or "")
         embedding = bool(words.get("embedding")) or module.endswith(self.embeddings or ("\0",))
-        return Part(module, words["side"].lower(), embedding, (words.get("depth") or "").count(".base_layer"))
+        side = {"in": "a", "out": "b"}.get(words["side"], words["side"].lower())
+        return Part(module, side, embedding, (words.get("depth") or "").count(".base_layer"))
 
     def copied(self, name: str) -> str | None:
         """The module whose own weight a tensor is, as the base has it."""
@@ -80,5 +82,11 @@ SPELLINGS = {
         embedding=Layout(a="in rank", b="out rank"),
         experts=Layout(a="e rank in", b="e out rank"),
         embeddings=("token_embd",),
+    ),
+    "megatron": Spelling(
+        name="Megatron-Bridge",
+        pattern=re.compile(
+            r"(?:module\.)*(?P<stem>.+)\.adapter(?P<own>\.adapter_\w+)?\.linear_(?P<side>in|out)\.weight"
+        ),
     ),
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from bringup.adapters.dialects.dialect import Dialect
+from bringup.adapters.lora import megatron
 from bringup.adapters.lora.base import Base, base_of
 from bringup.adapters.lora.files import LoraFiles, open_lora
 from bringup.adapters.lora.load import Loaded, load
+from bringup.adapters.lora.spelling import SPELLINGS
 from bringup.compile.adapter_file import adapter_of
 from bringup.compile.job import Job
 from bringup.diagnostics import fail
@@ -35,6 +37,9 @@ def lora_base(job: Job, files: LoraFiles) -> Base:
             )
             raise fail("BU162", message, help="name the model that the adapter was trained on", file=str(files.path))
         return base_of(job.graph.signature(), dialect.table(settings))
+    if files.spelling is SPELLINGS["megatron"]:
+        own = adapter_of(job.family, None, job.adapter_file, settings)
+        return base_of(job.graph.signature(), own, megatron.tables(job.graph.signature()))
     return published_base(job)
 
 
