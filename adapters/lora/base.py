@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from bringup.adapters.planning.plan import Entry, make_plan
 from bringup.adapters.planning.rules import Rule, Tied
 from bringup.graphs.core.signature import Signature
 from bringup.spec import TensorInfo
+
+WHOLE = ".weight"
 
 
 class Use(NamedTuple):
@@ -29,7 +31,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """`tensors` and `uses` are by the names that rules use: without `prefixes`, which names may carry or lack.
+    """`tensors` and `uses` are by the names of the family's own checkpoints, which carry the last of `prefixes`.
 
     `published` are those that a checkpoint has; others are names of programs. `parameters` are all of the graph's, in
     order. `tied` has heads that have no tensor of their own in this base, by the embedding that they are read from.
@@ -46,12 +48,22 @@ class Base:
 
     def bare(self, name: str) -> str:
         """A name without the prefix that it carries."""
-        found = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
-        return name[len(found) :]
+        return bare(name, self.prefixes)
 
-    def full(self, name: str) -> str:
-        """A name with the prefix that the family's own checkpoints carry."""
-        return name if name.partition(".")[0] in self.outside else "".join(self.prefixes[-1:]) + name
+    def own(self, module: str) -> str:
+        """A module by the base's name for it, whichever prefix it carries or lacks."""
+        return module if module + WHOLE in self.tensors else full(module, self.prefixes, self.outside)
+
+
+def bare(name: str, prefixes: tuple[str, ...]) -> str:
+    found = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+    return name[len(found) :]
+
+
+def full(name: str, prefixes: tuple[str, ...], outside: Collection[str]) -> str:
+    """A name with the prefix that the family's own checkpoints carry."""
+    rest = bare(name, prefixes)
+    return rest if rest.partition(".")[0] in outside else "".join(prefixes[-1:]) + rest
 
 
 def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()) -> Base:
@@ -61,16 +73,17 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
     may be named one by one, or as other programs keep them, all of a layer in one tensor. `more` are tables of further
     names. Raises as `published` does.
     """
-    ties = [rule for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
+    outside = frozenset(adapter.outside())
+    ties = [rule.expr for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
     tied = {
-        other: own
-        for rule in ties
-        if isinstance(rule.expr, Tied) and rule.expr.when
-        for (_, own), (_, other) in zip(rule.expr.own.leaves({}), rule.expr.other.leaves({}), strict=True)
+        full(other, adapter.prefixes, outside): full(own, adapter.prefixes, outside)
+        for tie in ties
+        if tie.when
+        for (_, own), (_, other) in zip(tie.own.leaves({}), tie.other.leaves({}), strict=True)
     }
     apart = replace(adapter, rules=[_untied(rule) for rule in adapter.rules], _spoken={})
     uses: dict[str, list[Use]] = {}
-    tensors = _read(signature, apart, uses)
+    tensors = _read(signature, apart, uses, adapter.prefixes, outside)
     own = frozenset(tensors)
     read = {use.entry.declared.name: name for name, used in uses.items() for use in used}
     for table in (*stacked(signature, read), *more):
@@ -81,7 +94,7 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
     return Base(
         parameters=tuple(signature),
         prefixes=adapter.prefixes,
-        outside=frozenset(adapter.outside()),
+        outside=outside,
         tensors=tensors,
         published=own,
         uses={name: tuple(used) for name, used in uses.items()},
@@ -89,12 +102,20 @@ def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()
     )
 
 
-def _read(signature: Signature, adapter: Adapter, uses: dict[str, list[Use]]) -> Mapping[str, TensorInfo]:
-    """The tensors that rules read; who reads them joins `uses`."""
-    tensors = published(signature, adapter)
+def _read(
+    signature: Signature,
+    adapter: Adapter,
+    uses: dict[str, list[Use]],
+    prefixes: tuple[str, ...] = (),
+    outside: Collection[str] = (),
+) -> Mapping[str, TensorInfo]:
+    """The tensors that rules read, by full names; who reads them joins `uses`."""
+    infos = [info._replace(name=full(name, prefixes, outside)) for name, info in published(signature, adapter).items()]
+    tensors = {info.name: info for info in infos}
     for entry in make_plan(signature, adapter, tensors).entries.values():
         for place, source in enumerate(entry.sources):
-            uses.setdefault(source.name, []).append(Use(entry, place))
+            if isinstance(source, TensorInfo):
+                uses.setdefault(source.name, []).append(Use(entry, place))
     return tensors
 
 

@@ -61,14 +61,15 @@ def blocks(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...]:
     Another parameter sums over the axis `in`, or else its last. Raises Mixed.
     """
     info, region = entry.sources[source], entry.region
-    if not isinstance(info, TensorInfo):
-        raise Mixed("it computes values, and does not only move them")
+    assert isinstance(info, TensorInfo)
     if len(info.shape) not in (2, 3):
         raise Mixed(f"the tensor has {len(info.shape)} axis, and a product of two factors has 2")
     if region.word != 1 or any(nest.view != info.dtype for nest in region.nests):
         raise Mixed("it reads bits as another type")
     nests = (nest for nest in region.nests if nest.source == source)
     grids = [grid for nest in nests for grid in by_axes(nest, info.shape, region.shape)]
+    if not grids:
+        raise Mixed("it computes values, and does not only move them")
     axes = entry.declared.axes
     names = [axis.name for axis in axes]
     over = names.index("in") if "in" in names else 0 if first else len(names) - 1
@@ -137,6 +138,6 @@ def _matrices(grid: Grid2, lead: int) -> Iterator[Grid2]:
         yield Grid2(tuple(src), tuple(dst), rest)
 
 
-def _line(grid: Grid2, axis: int, kept: tuple[int, ...]) -> Line:
+def _line(grid: Grid2, axis: int, axes: tuple[int, ...]) -> Line:
     loops = tuple((loop.extent, loop.src, loop.result, loop.dst) for loop in grid.loops if loop.source == axis)
-    return Line(grid.src[axis], tuple((k, grid.dst[k]) for k in kept), loops)
+    return Line(grid.src[axis], tuple((k, grid.dst[k]) for k in axes), loops)

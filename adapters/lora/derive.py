@@ -46,6 +46,8 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
     known: dict[tuple[int, int, bool], tuple[Block, ...] | Mixed] = {}  # of layers that are alike, one is taken apart
     rules: dict[str, Entry] = {}
     for pair in pairs:
+        if pair.target not in base.uses:
+            findings.append(_unread(pair))
         for entry, source in base.uses.get(pair.target, ()):
             key = id(entry.region), source, pair.embedding
             if key not in known:
@@ -103,6 +105,16 @@ def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
             declared=entry.declared.site,
         )
     ]
+
+
+def _unread(pair: Pair) -> Diagnostic:
+    """BU167 where rules leave a tensor out, or where what is wrong with them keeps the base from being planned."""
+    return Diagnostic(
+        code="BU167",
+        message=f"no parameter is read from `{pair.target}`, which `{pair.module}` changes",
+        help="see whether the base itself fits: `bringup check`",
+        sources=(pair.a.name, pair.b.name),
+    )
 
 
 def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:

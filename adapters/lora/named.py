@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.config import LoraConfig
 from bringup.adapters.lora.factors import Pair
-from bringup.adapters.lora.spelling import WHOLE
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, listed
 
@@ -26,7 +25,7 @@ def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list
     alike = {digits(target)[0] for target in have}
     missing: list[str] = []
     for module in _modules(base, pairs):
-        target = base.bare(module) + WHOLE
+        target = base.own(module) + WHOLE
         linear = _is_linear(base, target)
         optional = EXPERT in _axes(base, target) or ".experts." in target
         if target not in have and config.takes(module, linear=linear) and (not optional or digits(target)[0] in alike):
@@ -46,7 +45,7 @@ def _have(names: Sequence[str]) -> str:
 
 
 def _named(pair: Pair, config: LoraConfig, base: Base) -> bool:
-    parameter = pair.module + pair.target[len(base.bare(pair.module)) :]
+    parameter = pair.module + pair.target[len(base.own(pair.module)) :]
     linear = not pair.embedding and _is_linear(base, pair.target)
     return config.takes(pair.module, linear=linear) or config.takes_parameter(parameter)
 
@@ -55,7 +54,9 @@ def _modules(base: Base, pairs: Iterable[Pair]) -> list[str]:
     """The base's modules that have a matrix, with the prefix that the adapter's names carry."""
     carried = {pair.module[: len(pair.module) - len(base.bare(pair.module))] for pair in pairs} - {""}
     prefix = min(carried, default="")
-    modules = [name.removesuffix(WHOLE) for name, info in base.tensors.items() if _is_matrix(name, len(info.shape))]
+    modules = [
+        base.bare(name.removesuffix(WHOLE)) for name, info in base.tensors.items() if _is_matrix(name, len(info.shape))
+    ]
     return [name if name.partition(".")[0] in base.outside else prefix + name for name in modules]
 
 

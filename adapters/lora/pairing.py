@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.config import LoraConfig
 from bringup.adapters.lora.factors import Layout, Pair
-from bringup.adapters.lora.spelling import WHOLE, Part, Spelling
+from bringup.adapters.lora.spelling import Part, Spelling
 from bringup.diagnostics import Diagnostic, did_you_mean
 from bringup.graphs.core.axes import parse
 from bringup.grouping import digits, listed
@@ -39,9 +39,9 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     for name, info in tensors.items():
         if part := spelling.part(name):
             sides.setdefault((part.module, part.depth), {})[part.side] = part, info
-        elif (module := spelling.copied(name)) and base.bare(module) + WHOLE in base.tensors:
-            found.findings += _resized(info, base.tensors[base.bare(module) + WHOLE])
-            found.copies[base.bare(module) + WHOLE] = info
+        elif (module := spelling.copied(name)) and base.own(module) + WHOLE in base.tensors:
+            found.findings += _resized(info, base.tensors[base.own(module) + WHOLE])
+            found.copies[base.own(module) + WHOLE] = info
         else:
             rest.append(name)
     if rest:
@@ -67,14 +67,14 @@ def _target(key: Key, config: LoraConfig, base: Base) -> str:
     Of a module whose parameters are wrapped one around the other, the first has the most wrappers around.
     """
     module, depth = key
-    bare = base.bare(module)
-    if bare + WHOLE in base.tensors and not depth:
-        return bare + WHOLE
-    own = [name for name in base.tensors if name.startswith(f"{bare}.") and "." not in name[len(bare) + 1 :]]
+    own = base.own(module)
+    if own + WHOLE in base.tensors and not depth:
+        return own + WHOLE
+    inside = [name for name in base.tensors if name.startswith(f"{own}.") and "." not in name[len(own) + 1 :]]
     wrapped = [
         name
-        for name in own
-        if len(base.tensors[name].shape) == 3 and config.takes_parameter(module + name[len(bare) :])
+        for name in inside
+        if len(base.tensors[name].shape) == 3 and config.takes_parameter(module + name[len(own) :])
     ]
     return wrapped[-1 - depth] if depth < len(wrapped) else ""
 
@@ -92,7 +92,7 @@ def _pair(
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
-    parameter = part.module + target[len(base.bare(part.module)) :]
+    parameter = part.module + target[len(base.own(part.module)) :]
     named = parameter if config.takes_parameter(parameter) else part.module  # what patterns of the config match
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
@@ -153,7 +153,7 @@ def _wrong_rank(a: TensorInfo, b: TensorInfo, ranks: Sequence[int], wanted: int)
 def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
     every = len(modules) >= whole
     known = {digits(name.removesuffix(WHOLE))[0] for name in base.tensors}
-    guess = did_you_mean(digits(base.bare(modules[0]))[0], known)
+    guess = did_you_mean(digits(modules[0])[0], known)
     return Diagnostic(
         code="BU162",
         message=f"the base has no {'module that the adapter changes' if every else listed(modules)}"

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from bringup.adapters.lora.factors import PEFT, PEFT_EXPERTS, Layout
 
-WHOLE = ".weight"
-
 
 class Part(NamedTuple):
     """One factor: `side` is `a` or `b`. `depth`: how many wrappers of further parameters are around this one."""

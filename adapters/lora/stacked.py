@@ -25,12 +25,12 @@ def stacked(signature: Signature, read: Mapping[str, str]) -> tuple[Adapter, ...
         if found is None or name not in read:
             continue
         block, x = found.groups()
-        module, f = block.removeprefix("model."), sizes_of(declared.axes)["f"]
-        gate, up = S(f"{module}.experts.gate_up_proj", "e (f | f) m").split(1, f, f)
-        transformers[name] = {"gate": gate, "up": up, "down": S(f"{module}.experts.down_proj", "e m f")}[x]
+        f = sizes_of(declared.axes)["f"]
+        gate, up = S(f"{block}.experts.gate_up_proj", "e (f | f) m").split(1, f, f)
+        transformers[name] = {"gate": gate, "up": up, "down": S(f"{block}.experts.down_proj", "e m f")}[x]
         place = read[name].partition(".experts.")[0]
         mlx[name] = S(f"{place}.switch_mlp.{x}_proj.weight", "e m f" if x == "down" else "e f m")
         router = f"{block}.gate.weight"
         if x == "gate" and router in signature:
-            transformers[router] = S(f"{module}.gate.weight", "out in")
+            transformers[router] = S(router, "out in")
     return transformers, mlx

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.apply.rank_plan import Stages
 from bringup.adapters.apply.reverse import reverse
-from bringup.adapters.lora.base import Base
+from bringup.adapters.lora.base import WHOLE, Base
 from bringup.adapters.lora.derive import derive, sides
 from bringup.adapters.lora.factors import Pair
-from bringup.adapters.lora.spelling import WHOLE
 from bringup.adapters.lora.trtllm import QKV, Row, Sizes, number_of
 from bringup.adapters.trtllm.lora_modules import IDS
 from bringup.diagnostics import BringupError
@@ -69,7 +68,7 @@ def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stag
         parts = {name: rows_of.get(name) for name in names}
         rank = _side_by_side(parts, signature, arrays)
         hi, ho = sides(base, target)
-        module = base.full(target).removesuffix(WHOLE)
+        module = target.removesuffix(WHOLE)
         a = TensorInfo(f"base_model.model.{module}.lora_A.weight", "float32", (rank, hi))
         b = TensorInfo(f"base_model.model.{module}.lora_B.weight", "float32", (ho, rank))
         pairs.append(Pair(module=module, target=target, a=a, b=b, rank=rank, scale=1.0))

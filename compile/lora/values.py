@@ -40,11 +40,12 @@ def _refuse_copies(job: Job, loaded: Loaded) -> None:
     import numpy as np
 
     read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
-    names = {job.adapter.names(job.checkpoint.headers).bare(name): name for name in job.checkpoint.headers}
+    names = job.adapter.names(job.checkpoint.headers)
     for target, info in loaded.copies.items():
-        if target not in names:
+        base = names.get(names.bare(target))
+        if base is None:
             continue
-        own = job.checkpoint.read(job.checkpoint.headers[names[target]])
+        own = job.checkpoint.read(base)
         theirs = read(info)
         if own.shape != theirs.shape or not np.array_equal(own.astype(np.float32), theirs.astype(np.float32)):
             raise fail(

@@ -125,11 +125,11 @@ def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
     if not words["model"] and not words["checkpoint"]:
         from bringup.adapters.lora.files import open_lora
 
-        said = open_lora(lora).base
-        if not said:
+        base = open_lora(lora).base
+        if not base:
             help = "name it: MODEL, or --checkpoint SRC"
             raise fail("BU023", f"`{lora}` does not say what model it is of", help=help)
-        words["checkpoint"] = said if Path(said).exists() or ":" in said else f"hf://{said}"
+        words["checkpoint"] = base if Path(base).exists() or ":" in base else f"hf://{base}"
     job = open_named(words, headers_only=headers_only)
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
