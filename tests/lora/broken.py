@@ -14,13 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
+from bringup.compile.job import open_job
+from bringup.compile.lora.check import check_lora
+from bringup.compile.lora.opening import load_lora
+from bringup.compile.lora.weights import merged
+from bringup.diagnostics import BringupError, Diagnostic
 from tests.lora.written import Case
 
-SOUND = Case("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]})
+SOUND = Case("llama", {"r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "down_proj"]})
 STEM = "base_model.model.model.layers."
 TENSORS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+OTHERS = {"phi3": Case("phi3", {}), "wider": Case("llama", {}, {"head_dim": 16})}
 
 
 class Folder:
@@ -158,7 +167,7 @@ BROKEN = (
     Broken("The config says another rank", "BU164", _word("r", 8)),
     Broken("The config says no rank", "BU160", _without("r")),
     Broken("The config says no alpha", "BU160", _without("lora_alpha")),
-    Broken("Alpha is a text", "BU160", _word("lora_alpha", "16")),
+    Broken("Alpha is a text", "BU160", _word("lora_alpha", "sixteen")),
     Broken("A is stored the other way round", "BU164", _turned),
     Broken("A of one module has twice the inputs", "BU165", _wider),
     Broken("A is that of DoRA", "BU161", _dora),
@@ -185,3 +194,15 @@ BROKEN = (
 def _config_cut(folder: Path) -> None:
     text = (folder / CONFIG).read_text()
     (folder / CONFIG).write_text(text[: len(text) // 2])
+
+
+def findings(broken: Broken, base: Path, folder: Path) -> list[Diagnostic]:
+    """What `lora check` says of the folder, and where that says nothing what `lora merge` does."""
+    job = open_job(checkpoint=str(base))
+    report = check_lora(job, folder)
+    if broken.phase == "check":
+        return report.findings
+    assert report.findings == []
+    with pytest.raises(BringupError) as refused:
+        merged(job, load_lora(job, folder))
+    return list(refused.value.findings)

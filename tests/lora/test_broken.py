@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,12 @@ from bringup.compile.lora.check import check_lora
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.weights import merged
 from bringup.diagnostics import BringupError
-from tests.lora.broken import BROKEN, SOUND, Broken
-from tests.lora.written import Case, saved_base, write
+from tests.check.drafts import ROOT
+from tests.lora.broken import BROKEN, OTHERS, SOUND, Broken, findings
+from tests.lora.written import saved_base, write
 
-OTHERS = {
-    "phi3": Case("phi3", {}),
-    "wider": Case("llama", {}, {"head_dim": 16}),
-}
+PAGE = (ROOT / "docs/lora-faults.md").read_text("utf-8")
+ROW = re.compile(r"^\| \[(.+)\]\(#\S+\) \| (BU\d+) \((\w+)\) \| ", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +35,30 @@ def sound(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=[broken.key for broken in BROKEN])
 def test_it_is_named_once_and_not_loaded(broken: Broken, sound: Path, tmp_path: Path) -> None:
-    folder = broken.write(sound / "lora", tmp_path / "lora")
-    words = ["lora", "check" if broken.phase == "check" else "merge", str(folder)]
-    words += ["--checkpoint", str(sound / broken.base)]
-    if broken.phase == "check":
-        result = CliRunner().invoke(cli, [*words, "--format", "json"])
-        found = json.loads(result.stdout)["findings"]
-        assert [finding["code"] for finding in found] == [broken.code], found
-        assert result.exit_code == 1
-        assert found[0]["help"]
-    job = open_job(checkpoint=str(sound / broken.base))
-    with pytest.raises(BringupError) as refused:
+    folder, base = broken.write(sound / "lora", tmp_path / "lora"), sound / broken.base
+    found = findings(broken, base, folder)
+    assert [finding.code for finding in found] == [broken.code], found
+    assert found[0].help
+    job = open_job(checkpoint=str(base))
+    with pytest.raises(BringupError, match=broken.code):
         merged(job, load_lora(job, folder))
-    assert [finding.code for finding in refused.value.findings] == [broken.code]
-    result = CliRunner().invoke(cli, ["lora", "merge", *words[2:], "-o", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("broken", BROKEN[::7], ids=[broken.key for broken in BROKEN[::7]])
+def test_the_commands_say_the_same(broken: Broken, sound: Path, tmp_path: Path) -> None:
+    words = [str(broken.write(sound / "lora", tmp_path / "lora")), "--checkpoint", str(sound / broken.base)]
+    result = CliRunner().invoke(cli, ["lora", "check", *words, "--format", "json"])
+    assert result.exit_code == 1
+    assert [finding["code"] for finding in json.loads(result.stdout)["findings"]] == [broken.code]
+    result = CliRunner().invoke(cli, ["lora", "merge", *words, "-o", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert f"[{broken.code}]" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_the_page_has_every_one() -> None:
+    assert ROW.findall(PAGE) == [(broken.title, broken.code, broken.phase) for broken in BROKEN]
+    assert f"bringup names each of {len(BROKEN)} with one diagnostic and loads none" in PAGE
 
 
 def test_the_sound_one_fits(sound: Path) -> None:
