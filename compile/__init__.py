@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from bringup.compile.estimate.sizes import dry_run as dry_run
     from bringup.compile.job import Job as Job
     from bringup.compile.job import open_job as open_job
+    from bringup.compile.lora.check import check_lora as check_lora
+    from bringup.compile.lora.convert import convert_lora as convert_lora
+    from bringup.compile.lora.export import merge_lora as merge_lora
+    from bringup.compile.lora.opening import load_lora as load_lora
     from bringup.compile.parity.activations import load_activations as load_activations
     from bringup.compile.parity.activations import save_activations as save_activations
     from bringup.compile.parity.parity import Parity as Parity
@@ -40,6 +44,10 @@ else:
         "convert.convert": "Converted",
         "estimate.sizes": "Sizes dry_run",
         "job": "Job open_job",
+        "lora.check": "check_lora",
+        "lora.convert": "convert_lora",
+        "lora.export": "merge_lora",
+        "lora.opening": "load_lora",
         "parity.activations": "load_activations save_activations",
         "parity.parity": "Parity",
         "parity.reference": "record",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bringup.adapters.algebra.copy_nest import Nest, project, row_major
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.lora.base import Base
-from bringup.adapters.lora.blocks import Block, Mixed, Side, blocks
+from bringup.adapters.lora.blocks import Block, Mixed, Places, Side, blocks
 from bringup.adapters.lora.factors import RANK, Lora, LowRank, Pair
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import Diagnostic
@@ -24,14 +24,14 @@ class Group:
     rank: int
     scale: float
     blocks: list[tuple[Block, Pair]] = field(default_factory=list[tuple[Block, Pair]])
+    places: set[Places] = field(default_factory=set[Places])
 
     def takes(self, block: Block, pair: Pair) -> bool:
         """Whether a block is of another expert; matrices that are added up have arrays of their own."""
-        if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place:
+        if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place or block.place in self.places:
             return False
         first = self.blocks[0][0]
-        alike = (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
-        return alike and all(block.place != other.place for other, _ in self.blocks)
+        return (first.given.axes, first.summed.axes) == (block.given.axes, block.summed.axes)
 
 
 def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, list[Diagnostic]]:
@@ -89,6 +89,7 @@ def _add(groups: list[Group], block: Block, pair: Pair) -> None:
         group = Group(pair.rank, pair.scale)
         groups.append(group)
     group.blocks.append((block, pair))
+    group.places.add(block.place)
 
 
 def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:

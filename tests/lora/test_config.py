@@ -1,0 +1,102 @@
+"""What names of adapter_config.json match, and the scales that follow, against peft's own functions."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+from typing import Any
+
+import pytest
+
+from bringup.adapters.lora.config import read_lora_config
+from bringup.diagnostics import BringupError
+
+NAMES = [f"model.layers.{layer}.{module}" for layer, module in product(
+    (0, 1, 11), ("self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj", "mlp.experts.1.w1")
+)] + ["lm_head", "model.embed_tokens", "q_proj", "transformer.h.1.attn.c_attn"]  # fmt: skip
+WORDS: dict[str, dict[str, Any]] = {
+    "names": {"target_modules": ["q_proj", "lm_head", "mlp.down_proj"]},
+    "a whole name": {"target_modules": ["model.layers.1.self_attn.k_proj"]},
+    "a regular expression": {"target_modules": r".*\.(0|1)\..*_proj"},
+    "excluded": {"target_modules": ["q_proj", "k_proj"], "exclude_modules": ["layers.1.self_attn.q_proj", "k_proj"]},
+    "excluded by expression": {"target_modules": ["q_proj", "w1"], "exclude_modules": r"model\.layers\.0\..*"},
+    "layers": {"target_modules": ["q_proj", "w1", "c_attn"], "layers_to_transform": [1, 11]},
+    "one layer": {"target_modules": ["q_proj", "w1", "c_attn", "lm_head"], "layers_to_transform": 1},
+    "layers by pattern": {
+        "target_modules": ["q_proj", "c_attn"], "layers_to_transform": [0, 1], "layers_pattern": ["h"]
+    },
+}  # fmt: skip
+PATTERNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stabilised": {"use_rslora": True},
+    "patterns": {"rank_pattern": {"k_proj": 3, r"layers\.1\.self_attn\.q_proj": 5}, "alpha_pattern": {"q_proj": 9}},
+    "the first wins": {"rank_pattern": {"q_proj": 3, r".*\.1\.self_attn\.q_proj": 5}, "use_rslora": True},
+    "not a part of a section": {"rank_pattern": {"proj": 3, "^model.layers.0.mlp.down_proj": 7}},
+}
+
+
+def peft_config(words: dict[str, Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from peft import LoraConfig
+
+        return LoraConfig(**words)
+
+
+@pytest.mark.parametrize("key", WORDS)
+def test_modules_are_those_that_peft_targets(key):
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    words = {"r": 4, "lora_alpha": 8, **WORDS[key]}
+    theirs = peft_config(words)
+    ours, findings = read_lora_config(words, "x")
+    assert findings == []
+    targeted = {name: bool(check_target_module_exists(theirs, name)) for name in NAMES}
+    assert {name: ours.takes(name) for name in NAMES} == targeted
+    assert any(targeted.values())
+
+
+@pytest.mark.parametrize("key", PATTERNS)
+def test_ranks_and_scales_are_those_of_peft(key):
+    """As `LoraModel._create_and_replace` and `LoraLayer.update_layer` compute them."""
+    from peft.utils.other import get_pattern_key
+
+    words = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], **PATTERNS[key]}
+    theirs = peft_config(words)
+    ours, _ = read_lora_config(words, "x")
+    for name in NAMES:
+        rank = theirs.rank_pattern.get(get_pattern_key(theirs.rank_pattern.keys(), name), theirs.r)
+        alpha = theirs.alpha_pattern.get(get_pattern_key(theirs.alpha_pattern.keys(), name), theirs.lora_alpha)
+        assert ours.rank_of(name) == rank
+        assert ours.scale_of(name, rank) == (alpha / rank**0.5 if theirs.use_rslora else alpha / rank)
+
+
+def test_every_word_of_peft_is_honoured_refused_or_of_training():
+    """What peft writes by default is refused in no part; each word set to nonsense is refused by name or not read."""
+    from dataclasses import fields
+
+    config = peft_config({"target_modules": ["q_proj"]})
+    words = {**config.to_dict(), "peft_type": "LORA"}
+    _, findings = read_lora_config(words, "x")
+    assert findings == []
+    from bringup.adapters.lora.config import HONOURED, OF_TRAINING, REFUSED
+
+    known = HONOURED | OF_TRAINING | REFUSED.keys() | {"bias"}
+    assert {field.name for field in fields(config)} <= known
+
+
+@pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"])
+def test_a_start_that_changes_the_base_is_refused(start):
+    words = {"r": 4, "lora_alpha": 8, "target_modules": ["q"], "init_lora_weights": start}
+    _, findings = read_lora_config(words, "x")
+    assert [finding.code for finding in findings] == ["BU161"]
+
+
+@pytest.mark.parametrize(
+    "words", [{"r": 0}, {"r": True}, {"lora_alpha": None}, {"rank_pattern": {"q": 0}}, {"target_modules": 3},
+              {"target_modules": "("}, {"layers_to_transform": [-1]}, {"alpha_pattern": []}, {"use_rslora": "yes"}],
+    ids=str,
+)  # fmt: skip
+def test_words_that_make_no_sense_are_refused(words):
+    with pytest.raises(BringupError, match="BU160"):
+        read_lora_config({"r": 4, "lora_alpha": 8, "target_modules": ["q"], **words}, "x")
