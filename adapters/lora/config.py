@@ -80,6 +80,8 @@ class LoraConfig:
             return False
         if isinstance(self.modules, str):
             return linear if self.modules.lower() == ALL_LINEAR else _matches(self.modules, name)
+        if name in self.modules:  # a whole name, whatever `layers_to_transform` says
+            return True
         return _matches(self.modules, name) and (not self.layers or self._layer(name) in self.layers)
 
     def takes_parameter(self, name: str) -> bool:

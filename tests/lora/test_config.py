@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
 import pytest
 
-from bringup.adapters.lora.config import read_lora_config
+from bringup.adapters.lora.config import HONOURED, OF_TRAINING, REFUSED, read_lora_config
 from bringup.diagnostics import BringupError
 
 NAMES = [f"model.layers.{layer}.{module}" for layer, module in product(
@@ -72,15 +73,11 @@ def test_ranks_and_scales_are_those_of_peft(key):
 
 
 def test_every_word_of_peft_is_honoured_refused_or_of_training():
-    """What peft writes by default is refused in no part; each word set to nonsense is refused by name or not read."""
-    from dataclasses import fields
-
+    """What peft writes by default is refused in no part, and no word of its class is one that nobody knows."""
     config = peft_config({"target_modules": ["q_proj"]})
-    words = {**config.to_dict(), "peft_type": "LORA"}
+    words = {**config.to_dict(), "peft_type": "LORA", "target_modules": ["q_proj"]}
     _, findings = read_lora_config(words, "x")
     assert findings == []
-    from bringup.adapters.lora.config import HONOURED, OF_TRAINING, REFUSED
-
     known = HONOURED | OF_TRAINING | REFUSED.keys() | {"bias"}
     assert {field.name for field in fields(config)} <= known
 
