@@ -113,7 +113,7 @@ def run(load: Callable[[Path, Path], Any], base: Path, lora: Path) -> Outcome:
 
 
 def _plain(text: str) -> str:
-    """Without colours, and without what a sound adapter is told too."""
+    """Without colours, and without what a sound adapter is given too."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip() and "Model config" not in line)
 
@@ -123,13 +123,13 @@ def section(broken: Broken, found: list[Diagnostic], outcomes: dict[str, Outcome
     lines = ["", f"## {broken.title}", "", f"bringup (`lora {broken.phase}`):", "", "```text"]
     lines += [text.replace(f"{place}/", "") for text in ours] + ["```"]
     for tool, outcome in outcomes.items():
-        told = (outcome.error or outcome.text).splitlines()
-        told = [*told[:LINES], f"… ({len(told) - LINES} lines more)"] if len(told) > LINES else told
+        printed = (outcome.error or outcome.text).splitlines()
+        printed = [*printed[:LINES], f"… ({len(printed) - LINES} lines more)"] if len(printed) > LINES else printed
         lines += [
             "",
             f"{tool}:",
             "",
-            *(["```text", *(line[:300] for line in told), "```"] if told else ["says nothing."]),
+            *(["```text", *(line[:300] for line in printed), "```"] if printed else ["says nothing."]),
         ]
     return lines
 
