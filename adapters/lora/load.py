@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bringup.adapters.lora.base import Base
@@ -20,12 +20,16 @@ OF_SIZES = ("BU164", "BU165")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """`copies` are tensors of the base, by its names, that the adapter's files hold too."""
+    """`copies` are tensors of the base, by its names, that the adapter's files hold too.
+
+    `heads` that are tied have the values of an embedding, by whose name the base has them.
+    """
 
     files: LoraFiles
     lora: Lora
     pairs: Sequence[Pair]
-    copies: dict[str, TensorInfo]
+    copies: Mapping[str, TensorInfo]
+    heads: Mapping[str, str]
     findings: Sequence[Diagnostic] = ()
 
     def raise_if_errors(self) -> None:
@@ -43,7 +47,14 @@ def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
         findings = [finding for finding in findings if finding.code != "BU168"]
     if not any(finding.code in ("BU162", "BU163", "BU164", "BU169") for finding in findings):
         findings += disagreements(found.pairs, files.config, base)
-    return Loaded(files=files, lora=lora, pairs=found.pairs, copies=found.copies, findings=_together(findings))
+    return Loaded(
+        files=files,
+        lora=lora,
+        pairs=found.pairs,
+        copies=found.copies,
+        heads={head: embedding for embedding, head in base.tied.items()},
+        findings=_together(findings),
+    )
 
 
 def _together(findings: Iterable[Diagnostic]) -> list[Diagnostic]:

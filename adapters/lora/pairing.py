@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bringup.adapters.lora.base import WHOLE, Base
@@ -31,13 +30,15 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     """The pairs of an adapter's tensors.
 
     Findings: BU162 (modules that the base has not), BU163 (a factor without the other), BU164 (a rank that is not the
-    config's), BU166 (modules that the config does not name), BU168 (tensors that are no factors), BU169 (no factors).
+    config's), BU165 (a tensor of the base of another size), BU168 (tensors that are no factors, or a second adapter's),
+    BU169 (no factors).
     """
     found = Pairing()
     sides: dict[Key, dict[str, tuple[Part, TensorInfo]]] = {}
     rest: list[str] = []
     for name, info in tensors.items():
-        if part := spelling.part(name):
+        part = spelling.part(name)
+        if part and part.side not in sides.get((part.module, part.depth), ()):
             sides.setdefault((part.module, part.depth), {})[part.side] = part, info
         elif (module := spelling.copied(name)) and base.own(module) + WHOLE in base.tensors:
             found.findings += _resized(info, base.tensors[base.own(module) + WHOLE])
@@ -55,9 +56,11 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     unknown = sorted({key[0] for key, target in targets.items() if not target})
     if unknown:
         found.findings.append(_foreign(unknown, len(whole), base))
-    for key, target in targets.items():
-        if target:
-            found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
+    first = {target: key for key, target in reversed(targets.items()) if target}
+    if twice := [key[0] for key, target in targets.items() if target and first[target] != key]:
+        found.findings.append(_twice(twice))
+    for target, key in reversed(first.items()):
+        found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
     return found
 
 
@@ -163,6 +166,16 @@ def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
     )
 
 
+def _twice(modules: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        code="BU168",
+        message=f"what {listed(modules)} change{'s' if len(modules) == 1 else ''} has another name in the file too, "
+        "and only one of the two can be meant",
+        help="the file holds more than one adapter: take one that was saved alone",
+        sources=tuple(modules),
+    )
+
+
 def _resized(copy: TensorInfo, own: TensorInfo) -> list[Diagnostic]:
     """BU165 for a tensor of the base that is of another size in the adapter's file."""
     if copy.shape == own.shape:
@@ -200,8 +213,3 @@ def _nothing(tensors: Mapping[str, TensorInfo], spelling: Spelling) -> Diagnosti
         message=f"the adapter changes nothing: {what}",
         help=f"files of {spelling.name} have `lora_A` and `lora_B` in their names: name the folder that has them",
     )
-
-
-def count_modules(pairs: Iterable[Pair]) -> Counter[str]:
-    """How many pairs there are by the last section of the module's name."""
-    return Counter(pair.module.rpartition(".")[2] for pair in pairs)

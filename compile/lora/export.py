@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bringup.adapters.lora.factors import Lora
 from bringup.adapters.lora.load import Loaded
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.convert.export import Exported, export
@@ -24,26 +25,39 @@ def merge_lora(
     """Writes the checkpoint of `job` with W + ΔW in place of W, in its own names, files and dtypes.
 
     Sums are taken in float32 and rounded once. Raises what is wrong with the adapter, BU169 for one that changes
-    nothing, BU171 for one that changes a tensor of which two parameters are read, and what `export` raises.
+    nothing, BU171 for one that changes one of two parameters that are read from one tensor, and what `export` raises.
     """
     loaded.raise_if_errors()
-    _refuse_ties(job, loaded)
+    alike = _alike(job, loaded)
     refuse_wrong_values(job, loaded)
 
     def read(name: str, entry: Entry) -> np.ndarray:
-        return merged_array(job, loaded, name, entry)
+        return merged_array(job, loaded, alike.get(name, name), entry)
 
     return export(job, out, read=read, force=force, progress=progress)
 
 
-def _refuse_ties(job: Job, loaded: Loaded) -> None:
-    """BU171: a head that is tied to an embedding has no tensor of its own to be changed in."""
-    for name, first in job.plan.aliases().items():
-        if not loaded.lora.sites.keys().isdisjoint((name, first)):
-            changed, other = (name, first) if name in loaded.lora.sites else (first, name)
+def _alike(job: Job, loaded: Loaded) -> dict[str, str]:
+    """Parameters that hold what an earlier one does, with the adapter too: {later: first}.
+
+    Raises BU171 where the adapter does not change both alike: one tensor cannot hold the two.
+    """
+    same = job.plan.aliases()
+    for name, first in same.items():
+        if _factors_of(loaded.lora, name) != _factors_of(loaded.lora, first):
             raise fail(
                 "BU171",
-                f"`{changed}` and `{other}` are one tensor in this checkpoint, and the adapter changes the first alone",
+                f"`{first}` and `{name}` are one tensor in this checkpoint, and the adapter does not change both alike",
                 help="apply the adapter without merging it, or untie the two in the base's checkpoint first",
-                parameter=changed,
+                parameter=first,
             )
+    return same
+
+
+def _factors_of(lora: Lora, name: str) -> set[tuple[float, frozenset[str]]]:
+    """The scales and the tensors of what is added to a parameter."""
+    entries = lora.plan.entries
+    return {
+        (factor.scale, frozenset(info.name for each in (factor.a, factor.b) for info in entries[each].tensors))
+        for factor in lora.sites.get(name, ())
+    }

@@ -42,7 +42,7 @@ def _refuse_copies(job: Job, loaded: Loaded) -> None:
     read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
     names = job.adapter.names(job.checkpoint.headers)
     for target, info in loaded.copies.items():
-        base = names.get(names.bare(target))
+        base = names.get(names.bare(loaded.heads.get(target, target)))
         if base is None:
             continue
         own = job.checkpoint.read(base)

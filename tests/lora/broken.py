@@ -133,6 +133,16 @@ def _norm(folder: Folder) -> None:
     folder.tensors["base_model.model.model.norm.weight"] = np.full(32, 3.0, np.float32)
 
 
+def _two_adapters(folder: Folder) -> None:
+    """As they are called in memory, where each has a name."""
+    named = {name.replace(".weight", ".default.weight"): array for name, array in folder.tensors.items()}
+    folder.tensors = named | {name.replace("default", "second"): array * 2 for name, array in named.items()}
+
+
+def _two_names(folder: Folder) -> None:
+    folder.tensors |= {name.replace("model.model.layers", "model.layers"): a * 2 for name, a in folder.tensors.items()}
+
+
 def _resized(folder: Folder) -> None:
     folder.tensors["base_model.model.model.embed_tokens.base_layer.weight"] = np.ones((66, 32), np.float32)
 
@@ -180,6 +190,8 @@ BROKEN = (
     Broken("The config names fewer modules", "BU166", _word("target_modules", ["q_proj", "v_proj"])),
     Broken("The config names more modules", "BU166", _word("target_modules", r".*\.([qvo]|down)_proj")),
     Broken("A norm lies among the factors", "BU168", _norm),
+    Broken("There are two adapters", "BU168", _two_adapters),
+    Broken("Modules have two names", "BU168", _two_names),
     Broken("The vocabulary was resized", "BU165", _resized),
     Broken("The head is not the base's", "BU168", _another_copy, phase="merge"),
     Broken("There are no tensors", "BU169", _empty),

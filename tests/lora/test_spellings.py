@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from bringup.adapters.lora.files import open_lora
 from bringup.compile.job import Job, open_job
+from bringup.compile.lora.export import merge_lora
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.weights import added_to
 from bringup.diagnostics import BringupError
@@ -87,6 +88,10 @@ def test_mlx_changes_a_tied_head_with_the_embedding(tmp_path):
     found = changes(job, save(tmp_path / "mlx", tensors, mlx_words()))
     (wanted,) = changes(job, written.lora).values()
     assert_equal(found, {"model.embed_tokens.weight": wanted, "lm_head.weight": wanted})
+    merge_lora(job, load_lora(job, tmp_path / "mlx"), tmp_path / "merged")
+    name = "model.embed_tokens.weight"
+    before, after = (load_file(folder / "model.safetensors")[name] for folder in (written.base, tmp_path / "merged"))
+    np.testing.assert_allclose(after, before + wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_mlx_experts(tmp_path):
