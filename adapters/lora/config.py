@@ -173,6 +173,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_alpha(value: Any) -> bool:
+    return _is_number(value) and value != 0  # of 0 the adapter would do nothing
+
+
 def _is_rank(value: Any) -> bool:
     return type(value) is int and value > 0
 
@@ -195,9 +199,9 @@ def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "r": ("a whole number above 0", _is_rank),
-    "lora_alpha": ("a number", _is_number),
+    "lora_alpha": ("a number other than 0", _is_alpha),
     "rank_pattern": ("whole numbers above 0 by patterns of names", _map_of(_is_rank)),
-    "alpha_pattern": ("numbers by patterns of names", _map_of(_is_number)),
+    "alpha_pattern": ("numbers other than 0 by patterns of names", _map_of(_is_alpha)),
     "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "target_parameters": ("names", _is_list),
     "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),

@@ -45,7 +45,7 @@ def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
     if files.findings:  # what the config says of more than factors, the other tensors are for
         findings = [finding for finding in findings if finding.code != "BU168"]
-    if not any(finding.code in ("BU162", "BU163", "BU164", "BU169") for finding in findings):
+    if found.pairs and not any(finding.code in ("BU162", "BU163", "BU164") for finding in findings):
         findings += disagreements(found.pairs, files.config, base)
     return Loaded(
         files=files,

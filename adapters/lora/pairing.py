@@ -12,9 +12,10 @@ from bringup.adapters.lora.spelling import Part, Spelling
 from bringup.diagnostics import Diagnostic, did_you_mean
 from bringup.graphs.core.axes import parse
 from bringup.grouping import digits, listed
-from bringup.spec import TensorInfo
+from bringup.spec import FLOATS, TensorInfo
 
 Key = tuple[str, int]  # a module, and how many wrappers are around the parameter
+Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 
 
 @dataclass(slots=True)
@@ -29,12 +30,33 @@ class Pairing:
 def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base) -> Pairing:
     """The pairs of an adapter's tensors.
 
-    Findings: BU162 (modules that the base has not), BU163 (a factor without the other), BU164 (a rank that is not the
-    config's), BU165 (a tensor of the base of another size), BU168 (tensors that are no factors, or a second adapter's),
-    BU169 (no factors).
+    Findings: BU161 (factors that are no floats), BU162 (modules that the base has not), BU163 (a factor without the
+    other), BU164 (a rank that is not the config's), BU165 (a tensor of the base of another size), BU168 (tensors that
+    are no factors, or a second adapter's), BU169 (no factors).
     """
     found = Pairing()
-    sides: dict[Key, dict[str, tuple[Part, TensorInfo]]] = {}
+    sides = _sides(tensors, spelling, base, found)
+    infos = [info for both in sides.values() for _, info in both.values()]
+    if coded := [info for info in infos if info.dtype not in FLOATS]:
+        found.findings.append(_not_floats(coded))
+        return found
+    whole = {key: both for key, both in sides.items() if len(both) == 2}
+    if len(infos) > 2 * len(whole):
+        found.findings.append(_halves([info for both in sides.values() if len(both) == 1 for _, info in both.values()]))
+    targets = {key: _target(key, config, base) for key in whole}
+    if unknown := sorted({key[0] for key, target in targets.items() if not target}):
+        found.findings.append(_foreign(unknown, len(whole), base))
+    first = {target: key for key, target in reversed(targets.items()) if target}
+    if twice := [key[0] for key, target in targets.items() if target and first[target] != key]:
+        found.findings.append(_twice(twice))
+    for target, key in reversed(first.items()):
+        found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
+    return found
+
+
+def _sides(tensors: Mapping[str, TensorInfo], spelling: Spelling, base: Base, found: Pairing) -> Sides:
+    """The factors of each module; copies of the base's tensors, and what is neither, join `found`."""
+    sides: Sides = {}
     rest: list[str] = []
     for name, info in tensors.items():
         part = spelling.part(name)
@@ -49,19 +71,7 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
         found.findings.append(_unread(rest, tensors))
     if not sides:
         found.findings.append(_nothing(tensors, spelling))
-    whole = {key: both for key, both in sides.items() if len(both) == 2}
-    if halves := [both for both in sides.values() if len(both) == 1]:
-        found.findings.append(_halves([info for both in halves for _, info in both.values()]))
-    targets = {key: _target(key, config, base) for key in whole}
-    unknown = sorted({key[0] for key, target in targets.items() if not target})
-    if unknown:
-        found.findings.append(_foreign(unknown, len(whole), base))
-    first = {target: key for key, target in reversed(targets.items()) if target}
-    if twice := [key[0] for key, target in targets.items() if target and first[target] != key]:
-        found.findings.append(_twice(twice))
-    for target, key in reversed(first.items()):
-        found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
-    return found
+    return sides
 
 
 def _target(key: Key, config: LoraConfig, base: Base) -> str:
@@ -132,6 +142,19 @@ def _halves(infos: Sequence[TensorInfo]) -> Diagnostic:
         code="BU163",
         message=f"{listed(names)} {'is' if len(names) == 1 else 'are'} without the other factor of the pair",
         help="the file is not whole: take it again; half a pair adds nothing",
+        sources=names,
+        file=str(infos[0].file or ""),
+        tensor=names[0],
+    )
+
+
+def _not_floats(infos: Sequence[TensorInfo]) -> Diagnostic:
+    names = tuple(info.name for info in infos)
+    return Diagnostic(
+        code="BU161",
+        message=f"{listed(names)} {'is' if len(names) == 1 else 'are'} stored as {infos[0].dtype}, "
+        "and factors are read in float16, bfloat16, float32 and float64 only",
+        help="write the adapter again in one of them (llama.cpp: convert_lora_to_gguf.py --outtype f16)",
         sources=names,
         file=str(infos[0].file or ""),
         tensor=names[0],

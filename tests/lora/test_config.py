@@ -90,8 +90,8 @@ def test_a_start_that_changes_the_base_is_refused(start):
 
 
 @pytest.mark.parametrize(
-    "words", [{"r": 0}, {"r": True}, {"lora_alpha": None}, {"rank_pattern": {"q": 0}}, {"target_modules": 3},
-              {"target_modules": "("}, {"layers_to_transform": [-1]}, {"alpha_pattern": []}, {"use_rslora": "yes"}],
+    "words", [{"r": 0}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": 0}, {"rank_pattern": {"q": 0}},
+              {"target_modules": 3}, {"target_modules": "("}, {"layers_to_transform": [-1]}, {"alpha_pattern": []}, {"use_rslora": "yes"}],
     ids=str,
 )  # fmt: skip
 def test_words_that_make_no_sense_are_refused(words):

@@ -166,6 +166,29 @@ def test_gguf_files_that_are_refused(family, options, code, tmp_path):
         load_lora(open_job(checkpoint=str(tmp_path / "other")), path)
 
 
+def test_factors_in_blocks_are_refused(tmp_path):
+    """`convert_lora_to_gguf.py --outtype q8_0`."""
+    written = write(LLAMA, tmp_path)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    path = tmp_path / "lora.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 8.0)
+    for name, array in of_gguf(written.lora).items():
+        if array.shape[-1] % 32:
+            writer.add_tensor(name, np.ascontiguousarray(array))
+        else:
+            writer.add_tensor(name, gguf.quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    loaded = load_lora(open_job(checkpoint=str(written.base)), path)
+    assert [finding.code for finding in loaded.findings] == ["BU161"]
+    assert loaded.lora.sites == {}
+
+
 def test_megatron(tmp_path):
     """Heads of `linear_qkv` group by group, written out head by head; the gate before up in `linear_fc1`."""
     saved_base(Case("llama", {}), tmp_path / "base")
