@@ -89,11 +89,13 @@ def test_a_start_that_changes_the_base_is_refused(start):
     assert [finding.code for finding in findings] == ["BU161"]
 
 
-@pytest.mark.parametrize(
-    "words", [{"r": 0}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": 0}, {"rank_pattern": {"q": 0}},
-              {"target_modules": 3}, {"target_modules": "("}, {"layers_to_transform": [-1]}, {"alpha_pattern": []}, {"use_rslora": "yes"}],
-    ids=str,
+NONSENSE: tuple[dict[str, Any], ...] = (
+    {"r": 0}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": 0}, {"rank_pattern": {"q": 0}}, {"alpha_pattern": []},
+    {"target_modules": 3}, {"target_modules": "("}, {"layers_to_transform": [-1]}, {"use_rslora": "yes"},
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", NONSENSE, ids=str)
 def test_words_that_make_no_sense_are_refused(words):
     with pytest.raises(BringupError, match="BU160"):
         read_lora_config({"r": 4, "lora_alpha": 8, "target_modules": ["q"], **words}, "x")
