@@ -192,8 +192,8 @@ def _foreign(modules: Sequence[str], whole: int, base: Base) -> Diagnostic:
 def _twice(modules: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         code="BU168",
-        message=f"what {listed(modules)} change{'s' if len(modules) == 1 else ''} is changed by factors of another name "
-        "too",
+        message=f"what {listed(modules)} change{'s' if len(modules) == 1 else ''} is changed by factors of another "
+        "name too",
         help="the file holds more than one adapter: take one that was saved alone",
         sources=tuple(modules),
     )
