@@ -21,6 +21,7 @@ from bringup.compile.lora.export import merge_lora
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.weights import added_to
 from bringup.diagnostics import BringupError
+from tests.adapters import llama_cpp
 from tests.adapters.llama_cpp import in_pairs
 from tests.lora.written import Case, saved_base, write
 
@@ -152,6 +153,24 @@ def test_gguf(tmp_path):
     job = open_job(checkpoint=str(written.base))
     path = write_gguf(tmp_path / "lora.gguf", of_gguf(written.lora))
     assert_equal(changes(job, path), changes(job, written.lora))
+
+
+def test_a_base_in_gguf(tmp_path):
+    """Adapters of either spelling go to the graph's parameters, whatever form the base's own file has."""
+    written = write(LLAMA, tmp_path)
+
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_rope_dimension_count(config["head_dim"])
+
+    base = llama_cpp.convert(
+        written.base, tmp_path / "base.gguf", gguf.MODEL_ARCH.LLAMA, tensors=llama_cpp.all_in_pairs, words=words
+    )
+    path = write_gguf(tmp_path / "lora.gguf", of_gguf(written.lora))
+    wanted = changes(open_job(checkpoint=str(written.base)), written.lora)
+    job = open_job(checkpoint=str(base))
+    assert_equal(changes(job, written.lora), wanted)
+    assert_equal(changes(job, path), wanted)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ The tensors that are wanted are put together here from what peft saved, by that 
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.apply.parallel import Parallel
@@ -22,7 +24,7 @@ from bringup.compile.lora.convert import convert_lora, request_tensors, restore_
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.weights import added_to
 from bringup.diagnostics import BringupError
-from tests.lora.written import Case, write
+from tests.lora.written import TOKENS, Case, write
 
 # The example: 4 layers of width 4; module 1 is q and 2 is k; the last two layers adapt q alone.
 EXAMPLE = [[1, 0, 2], [2, 0, 4], [1, 1, 2], [2, 1, 4], [1, 2, 2], [1, 3, 8]]
@@ -136,6 +138,21 @@ def test_there_and_back(name, tmp_path):
         change = added_to(first.lora, site, first)
         found = added_to(again.lora, site, again)
         np.testing.assert_allclose(found, 0 if change is None else change, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "gpt2"])
+def test_peft_loads_what_comes_back(name, tmp_path):
+    written = write(CASES[name], tmp_path)
+    job = open_job(checkpoint=str(written.base))
+    convert_lora(job, str(written.lora), tmp_path / "trtllm", dtype="float32")
+    restore_lora(job, str(tmp_path / "trtllm"), tmp_path / "back")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of GPT-2: that it takes fan_in_fan_out from the layers
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(written.base), tmp_path / "back")
+        logits = model.eval()(torch.tensor([TOKENS])).logits[0].numpy()
+    assert np.abs(logits - written.logits).max() <= 1e-5 * np.abs(written.logits).max()
 
 
 def test_fused_matrices_are_one_row(tmp_path):
