@@ -20,8 +20,10 @@ from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.flagships.published import BY_NAME, FLAGSHIPS
+from tests.flagships.published import BY_NAME
+from tests.flagships.quantised import QUANTISED
 
+EVERY = [*BY_NAME, *QUANTISED]
 CHECK = Path(sys.executable).with_name("bringup")
 # Code that is installed has been compiled; a variable that forbids to keep that would count it each time.
 KEEP_CODE = "PYTHONDONTWRITEBYTECODE"
@@ -59,6 +61,8 @@ def write_headers(name: str, folder: Path) -> int:
     """The checkpoint's files; how many tensors it has."""
     from tests.flagships.headers import tensors_of, write
 
+    if name in QUANTISED:
+        return len(QUANTISED[name].write(folder))
     tensors = tensors_of(BY_NAME[name])
     write(folder, BY_NAME[name], tensors)
     return len(tensors)
@@ -101,13 +105,13 @@ def report(rows: list[str], rounds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", action="append", choices=sorted(BY_NAME))
+    parser.add_argument("--only", action="append", choices=sorted(EVERY))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[str] = []
     os.environ.pop(KEEP_CODE, None)
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as writer:
-        for name in options.only or [flagship.name for flagship in FLAGSHIPS]:
+        for name in options.only or EVERY:
             tensors = writer.submit(write_headers, name, Path(folder, name)).result()
             rows.append(measured(name, tensors, Path(folder, name), options.rounds))
             print(rows[-1], flush=True)

@@ -15,7 +15,7 @@ from tests.flagships.published import Flagship
 Shape = tuple[int, ...]
 Tensors = dict[str, tuple[str, Shape]]  # safetensors' dtype, and shape
 
-SIZES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1}  # bytes
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4, "U8": 1}  # bytes
 BLOCK = 128  # rows and columns that share a scale in DeepSeek's files
 MX = 32  # values that share a scale in MXFP4
 WHOLE = ("norm", "embed_tokens", "lm_head", "eh_proj", "shared_head", "gate.", "weights_proj")  # DeepSeek has no fp8 of

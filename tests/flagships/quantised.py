@@ -3,13 +3,15 @@ each matrix as the format's library stores it (docstrings of tests/quantised/for
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from tests.flagships.headers import Tensors, float_tensors
+from tests.flagships.headers import Tensors, float_tensors, write
 from tests.flagships.published import BY_NAME, Flagship
 
 Store = Callable[[str, tuple[int, int]], Tensors]
@@ -19,10 +21,13 @@ Store = Callable[[str, tuple[int, int]], Tensors]
 class Quantised(Flagship):
     """`of` is the flagship that was quantised; `whole` are globs of what was not; `store` is how a matrix is.
 
-    `ranks`: among how many tensor ranks it divides, of 8 and less.
+    `ranks`: among how many tensor ranks it divides, of 8 and less. `otherwise`: keys that are not as in `of`; `plain`
+    is the dtype of what was not quantised.
     """
 
     of: str
+    otherwise: dict[str, Any] = field(default_factory=dict)
+    plain: str = "BF16"
     words: dict[str, Any] = field(default_factory=dict)
     sidecar: dict[str, Any] = field(default_factory=dict)
     whole: tuple[str, ...]
@@ -32,15 +37,24 @@ class Quantised(Flagship):
     @property
     def config(self) -> dict[str, Any]:
         config = {key: value for key, value in BY_NAME[self.of].config.items() if key != "quantization_config"}
-        return config | ({"quantization_config": self.words} if self.words else {})
+        return config | self.otherwise | ({"quantization_config": self.words} if self.words else {})
 
     def stored(self) -> Tensors:
         """Every tensor of the files."""
         found: Tensors = {}
         for name, (dtype, shape) in float_tensors(self.config).items():
             plain = len(shape) != 2 or any(fnmatchcase(name, glob) for glob in self.whole)
-            found |= {name: (dtype, shape)} if plain else self.store(name.removesuffix("weight"), shape)
+            kept = self.plain if dtype == "BF16" else dtype
+            found |= {name: (kept, shape)} if plain else self.store(name.removesuffix("weight"), shape)
         return found
+
+    def write(self, folder: Path) -> Tensors:
+        """The checkpoint's files, of which only the headers are real; every tensor of them."""
+        tensors = self.stored()
+        write(folder, self, tensors)
+        if self.sidecar:
+            (folder / "hf_quant_config.json").write_text(json.dumps(self.sidecar), "utf-8")
+        return tensors
 
 
 def rows(stem: str, shape: tuple[int, int]) -> Tensors:
@@ -64,6 +78,38 @@ def nvfp4(stem: str, shape: tuple[int, int]) -> Tensors:
     }
 
 
+def awq(stem: str, shape: tuple[int, int]) -> Tensors:
+    """AutoAWQ's `WQLinear_GEMM`: eight outputs a word, a zero point and a scale for 128 inputs of an output."""
+    out, columns = shape
+    return {
+        f"{stem}qweight": ("I32", (columns, out // 8)),
+        f"{stem}qzeros": ("I32", (columns // 128, out // 8)),
+        f"{stem}scales": ("F16", (columns // 128, out)),
+    }
+
+
+def gptq(stem: str, shape: tuple[int, int]) -> Tensors:
+    """AutoGPTQ's `QuantLinear`: eight inputs a word, and which of the groups of 128 each input is in."""
+    out, columns = shape
+    return {
+        f"{stem}g_idx": ("I32", (columns,)),
+        f"{stem}qweight": ("I32", (columns // 8, out)),
+        f"{stem}qzeros": ("I32", (columns // 128, out // 8)),
+        f"{stem}scales": ("F16", (columns // 128, out)),
+    }
+
+
+# Llama 3.1 of 70 billion, where its config.json is not that of 405 billion.
+OF_70B = {
+    "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80,
+    "torch_dtype": "float16",
+}  # fmt: skip
+AWQ_WORDS = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+GPTQ_WORDS = {
+    "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": True, "static_groups": False,
+    "true_sequential": True, "damp_percent": 0.1, "checkpoint_format": "gptq", "model_name_or_path": None,
+    "model_file_base_name": None,
+}  # fmt: skip
 LAYERS = 126
 UNQUANTISED = [f"model.layers.{k}.self_attn.{x}_proj" for k in range(LAYERS) for x in "qkvo"]
 ENDS = [f"model.layers.{k}.mlp.{x}_proj" for k in (0, LAYERS - 1) for x in ("gate", "up", "down")]
@@ -102,6 +148,27 @@ QUANTISED = {
             },
             whole=(*COMMON, "*.self_attn.*", "*.mlp.gate.weight", "model.layers.61.*"), store=nvfp4,
             source="nvidia/DeepSeek-R1-FP4: hf_quant_config.json",
+        ),
+        Quantised(
+            name="llama-3.1-70b-awq", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
+            words=AWQ_WORDS | {"modules_to_not_convert": None}, whole=COMMON, store=awq,
+            source="hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4: config.json",
+        ),
+        Quantised(
+            name="llama-3.1-70b-awq-fused", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
+            words=AWQ_WORDS | {
+                "modules_to_not_convert": None, "backend": "autoawq", "do_fuse": True, "fuse_max_seq_len": 512,
+                "modules_to_fuse": {
+                    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"],
+                    "layernorm": ["input_layernorm", "post_attention_layernorm", "norm"], "use_alibi": False,
+                },
+                "exllama_config": None,
+            },
+            whole=COMMON, store=awq, source="transformers 4.46's `AwqConfig(do_fuse=True).to_dict`: the same files",
+        ),
+        Quantised(
+            name="llama-3.1-70b-gptq", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
+            words=GPTQ_WORDS, whole=COMMON, store=gptq, source="AutoGPTQ 0.7's `BaseQuantizeConfig.to_dict`",
         ),
     )
 }  # fmt: skip

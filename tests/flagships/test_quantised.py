@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.flagships.headers import nbytes, write
+from tests.flagships.headers import nbytes
 from tests.flagships.measured import check
 from tests.flagships.quantised import QUANTISED
 
@@ -17,10 +16,7 @@ from tests.flagships.quantised import QUANTISED
 )
 def test_check_passes(name: str, tmp_path: Path) -> None:
     flagship = QUANTISED[name]
-    tensors = flagship.stored()
-    folder = write(tmp_path, flagship, tensors)
-    if flagship.sidecar:
-        (folder / "hf_quant_config.json").write_text(json.dumps(flagship.sidecar), "utf-8")
+    folder, tensors = tmp_path, flagship.write(tmp_path)
     found = check(folder)
     assert (found.code, found.report["findings"]) == (0, [])
     counts = found.report["counts"]
@@ -32,3 +28,17 @@ def test_check_passes(name: str, tmp_path: Path) -> None:
     assert divided["findings"] == []
     assert len(set(divided["bytes_per_rank"])) == 1
     print(f"{name}: {len(tensors)} tensors, {nbytes(tensors)} bytes, {found.report['seconds']} s")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b-awq", "llama-3.1-70b-gptq"])
+def test_ranks_that_would_cut_a_group_are_refused(name: str, tmp_path: Path) -> None:
+    """28672 inputs are 224 groups of 128: 32 ranks have 7 each, 64 would cut them."""
+    QUANTISED[name].write(tmp_path)
+    [finding] = check(tmp_path, "--tp", "64").report["findings"]
+    assert (finding["code"], finding["parameter"]) == ("BU136", "model.layers.0.mlp.down_proj.weight")
+    assert (
+        "splitting `f` (28672) over 64 ranks gives 448 each, which cuts quantisation blocks of 128"
+        in (finding["message"])
+    )
+    assert finding["help"].endswith("every axis divides among 32 ranks")
+    assert check(tmp_path, "--tp", "32").code == 0
