@@ -5,26 +5,45 @@ https://packaging.python.org/en/latest/specifications/entry-points/
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import Site
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, EntryPoints
 
 MODELS, READERS, TARGETS = "bringup.models", "bringup.readers", "bringup.targets"
 SCHEMES = "bringup.schemes"
 
 
 def points(group: str, name: str = "") -> Sequence[EntryPoint]:
-    """The entry points of a group, or those of one name in it. Reads the metadata of every installed package."""
+    """The entry points of a group, or those of one name in it."""
+    found = _installed(tuple(_places())).select(group=group)
+    return [*(found.select(name=name) if name else found)]
+
+
+@lru_cache(maxsize=8)
+def _installed(places: Sequence[tuple[str, int]]) -> EntryPoints:
+    """All entry points below some places. Reads the metadata of every installed package."""
     from importlib.metadata import entry_points
 
-    return [*entry_points(group=group, name=name)] if name else [*entry_points(group=group)]
+    return entry_points()
+
+
+def _places() -> Iterator[tuple[str, int]]:
+    """Where packages are installed, each with the time of its last change: one more or less changes it."""
+    for path in sys.path:
+        try:
+            yield path, Path(path).stat().st_mtime_ns
+        except OSError:
+            yield path, 0
 
 
 def load(point: EntryPoint, wanted: type | None = None, problem: Callable[[Any], str] | None = None) -> Any:

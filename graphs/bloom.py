@@ -112,11 +112,12 @@ class Attention(Module):
     def __init__(self, config: BloomConfig) -> None:
         super().__init__()
         m, h, d = config.hidden, config.num_heads, config.head_dim
-        self.head_dim, self.scale = d, 1 / math.sqrt(d)
+        self.head_dim = d
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.k_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.v_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.dense = Linear("out:m in:(h d)", m=m, h=h, d=d, bias=config.out_bias)
+        self.scale = 1 / math.sqrt(d)
         self.slopes = Const("h", lambda _: alibi_slopes(h), h=h)
         self.cache = KVCache(h, d)
 

@@ -40,8 +40,16 @@ def closed(pattern: str) -> set[str]:
 
 def match(pattern: str, name: str) -> dict[str, str] | None:
     """The variables that make `pattern` equal to `name`, or None."""
+    if _is_name(pattern):
+        return {} if pattern == name else None
     found = compile_pattern(pattern).fullmatch(name)
     return found.groupdict() if found else None
+
+
+@cache
+def _is_name(pattern: str) -> bool:
+    """Whether a pattern stands for itself alone, as each of very many rules may: then nothing is compiled."""
+    return _HOLE.search(pattern) is None
 
 
 class Unbound(ValueError):

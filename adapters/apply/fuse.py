@@ -51,8 +51,9 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
     """
     rules: dict[str, tuple[Rule, dict[str, str]]] = {}  # by the first parameter of each buffer
     taken: set[str] = set()
+    first = [(rule, _first(rule)) for rule in layout.rules]
     for name in plan.entries:
-        if found := _rule_for(layout, name):
+        if found := next(((rule, named) for rule, one in first if (named := match(one, name)) is not None), None):
             leaves = {leaf for _, leaf in found[0].own_expr.leaves(found[1])}
             if leaves <= plan.entries.keys():
                 rules[name] = found
@@ -80,17 +81,13 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
     return replace(plan, signature=signature, entries=entries)
 
 
-def _rule_for(layout: Adapter, name: str) -> tuple[Rule, dict[str, str]] | None:
-    """The rule whose first source is this parameter, with the variables that make it so."""
-    for rule in layout.rules:
-        kinds = dict(re.findall(r"\{(\w+):([^}]*)\}", rule.pattern))
-        first = next(source.name for source, _ in rule.own_expr.leaves(dict.fromkeys(kinds, "")))
-        for variable, kind in kinds.items():
-            first = first.replace(f"{{{variable}}}", f"{{{variable}:{kind}}}")
-        bindings = match(first, name)
-        if bindings is not None:
-            return rule, bindings
-    return None
+def _first(rule: Rule) -> str:
+    """The pattern of a rule's first source, by which the buffer of a parameter is found."""
+    kinds = dict(re.findall(r"\{(\w+):([^}]*)\}", rule.pattern))
+    first = next(source.name for source, _ in rule.own_expr.leaves(dict.fromkeys(kinds, "")))
+    for variable, kind in kinds.items():
+        first = first.replace(f"{{{variable}}}", f"{{{variable}:{kind}}}")
+    return first
 
 
 def _plain(pattern: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from bringup import plugins
 from bringup.cli.errors import culprit
 from bringup.cli.main import cli
 
@@ -53,6 +54,7 @@ def run(folder: Path, *words: object) -> Result:
     """The command line, where the packages in a folder are installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        plugins._installed.cache_clear()
         culprit._plugins.cache_clear()
         try:
             return CliRunner().invoke(cli, [str(word) for word in words])

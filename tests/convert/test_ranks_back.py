@@ -54,6 +54,17 @@ def test_uneven_stages(bringup: Bringup, tmp_path: Path) -> None:
     equal(back, own)
 
 
+def test_a_file_too_many(bringup: Bringup, tmp_path: Path) -> None:
+    """Of two ranks' files and a config of one: one finding says so, whatever else does not fit then."""
+    _, ranks = written(bringup, tmp_path, "llama", "--tp", 2)
+    config = json.loads((ranks / "config.json").read_text("utf-8"))
+    (ranks / "config.json").write_text(json.dumps(config | {"mapping": {"tp_size": 1}}), "utf-8")
+    checked = bringup("check", "--checkpoint", ranks)
+    assert checked.exit_code == 1
+    assert "BU229" in checked.output
+    assert "it also has `rank1.safetensors`" in checked.output
+
+
 def test_another_division(bringup: Bringup, tmp_path: Path) -> None:
     """Files of two ranks become those of four, as the published checkpoint does."""
     source, ranks = written(bringup, tmp_path, "gpt2", "--tp", 2)

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from bringup.adapters.checkpoints.bounded_json import read_config
+from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.check.checker import check as check_plan
 from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError, Severity
 from bringup.graphs.config.fields import MOST_LAYERS
 from bringup.graphs.registry import FAMILIES
+from tests.convert import models
 from tests.hostile.headers import framed
 from tests.hostile.watch import assert_one_error, check
 
@@ -261,6 +263,13 @@ def test_unknown_keys_in_their_order() -> None:
 def test_deep_values_of_keys_that_nobody_reads(tmp_path: Path) -> None:
     deep = json.loads("[" * 60 + "1" + "]" * 60)
     assert errors_of(GPT2 | {"task_specific_params": deep, "x": deep}) == [("BU120", "x")]
+
+
+def test_sizes_that_are_none_of_a_bloom() -> None:
+    """Both sizes behind the width of a head: of stand-ins for them, those that make no head are passed over."""
+    tensors, config = models.bloom()
+    job = open_job(checkpoint=dict_checkpoint(tensors, config | {"n_head": "x", "hidden_size": 16.0}))
+    assert {finding.parameter for finding in job.findings} >= {"n_head", "hidden_size"}
 
 
 DEEP = ("gpt2", "llama", "deepseek_v3")  # in `make test`: 2 s each
