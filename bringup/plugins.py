@@ -17,7 +17,7 @@ from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.spec import Site
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint, EntryPoints
+    from importlib.metadata import EntryPoint
 
 MODELS, READERS, TARGETS = "bringup.models", "bringup.readers", "bringup.targets"
 SCHEMES = "bringup.schemes"
@@ -25,16 +25,15 @@ SCHEMES = "bringup.schemes"
 
 def points(group: str, name: str = "") -> Sequence[EntryPoint]:
     """The entry points of a group, or those of one name in it."""
-    found = _installed(tuple(_places())).select(group=group)
-    return [*(found.select(name=name) if name else found)]
+    return [point for point in _installed(group, tuple(_places())) if not name or point.name == name]
 
 
-@lru_cache(maxsize=8)
-def _installed(places: Sequence[tuple[str, int]]) -> EntryPoints:
-    """All entry points below some places. Reads the metadata of every installed package."""
+@lru_cache(maxsize=32)
+def _installed(group: str, places: tuple[tuple[str, int], ...]) -> Sequence[EntryPoint]:
+    """The entry points of a group below some places. Reads the metadata of every installed package."""
     from importlib.metadata import entry_points
 
-    return entry_points()
+    return [*entry_points(group=group)]
 
 
 def _places() -> Iterator[tuple[str, int]]:
