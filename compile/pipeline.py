@@ -18,6 +18,7 @@ from bringup.compile.bundle.contents import manifest_of, tokenizer_of, write_tok
 from bringup.compile.bundle.place_weights import place_weights
 from bringup.compile.cache.store import Store, default_store
 from bringup.compile.check.checker import check_job as check
+from bringup.compile.check.quantisation.parts import part_warnings
 from bringup.compile.check.ties import tie_warnings
 from bringup.compile.emit import BUNDLE, check_phase, dump, emit_phase
 from bringup.compile.estimate.memory import check_limit
@@ -91,7 +92,7 @@ def build(
         job, held = weights_of(logical, weights_form, selection)
         layout = layout_for(job.graph)
         check_limit(job, selection)
-        for finding in [*report.warnings, *tie_warnings(logical)]:
+        for finding in [*report.warnings, *tie_warnings(logical), *part_warnings(logical)]:
             progress.warn(finding)
         checked = f"{len(logical.plan.entries)} parameters against {len(logical.plan.headers)} tensors"
         stage.done(f"{checked}; {held}" if held else checked)

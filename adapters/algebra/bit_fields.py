@@ -24,7 +24,7 @@ class BitFields(Unary):
     """The numbers of `width` bits along dimension `axis` of int32 words, low bits first; to each `plus` is added.
 
     Numbers are counted modulo 2^width. They come as uint4 up to four bits, else as uint8. Raises AxesError where the
-    words of that dimension do not end with a number.
+    words of that dimension do not end with a number, or there is no such dimension.
     """
 
     of: Expr
@@ -35,6 +35,8 @@ class BitFields(Unary):
     def region(self, scope: Scope) -> Region:
         words = self.of.region(scope)
         scope.take(words, frozenset({"int32"}), f"numbers of {self.width} bits")
+        if self.axis >= len(words.shape):
+            raise AxesError(f"`{show(words.axes)}` has no dimension {self.axis} for words of {self.width} bits")
         size, cycle = words.shape[self.axis], _cycle(self.width)
         if size % cycle[1] and not scope.misfits:
             raise AxesError(f"{size} words along `{show(words.axes)}` do not end with a number of {self.width} bits")

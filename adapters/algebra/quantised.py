@@ -50,7 +50,7 @@ class QuantisedMatrix(Expr):
                 _check_shape(part, region, codes)
             scope.take(region, _takes(part), f"{self.scheme}: {part.name}")
         if self.form.index:
-            index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1])
+            index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1], self.form.block[1])
             name = f"{self.scheme}: index"
             checked = Computed(
                 name, (index,), index.shape, "int32", check, exact=True, inverse=_unchanged, grains=(((1, 1),),)
@@ -112,10 +112,14 @@ def _grains(form: Form, dimensions: int) -> tuple[tuple[tuple[int, int], ...], .
 
 @dataclass(frozen=True, slots=True)
 class InRange:
-    """Numbers of blocks, as they are. Raises BU115 where there is no such block."""
+    """Numbers of blocks, as they are. Raises BU115 where there is no such block, or one of more columns than a block.
+
+    `size` is how many columns a block has at most; WHOLE for any number.
+    """
 
     scheme: str
     blocks: int
+    size: int
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
         if index.size and not 0 <= int(index.min()) <= int(index.max()) < self.blocks:
@@ -124,7 +128,17 @@ class InRange:
                 "groups"
             )
             raise fail("BU115", message, help="was it saved for another group size?")
+        if self.size and index.size and (most := _most_alike(index)) > self.size:
+            message = f"{self.scheme}: the index of columns gives {most} to one group, and `group_size` is {self.size}"
+            raise fail("BU115", message, help="was it saved for another group size, or another matrix?")
         return index
+
+
+def _most_alike(index: np.ndarray) -> int:
+    """How often the number is there that is there most often."""
+    import numpy as np
+
+    return int(np.bincount(index.reshape(-1)).max())
 
 
 def _unchanged(index: np.ndarray) -> tuple[np.ndarray]:

@@ -8,7 +8,7 @@ bits. With double quantisation absmax itself is table2[code2] · absmax2 + offse
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -23,7 +23,7 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes
 from bringup.graphs.core.form import WHOLE, Form, count
-from bringup.spec import DTYPES
+from bringup.spec import DTYPES, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ class Int8(Stored):
         yield Unread("weight_format", "the mark of rows in order", requires="weight", wrong=_not_rows)
 
 
-def _not_rows(modules: Modules, mark: np.ndarray) -> str:
+def _not_rows(modules: Modules, parts: Mapping[str, TensorInfo], mark: np.ndarray) -> str:
     """`Linear8bitLt` writes 0, `row`; older versions wrote the layouts of GPU kernels."""
     return "" if not mark.any() else "the matrix is in the order of a GPU's kernels, not row by row: save it again"
 
@@ -132,7 +132,7 @@ def _block(weight: StoredMatrix) -> int:
     return next((block for block in BLOCKS if count(values, block) == math.prod(scales.shape)), BLOCK)
 
 
-def _other_table(table: str, modules: Modules, values: np.ndarray) -> str:
+def _other_table(table: str, modules: Modules, parts: Mapping[str, TensorInfo], values: np.ndarray) -> str:
     import numpy as np
 
     known = np.array(TABLES[table], np.float32)

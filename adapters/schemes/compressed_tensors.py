@@ -5,9 +5,10 @@ Source: the package compressed-tensors 0.20 (`quantization/quant_config.py`, `qu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from bringup.adapters.algebra.quantised import QuantisedMatrix
 from bringup.adapters.algebra.values import reciprocal
@@ -23,12 +24,18 @@ from bringup.adapters.schemes.arrays import (
     scaled,
 )
 from bringup.adapters.schemes.compressed_weights import Weights, read_weights
-from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatrix
+from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatrix, Unread
 from bringup.adapters.schemes.targets import Targets
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.form import Form
 from bringup.shown import shown
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SIZE = "the size of the matrix, which the graph declares"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,6 @@ class CompressedTensors(Stored):
     unread: ClassVar[Mapping[str, str]] = {
         **ACTIVATIONS,
         **CACHES,
-        "weight_shape": "the size of the matrix, which the graph declares",
     }
     keeps_order: ClassVar[bool] = True
     groups: tuple[tuple[Targets, Weights], ...]
@@ -56,6 +62,10 @@ class CompressedTensors(Stored):
 
     def stores(self, modules: Modules) -> bool:
         return self.weights(modules) is not None and not any(module in self.unquantized for module in modules)
+
+    def unread_parts(self) -> Iterator[Unread]:
+        yield from (Unread(part, why) for part, why in self.unread.items())
+        yield Unread("weight_shape", SIZE, wrong=partial(_other_size, self))
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         found = self.weights(weight.modules)
@@ -72,6 +82,18 @@ class CompressedTensors(Stored):
             parts = {"codes": weight.part("weight", "out in", E4M3), "scales": exponents(weight, block)}
             return QuantisedMatrix(name, Form(codes=E4M3, block=block, scale=E8M0), parts)
         return scaled(name, weight, E4M3 if found.float else "int8", block)
+
+
+def _other_size(stored: CompressedTensors, modules: Modules, parts: Mapping[str, TensorInfo], size: np.ndarray) -> str:
+    """`weight_shape` has the rows and columns whose codes the words of `weight_packed` are."""
+    weights, words = stored.weights(modules), parts.get("weight_packed")
+    if weights is None or words is None or len(words.shape) != 2:
+        return ""  # a finding of the headers'
+    rows, columns = words.shape
+    each, found = 32 // weights.bits, [int(number) for number in size.reshape(-1)]
+    if weights.format != "pack-quantized" or (len(found) == 2 and (found[0], -(-found[1] // each)) == (rows, columns)):
+        return ""
+    return f"it says {found}, and `weight_packed` has {rows} rows of {columns} words of {each} values"
 
 
 def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:

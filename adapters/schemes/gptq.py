@@ -7,7 +7,7 @@ number of values that there are; `gptq_v2` stores zero. `g_idx` is the group of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -20,6 +20,7 @@ from bringup.adapters.schemes.scheme import Modules, Scheme, Stored, StoredMatri
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.form import Form
+from bringup.spec import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,11 +72,11 @@ def numbers(words: Expr, width: int, *, axis: int, plus: int = 0) -> Expr:
     return words.bits(f"uint{width}", "number").mv(f"row column number -> {order}")
 
 
-def _not_zero(module: Modules, bias: np.ndarray) -> str:
+def _not_zero(modules: Modules, parts: Mapping[str, TensorInfo], bias: np.ndarray) -> str:
     return "" if not bias.any() else "the model has no bias there, and this one is not zero"
 
 
-def _other_order(selection: Selection, modules: Modules, index: np.ndarray) -> str:
+def _other_order(selection: Selection, modules: Modules, parts: Mapping[str, TensorInfo], index: np.ndarray) -> str:
     import numpy as np
 
     groups = selection.groups(modules)

@@ -46,14 +46,14 @@ class StoredMatrix:
 class Unread(NamedTuple):
     """A part that no weight is computed from, with the reason; `requires`: only where the module has this part, too.
 
-    `wrong` is given the ways to write the module's name and the tensor; it says what is wrong with the values, "" where
-    nothing is. Without it they are not read.
+    `wrong` is given the ways to write the module's name, the parts that the checkpoint has of its matrix, by name, and
+    the tensor; it says what is wrong with the values, "" where nothing is. Without it they are not read.
     """
 
     part: str
     why: str
     requires: str = ""
-    wrong: Callable[[Modules, np.ndarray], str] | None = None
+    wrong: Callable[[Modules, Mapping[str, TensorInfo], np.ndarray], str] | None = None
 
 
 class Stored(ABC):

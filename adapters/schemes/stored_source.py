@@ -200,7 +200,8 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
 def _wrong(reading: Reading, part: Unread, name: str, values: np.ndarray) -> str:
     """What is wrong with the values of a part, by its tensor's name."""
     assert part.wrong is not None
-    return part.wrong(reading.modules(name.removesuffix(f".{part.part}")), values)
+    module = name.removesuffix(f".{part.part}")
+    return part.wrong(reading.modules(module), reading.parts_of(f"{module}.weight"), values)
 
 
 def _stored_source(source: Source, rule: str, reading: Reading) -> Source:

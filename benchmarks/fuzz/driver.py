@@ -85,6 +85,8 @@ class Run:
         self.figures = Figures()
         for data in target.seeds:  # what is loaded on first use is no input's memory
             self.answer(data)
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays, and need not be looked through again and again
         self.start_memory = self.peak = _peak()
 
     def go(self, inputs: int) -> Figures:

@@ -10,6 +10,7 @@ from bringup.adapters.apply.left_out import wrongly_left_out
 from bringup.adapters.apply.materialise import fill
 from bringup.adapters.checkpoints.arrays import release_pages
 from bringup.adapters.planning.plan import Entry
+from bringup.compile.check.quantisation.parts import part_warnings
 from bringup.compile.check.ties import tie_warnings
 from bringup.compile.check.value_stats import Soundness
 from bringup.diagnostics import BringupError, Diagnostic
@@ -31,7 +32,11 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
     A rule whose function fails or refuses a tensor is among the findings (BU116, BU115). Raises BU2xx where a file
     cannot be read.
     """
-    found = [*tie_warnings(job), *wrongly_left_out(job.plan, job.checkpoint.load or job.checkpoint.read)]
+    found = [
+        *tie_warnings(job),
+        *part_warnings(job),
+        *wrongly_left_out(job.plan, job.checkpoint.load or job.checkpoint.read),
+    ]
     refused: dict[tuple[str, str], tuple[Diagnostic, list[str]]] = {}
     sound, aliases = Soundness(), job.plan.aliases()
     entries = {name: entry for name, entry in job.plan.entries.items() if name not in aliases}
