@@ -52,7 +52,7 @@ class BloomConfig(HFConfig):
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
-        if not fields.doubtful and hidden % heads:
+        if hidden % heads and not (fields.doubtful and hidden > heads):
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", None, 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
@@ -112,12 +112,11 @@ class Attention(Module):
     def __init__(self, config: BloomConfig) -> None:
         super().__init__()
         m, h, d = config.hidden, config.num_heads, config.head_dim
-        self.head_dim = d
+        self.head_dim, self.scale = d, 1 / math.sqrt(d)
         self.q_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.k_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.v_proj = Linear("out:(h d) in:m", h=h, d=d, m=m)
         self.dense = Linear("out:m in:(h d)", m=m, h=h, d=d, bias=config.out_bias)
-        self.scale = 1 / math.sqrt(d)
         self.slopes = Const("h", lambda _: alibi_slopes(h), h=h)
         self.cache = KVCache(h, d)
 

@@ -265,11 +265,19 @@ def test_deep_values_of_keys_that_nobody_reads(tmp_path: Path) -> None:
     assert errors_of(GPT2 | {"task_specific_params": deep, "x": deep}) == [("BU120", "x")]
 
 
-def test_sizes_that_are_none_of_a_bloom() -> None:
-    """Both sizes behind the width of a head: of stand-ins for them, those that make no head are passed over."""
-    tensors, config = models.bloom()
-    job = open_job(checkpoint=dict_checkpoint(tensors, config | {"n_head": "x", "hidden_size": 16.0}))
-    assert {finding.parameter for finding in job.findings} >= {"n_head", "hidden_size"}
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("bloom", {"n_head": "x", "hidden_size": 16.0}),
+        ("bloom", {"hidden_size": 1.0}),
+        ("gpt2", {"n_embd": 1.0}),
+    ],
+)
+def test_heads_that_would_have_no_channel(family: str, words: dict[str, object]) -> None:
+    """Of stand-ins for sizes, those that make no head are passed over."""
+    tensors, config = getattr(models, family)()
+    job = open_job(checkpoint=dict_checkpoint(tensors, config | words))
+    assert {finding.parameter for finding in job.findings} >= words.keys()
 
 
 DEEP = ("gpt2", "llama", "deepseek_v3")  # in `make test`: 2 s each
