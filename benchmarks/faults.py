@@ -1,9 +1,11 @@
 """Writes docs/faults.md: what bringup, transformers and MAX say of the same spoilt checkpoints.
 
-    python benchmarks/faults.py [--max-python PATH/TO/ENV/bin/python] [--saved FOLDER] [--only KEY …]
+    python benchmarks/faults.py [--table stored] [--max-python PATH] [--transformers-python PATH] [--saved FOLDER]
 
-The folders are small random models that transformers saves; the mutations of tests/check/mutations spoil them. MAX
-runs in an environment of its own (`pip install max==26.7.0 safetensors`); without one its column says "not run".
+The folders are small random models that transformers saves; the mutations of tests/check/mutations spoil them. The
+table `stored` is of quantised checkpoints, docs/faults-quantised.md. MAX runs in an environment of its own
+(`pip install max==26.7.0 safetensors`); without one its column says "not run". transformers loads AWQ, GPTQ and
+bitsandbytes with packages of theirs (`pip install gptqmodel optimum bitsandbytes`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +26,45 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from faults_page import Outcome, Row, page  # noqa: E402
+from faults_page import Outcome, Row, Subject, page  # noqa: E402
 from faults_saved import Saved  # noqa: E402
 
 from tests.check.mutations.bases import BASES, base  # noqa: E402
 from tests.check.mutations.mutation import Mutation, Trial  # noqa: E402
+from tests.check.mutations.stored.table import STORED_MUTATIONS  # noqa: E402
 from tests.check.mutations.table import MUTATIONS  # noqa: E402
 
-PAGE = ROOT / "docs/faults.md"
 MAX_SCRIPT, MAX_GRAPHS = (ROOT / "benchmarks" / name for name in ("faults_max.py", "faults_max_graphs.py"))
 TRANSFORMERS = ROOT / "benchmarks/faults_transformers.py"
+SUBJECTS = {
+    "all": Subject(
+        "mistakes, and who finds them",
+        (
+            "The same spoilt folder is given to bringup, to transformers' `from_pretrained` with one forward pass,",
+            "and, for GPT-2 and Llama, to MAX: the model written on its Python API (benchmarks/faults_max_graphs.py,",
+            "whose logits agree with transformers' on the sound folders) and fed with the folder's weights. A mistake",
+            "in a rule is given to them as the folder that a conversion script with the same mistake writes; one in",
+            "the graph, to MAX in its graph. Small random models (of 2 or 3 layers) stand in for the published ones:",
+            "names, layouts and configs are those that transformers writes.",
+        ),
+        "",
+        "tests/check/mutations",
+    ),
+    "stored": Subject(
+        "mistakes in quantised checkpoints, and who finds them",
+        (
+            "The same spoilt folder is given to bringup and to transformers' `from_pretrained` with one forward pass.",
+            "Small random models (of 2 layers) stand in for the published ones: each matrix is stored as the format's",
+            "library stores it (tests/quantised), with the words that it leaves in config.json. Tensor parallelism is",
+            "asked of bringup alone.",
+        ),
+        " --table stored",
+        "tests/check/mutations/stored",
+    ),
+}
+PAGES = {"all": ROOT / "docs/faults.md", "stored": ROOT / "docs/faults-quantised.md"}
+TABLES = {"all": MUTATIONS, "stored": STORED_MUTATIONS}
+PACKAGES = ("compressed-tensors", "gptqmodel", "optimum", "bitsandbytes")  # by which transformers loads
 AT_ONCE = 10  # folders a process: one with some 8 or 25 models on MAX stood still; why was not found
 PATIENCE = 1800  # seconds for them
 QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default", "COLUMNS": "110"}
@@ -69,7 +101,11 @@ def run(python: str, script: Path, cases: Mapping[str, tuple[Path, Path | str]],
 
 def _version_of(python: str, script: Path) -> str:
     """The version of the tool that a script calls, `faults_TOOL.py`."""
-    words = f"from importlib.metadata import version; print(version({script.stem.removeprefix('faults_')!r}))"
+    return _installed(python, script.stem.removeprefix("faults_"))
+
+
+def _installed(python: str, package: str) -> str:
+    words = f"from importlib.metadata import version; print(version({package!r}))"
     return subprocess.check_output([python, "-c", words], text=True).strip()
 
 
@@ -108,11 +144,14 @@ def graph_with(mutation: Mutation, folder: Path) -> Path:
     return path
 
 
-def outcomes(scratch: Path, mutations: Sequence[Mutation], max_python: str | None, place: Path) -> list[Row]:
+def outcomes(
+    scratch: Path, mutations: Sequence[Mutation], python: str, max_python: str | None, place: Path
+) -> list[Row]:
     """Writes every folder, and runs each peer once on all of them. MAX has graphs for GPT-2 and Llama only."""
     theirs: dict[str, tuple[Path, Path | str]] = {}
     ours: dict[str, tuple[Path, Path | str]] = {}
-    for of in BASES:
+    sound = dict.fromkeys(mutation.base for mutation in mutations)
+    for of in sound:
         theirs[of] = Trial(base(of)).write(scratch / of).folder, ""
         ours[of] = theirs[of][0], MAX_GRAPHS
     for mutation in mutations:
@@ -124,33 +163,42 @@ def outcomes(scratch: Path, mutations: Sequence[Mutation], max_python: str | Non
             theirs[mutation.key] = folder, ""
         if not spoilt.graph or mutation.in_max:
             ours[mutation.key] = folder, graph_with(mutation, folder)
-    bases = {of: of for of in BASES} | {mutation.key: mutation.base for mutation in mutations}
+    bases = {of: of for of in sound} | {mutation.key: mutation.base for mutation in mutations}
     served = {key: case for key, case in ours.items() if bases[key] in ("gpt2", "llama")}
-    columns = [run(sys.executable, TRANSFORMERS, theirs, place)]
+    columns = [run(python, TRANSFORMERS, theirs, place)]
     columns.append(run(max_python, MAX_SCRIPT, served, place) if max_python else {})
     for column in columns:
         for key, outcome in column.items():
-            outcome.compare(column[bases[key]])
             assert key not in BASES or (outcome.exit_code, outcome.text) == (0, ""), outcome
+            if key not in sound:
+                outcome.compare(column[bases[key]])
     return [Row(mutation, *(column.get(mutation.key) for column in columns)) for mutation in mutations]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", choices=sorted(TABLES), default="all")
+    parser.add_argument("--transformers-python", metavar="PATH", default=sys.executable, help="one with transformers")
     parser.add_argument("--max-python", metavar="PATH", help="an interpreter that has max and safetensors")
     parser.add_argument("--only", nargs="*", metavar="KEY", help="print these rows, write nothing")
-    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--saved", type=Path, metavar="FOLDER", help="keep what peers say there, and go by it")
     options = parser.parse_args()
-    max_version = ""
+    python, subject = options.transformers_python, SUBJECTS[options.table]
+    tools = f"transformers {_version_of(python, TRANSFORMERS)}", "MAX"
     if options.max_python:
-        max_version = _version_of(options.max_python, MAX_SCRIPT)
-    mutations = [mutation for mutation in MUTATIONS if options.only is None or mutation.key in options.only]
+        tools = tools[0], f"MAX {_version_of(options.max_python, MAX_SCRIPT)}"
+        subject = replace(subject, options=f"{subject.options} --max-python PATH")
+    if python != sys.executable:
+        others = ", ".join(f"{package} {_installed(python, package)}" for package in PACKAGES)
+        subject = replace(subject, options=f"{subject.options} --transformers-python PATH")
+        subject = replace(subject, folders=(*subject.folders, f"transformers loads with {others}."))
+    mutations = [each for each in TABLES[options.table] if options.only is None or each.key in options.only]
     with tempfile.TemporaryDirectory() as name:
-        rows = outcomes(Path(name), mutations, options.max_python, options.saved or Path(name, "saved"))
+        rows = outcomes(Path(name), mutations, python, options.max_python, options.saved or Path(name, "saved"))
     print(*(row.line() for row in rows), sep="\n")
     if options.only is None:
-        options.out.write_text(page(rows, max_version), "utf-8")
+        (options.out or PAGES[options.table]).write_text(page(rows, subject, tools), "utf-8")
 
 
 if __name__ == "__main__":

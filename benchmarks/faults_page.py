@@ -17,20 +17,32 @@ from tests.check.mutations.mutation import PAINS, Mutation
 
 SAME = 1e-4  # logits nearer than this are the same: sums in another order, values rounded once more
 NOT_RUN = "not run"
+UNREAD = "does not load the sound checkpoint either"
 LINES = 14  # of what a tool printed, at most
 
 
 @dataclass
 class Outcome:
-    """What a tool printed, its logits if it loads, and how far these are `off` those of the sound checkpoint."""
+    """What a tool printed, its logits if it loads, and how far these are `off` those of the sound checkpoint.
+
+    `reads` says whether it loads the sound one.
+    """
 
     exit_code: int
     text: str
     logits: np.ndarray | None
     off: float | None = None
+    reads: bool = True
 
     def compare(self, sound: Outcome) -> None:
-        """With the outcome of the sound folder; of vocabularies of two sizes, the tokens that both have."""
+        """With the outcome of the sound folder; of vocabularies of two sizes, the tokens that both have.
+
+        Lines that are printed of the sound folder as well say nothing of a mistake.
+        """
+        self.reads = not sound.exit_code
+        usual = {_without_numbers(line) for line in sound.text.splitlines()} if self.reads else set[str]()
+        lines = [line for line in self.text.splitlines() if not line or _without_numbers(line) not in usual]
+        self.text = "\n".join(lines).strip()
         if self.logits is not None and sound.logits is not None:
             vocab = min(self.logits.shape[-1], sound.logits.shape[-1])
             self.off = float(np.abs(self.logits[..., :vocab] - sound.logits[..., :vocab]).max())
@@ -38,6 +50,8 @@ class Outcome:
     @property
     def kind(self) -> str:
         """For the counts."""
+        if not self.reads:
+            return UNREAD
         if self.exit_code:
             return "stops"
         if self.text:
@@ -52,7 +66,8 @@ class Outcome:
         """For the table."""
         if self.exit_code:
             raised = re.findall(r"^(\w+(?:Error|Exception|NotFound\w*)):", self.text, re.MULTILINE)
-            return f"raises {raised[-1]}" if raised else f"exit {self.exit_code}"
+            said = f"raises {raised[-1]}" if raised else f"exit {self.exit_code}"
+            return said if self.reads else f"{said}, of the sound one too"
         return f"loads, {'warns' if self.text else 'says nothing'}; {self._logits()}"
 
     def _logits(self) -> str:
@@ -69,6 +84,11 @@ class Outcome:
         said = "\n".join(["```text", *cut, "```", ""]) if lines else ""
         end = f"Exit {self.exit_code}." if self.exit_code else f"Loads, exit 0; {self._logits()}."
         return f"{said}\n{end}" if said else end
+
+
+def _without_numbers(line: str) -> str:
+    """A line without what differs from run to run: numbers, and the ends of scratch folders' names."""
+    return re.sub(r"/tmp/\S+|[0-9.]+", "", line).strip()
 
 
 @dataclass(frozen=True)
@@ -114,33 +134,39 @@ def _found(rows: list[Row]) -> int:
     return sum(len(f) == 1 and f[0].code == m.code and names(f[0], m.names) for m, f in answers)
 
 
-def page(rows: list[Row], max_version: str) -> str:
-    """The whole page."""
-    tools = (f"transformers {version('transformers')}", f"MAX {max_version}".strip())
-    kinds = ("stops", "loads with a warning", "loads in silence, other logits", "loads in silence, the same logits")
+@dataclass(frozen=True)
+class Subject:
+    """What a page is about: its title after the count, the folders that tools are given, and its tests."""
+
+    title: str
+    folders: tuple[str, ...]
+    options: str
+    tests: str
+
+
+def page(rows: list[Row], subject: Subject, tools: tuple[str, str]) -> str:
+    """The whole page; `tools` are the peers' names and versions."""
+    kinds = (
+        "stops", "loads with a warning", "loads in silence, other logits", "loads in silence, the same logits", UNREAD,
+    )  # fmt: skip
     columns = [row.transformers for row in rows], [row.max for row in rows]
     counts = [Counter(outcome.kind if outcome else NOT_RUN for outcome in column) for column in columns]
-    option = " --max-python PATH" if max_version else ""
     phases = Counter(answer_to(row.mutation).phase for row in rows)
     early = ", ".join(f"{count} by `{phase}`" for phase, count in phases.items())
     lines = [
-        f"# {len(rows)} mistakes, and who finds them",
+        f"# {len(rows)} {subject.title}",
         "",
         f"bringup finds {_found(rows)} of {len(rows)} and names the parameter, module, tensor, key or file that is",
         f"wrong, with one diagnostic each: {early}. Of the others:",
         "",
         f"| | {tools[0]} | {tools[1]} |",
         "|---|---|---|",
-        *(f"| {kind} | {counts[0][kind]} | {counts[1][kind]} |" for kind in kinds),
+        *(f"| {kind} | {counts[0][kind]} | {counts[1][kind]} |" for kind in kinds if counts[0][kind] + counts[1][kind]),
         f"| {NOT_RUN}, or has no place for the mistake | {counts[0][NOT_RUN]} | {counts[1][NOT_RUN]} |",
         "",
-        "The same spoilt folder is given to bringup, to transformers' `from_pretrained` with one forward pass, and,",
-        "for GPT-2 and Llama, to MAX: the model written on its Python API (benchmarks/faults_max_graphs.py, whose",
-        "logits agree with transformers' on the sound folders) and fed with the folder's weights. A mistake in a",
-        "rule is given to them as the folder that a conversion script with the same mistake writes; one in the graph,",
-        "to MAX in its graph. Small random models (of 2 or 3 layers) stand in for the published ones: names, layouts",
-        "and configs are those that transformers writes. `off by` compares the logits of 12 tokens with those of the",
-        f"sound folder; what is nearer than {SAME:g} counts as the same.",
+        *subject.folders,
+        f"`off by` compares the logits of 12 tokens with those of the sound folder; what is nearer than {SAME:g}",
+        "counts as the same.",
         "",
         "What finds it: `check` reads headers only. `compile` looks at the values as it writes them. `verify` compares",
         "with transformers on the same checkpoint, and so finds what is wrong in rules and graphs. What is wrong in",
@@ -148,9 +174,9 @@ def page(rows: list[Row], max_version: str) -> str:
         "saved from the model before it was converted (`verify --save`), to which `verify --against` holds it.",
         "`reverse` takes the arrays back to the published layout.",
         "",
-        f"Written on {datetime.date.today()} by `python benchmarks/faults.py{option}`, with bringup",
+        f"Written on {datetime.date.today()} by `python benchmarks/faults.py{subject.options}`, with bringup",
         f"{version('bringup')}, {tools[0]} (torch {version('torch')}), {tools[1]}, Python",
-        f"{platform.python_version()}, on CPU. The mutations are the table of tests/check/mutations, whose tests hold",
+        f"{platform.python_version()}, on CPU. The mutations are the table of {subject.tests}, whose tests hold",
         "this page's column to what bringup says.",
         "",
         f"| mistake | pain | bringup | {tools[0]} | {tools[1]} |",

@@ -18,7 +18,7 @@ from bringup.compile.bundle.weights_file import write_weights as write_file
 from bringup.compile.check.value_stats import Soundness
 from bringup.compile.check.values import read_parameter
 from bringup.compile.job import Job
-from bringup.diagnostics import Diagnostic, Report
+from bringup.diagnostics import BringupError, Diagnostic, Report
 from bringup.graphs.core.module import Const
 from bringup.spec import DTYPES, TensorInfo
 from bringup.system.os_errors import need_room
@@ -53,7 +53,11 @@ def write_weights(
     def make(name: str) -> np.ndarray:
         if name in tables:
             return tables[name]
-        array = read_parameter(job, stored[name])
+        try:
+            array = read_parameter(job, stored[name])
+        except BringupError as error:
+            findings = (replace(found, parameter=found.parameter or name) for found in error.findings)
+            raise BringupError(*findings) from error
         sound.look(name, array)
         return array
 

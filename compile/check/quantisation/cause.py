@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.planning.plan import Plan
-from bringup.adapters.planning.quantization import WORDS, Format, block_size
+from bringup.adapters.planning.quantization import WORDS, Format, block_size, part_of
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.diagnostics import Diagnostic, Severity
 from bringup.grouping import grouped, roots
@@ -34,8 +34,13 @@ def bare_names(plan: Plan, names: Iterable[str]) -> Iterator[str]:
 
 
 def parameters_of(plan: Plan, plains: Iterable[str]) -> str:
+    """The parameters that read the matrices of some plain tensors, or parts of them."""
     bare = set(bare_names(plan, plains))
-    readers = [parameter for parameter, names in plan.requests if not bare.isdisjoint(bare_names(plan, names))]
+    readers = [
+        parameter
+        for parameter, names in plan.requests
+        if any(name in bare or ((part := part_of(name)) and part[0] in bare) for name in bare_names(plan, names))
+    ]
     return ", ".join(grouped(roots(readers, plan.signature)))
 
 

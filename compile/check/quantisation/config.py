@@ -62,15 +62,28 @@ def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
         yield Cause(finding, frozenset(names))
     for part, names in lacking(plan).items():
         matrices = parts_of(names)
+        others = _instead(plan, names)
+        called = f"; is it what is called `{others[0].rpartition('.')[2]}` there?" if others else ""
         finding = Diagnostic(
             code="BU137",
             message=f"config.json says {quoted(words)}, and the checkpoint stores {listed(matrices)} without `{part}`",
-            help="give the checkpoint that has them, or say how this one is quantised",
+            help=f"give the checkpoint that has them, or say how this one is quantised{called}",
             parameter=parameters_of(plan, matrices),
             sources=tuple(names),
             expected=part,
         )
-        yield Cause(finding, frozenset(names))
+        yield Cause(finding, frozenset([*names, *others]))
+
+
+def _instead(plan: Plan, names: Iterable[str]) -> list[str]:
+    """The unread tensors of the modules that lack something, where each of these has one of the same name."""
+    modules = {plan.prefix + name.rpartition(".")[0].removeprefix(plan.prefix) for name in names}
+    found: dict[str, list[str]] = {}
+    for name in plan.unread:
+        module, _, end = name.rpartition(".")
+        if module in modules:
+            found.setdefault(end, []).append(name)
+    return next((each for each in found.values() if len(each) == len(modules)), [])
 
 
 def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[Cause]:

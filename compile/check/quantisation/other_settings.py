@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import part_of
@@ -15,16 +15,25 @@ from bringup.shown import shown
 
 WHOLE_NUMBERS = ("gptq", "awq")
 BITS = (4, 8, 3, 2)
+# What compressed-tensors says of the weights of a group and tensors may contradict.
+OF_GROUPS: Sequence[Mapping[str, object]] = (
+    {"num_bits": 4}, {"num_bits": 8}, {"symmetric": False}, {"symmetric": True}, {"actorder": "group"},
+    {"actorder": None},
+)  # fmt: skip
 
 
 class Fitting(NamedTuple):
-    """Words that fit the tensors better: those that differ, as they should be, and the tensors that they explain."""
+    """Words that fit the tensors better: those that differ, as they should be, and the tensors that they explain.
+
+    `words` are of `quantization_config`; `said` has the inmost of them, for messages.
+    """
 
     words: Mapping[str, object]
     tensors: frozenset[str]
+    said: Mapping[str, object]
 
     def __str__(self) -> str:
-        return ", ".join(f"`{key}` = {shown(value)}" for key, value in self.words.items())
+        return ", ".join(f"`{key}` = {shown(value)}" for key, value in self.said.items())
 
 
 def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
@@ -35,12 +44,12 @@ def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
     wrong = _astray(job.plan)
     if not any(part_of(name) for name in wrong):
         return None
-    for changed in _others(words):
+    for changed, said in _others(words):
         with suppress(BringupError, AxesError):
             raw = {**job.config, "quantization_config": {**words, **changed}}
             left = _astray(replanned(job, raw).plan)
             if not any(part_of(name) for name in left):
-                return Fitting(changed, frozenset(wrong - left))
+                return Fitting(changed, frozenset(wrong - left), said or changed)
     return None
 
 
@@ -49,7 +58,25 @@ def _astray(plan: Plan) -> set[str]:
     return {*plan.unread, *(name for problem in plan.problems for name in problem.sources)}
 
 
-def _others(words: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+    """Words to try in place of the config's own, and of those inside of groups the ones that change."""
+    groups = words.get("config_groups")
+    for said in OF_GROUPS if isinstance(groups, Mapping) else ():
+        yield {"config_groups": _with_weights(cast("Mapping[str, object]", groups), said)}, said
+    yield from ((changed, {}) for changed in _other_words(words))
+
+
+def _with_weights(groups: Mapping[str, object], said: Mapping[str, object]) -> dict[str, object]:
+    """compressed-tensors' groups with other words of their weights."""
+    found = dict[str, object]()
+    for name, group in groups.items():
+        inner = cast("Mapping[str, object]", group) if isinstance(group, Mapping) else {}
+        weights = inner.get("weights")
+        found[name] = {**inner, "weights": {**weights, **said}} if isinstance(weights, Mapping) else group
+    return found
+
+
+def _other_words(words: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     method = words.get("quant_method")
     if method == "bitsandbytes":
         in_four = words.get("load_in_4bit") is True

@@ -17,7 +17,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build, check
 from bringup.diagnostics import BringupError, Diagnostic, Report
 from bringup.progress import Silent
-from tests.check.mutations.bases import base
+from tests.check.mutations.bases import base, reference
 from tests.check.mutations.mutation import Case, Mutation, Trial
 
 COMMANDS = {
@@ -120,7 +120,7 @@ def _saved(name: str) -> bytes:
 
     with TemporaryDirectory() as scratch, _quiet():
         folder, file = Path(scratch, "model"), Path(scratch, "saved.safetensors")
-        case = Trial(base(name)).write(folder)
+        case = Trial(reference(name)).write(folder)
         build(_opened(case), out=Path(scratch, "b"), target="torch", max_seq_len=64, buckets=[64], all_logits=True)
         verify(str(Path(scratch, "b")), save=file)
         return file.read_bytes()

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.check import drafts
 from tests.check.drafts import GPT2, LLAMA, MIXTRAL, ROOT, Draft, Family, read_draft, tiny
+from tests.check.mutations.stored.bases import STORED, exact, stored
 
 
 def _mistral() -> Any:
@@ -103,6 +104,8 @@ BASES: dict[str, Family] = {family.name: family for family in (GPT2, LLAMA, MIST
 
 @cache
 def _saved(name: str) -> Draft:
+    if name in STORED:
+        return stored(name)
     with TemporaryDirectory() as folder:
         return read_draft(tiny(BASES[name], Path(folder), CONFIGS[name]()), BASES[name])
 
@@ -110,3 +113,8 @@ def _saved(name: str) -> Draft:
 def base(name: str) -> Draft:
     """A fresh copy; the arrays are shared and are not to be written to."""
     return _saved(name).copy()
+
+
+def reference(name: str) -> Draft:
+    """What activations are saved from: the model itself, of a quantised one the floats that it stands for."""
+    return exact(name).copy() if name in STORED else base(name)
