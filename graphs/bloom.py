@@ -47,12 +47,12 @@ class BloomConfig(HFConfig):
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.num_heads
+        return self.hidden // self.num_heads or 1  # where both are doubtful, as there is no graph of 0
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         hidden, heads = _size(fields, "hidden_size", "n_embed"), _size(fields, "n_head", "num_attention_heads")
-        if hidden % heads and not (fields.doubtful and hidden > heads):
+        if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", None, 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):

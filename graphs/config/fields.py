@@ -208,14 +208,17 @@ class Fields:
         severity: Severity = Severity.ERROR,
         stops: str | None = None,
     ) -> None:
-        """Adds a finding about a key, unless there is one: one mistake is one finding.
+        """Adds a finding about a key, unless there is one: one mistake is one finding, which then stops what both do.
 
         `stops` as in `Diagnostic`; left out, a BU121 or BU124 leaves a size unknown, and others nothing.
         """
         stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
         any_severity = severity is not Severity.ERROR
-        known = (found for found in self.findings if any_severity or found.severity is Severity.ERROR)
-        if all(found.parameter != key for found in known):
+        for index, found in enumerate(self.findings):
+            if found.parameter == key and (any_severity or found.severity is Severity.ERROR):
+                self.findings[index] = replace(found, stops=found.stops or stops)
+                break
+        else:
             finding = Diagnostic(code=code, message=message, parameter=key, help=help, severity=severity, stops=stops)
             self.findings.append(finding)
 

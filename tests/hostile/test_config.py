@@ -270,6 +270,7 @@ def test_deep_values_of_keys_that_nobody_reads(tmp_path: Path) -> None:
     [
         ("bloom", {"n_head": "x", "hidden_size": 16.0}),
         ("bloom", {"hidden_size": 1.0}),
+        ("bloom", {"num_attention_heads": "x", "seq_length": {}}),
         ("gpt2", {"n_embd": 1.0}),
     ],
 )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from bringup.adapters.planning.plan import Plan
-from bringup.adapters.planning.quantization import part_of
+from bringup.adapters.planning.quantization import part_of, parts_of
 from bringup.compile.job import Job, replanned
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import AxesError
@@ -39,10 +39,10 @@ class Fitting(NamedTuple):
 def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
     """Of other words those by which every part of a quantised matrix is read; None where the config's own do, or none.
 
-    Plans the checkpoint anew with each.
+    Plans the checkpoint anew with each, unless only one matrix is astray, which no words for all are the reason of.
     """
     wrong = _astray(job.plan)
-    if not any(part_of(name) for name in wrong):
+    if len(parts_of(wrong)) < 2:
         return None
     for changed, said in _others(words):
         with suppress(BringupError, AxesError):
