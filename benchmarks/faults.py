@@ -56,7 +56,7 @@ SUBJECTS = {
             "The same spoilt folder is given to bringup and to transformers' `from_pretrained` with one forward pass.",
             "Small random models (of 2 layers) stand in for the published ones: each matrix is stored as the format's",
             "library stores it (tests/quantised), with the words that it leaves in config.json. Tensor parallelism is",
-            "asked of bringup alone.",
+            "asked of bringup alone. MAX has no graph here that reads quantised matrices.",
         ),
         " --table stored",
         "tests/check/mutations/stored",
@@ -191,8 +191,12 @@ def main() -> None:
         subject = replace(subject, options=f"{subject.options} --max-python PATH")
     if python != sys.executable:
         others = ", ".join(f"{package} {_installed(python, package)}" for package in PACKAGES)
-        subject = replace(subject, options=f"{subject.options} --transformers-python PATH")
-        subject = replace(subject, folders=(*subject.folders, f"transformers loads with {others}."))
+        subject = replace(
+            subject,
+            options=f"{subject.options} --transformers-python PATH",
+            folders=(*subject.folders, f"transformers loads with {others}."),
+            torch=_installed(python, "torch"),
+        )
     mutations = [each for each in TABLES[options.table] if options.only is None or each.key in options.only]
     with tempfile.TemporaryDirectory() as name:
         rows = outcomes(Path(name), mutations, python, options.max_python, options.saved or Path(name, "saved"))

@@ -71,6 +71,8 @@ class Outcome:
         return f"loads, {'warns' if self.text else 'says nothing'}; {self._logits()}"
 
     def _logits(self) -> str:
+        if not self.reads:
+            return "it does not load the sound one"
         if self.off is None:
             return "no logits"
         if math.isnan(self.off):
@@ -142,6 +144,7 @@ class Subject:
     folders: tuple[str, ...]
     options: str
     tests: str
+    torch: str = version("torch")  # that of transformers
 
 
 def page(rows: list[Row], subject: Subject, tools: tuple[str, str]) -> str:
@@ -175,7 +178,7 @@ def page(rows: list[Row], subject: Subject, tools: tuple[str, str]) -> str:
         "`reverse` takes the arrays back to the published layout.",
         "",
         f"Written on {datetime.date.today()} by `python benchmarks/faults.py{subject.options}`, with bringup",
-        f"{version('bringup')}, {tools[0]} (torch {version('torch')}), {tools[1]}, Python",
+        f"{version('bringup')}, {tools[0]} (torch {subject.torch}), {tools[1]}, Python",
         f"{platform.python_version()}, on CPU. The mutations are the table of {subject.tests}, whose tests hold",
         "this page's column to what bringup says.",
         "",
