@@ -61,6 +61,24 @@ WHOLE_WORDS: dict[str, PreTrainedConfig] = {
     ),
 }  # fmt: skip
 
+# Wider than a block of 128 in all directions, and no multiple of it.
+WIDE: dict[str, PreTrainedConfig] = {
+    "llama wide": LlamaConfig(**SIZES, hidden_size=160, intermediate_size=192, num_attention_heads=4, head_dim=40),
+    "phi3 wide": Phi3Config(
+        **SIZES, hidden_size=160, intermediate_size=192, num_attention_heads=4, num_key_value_heads=2, pad_token_id=0,
+    ),
+    "qwen3_moe wide": Qwen3MoeConfig(
+        **SIZES, hidden_size=160, moe_intermediate_size=136, num_attention_heads=4, num_key_value_heads=2, head_dim=40,
+        num_experts=2, num_experts_per_tok=1,
+    ),
+    "deepseek_v3 wide": DeepseekV3Config(
+        **SIZES, hidden_size=160, intermediate_size=192, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=144,
+        kv_lora_rank=136, qk_nope_head_dim=32, qk_rope_head_dim=8, v_head_dim=40, first_k_dense_replace=1,
+        n_routed_experts=2, num_experts_per_tok=1, n_shared_experts=1, moe_intermediate_size=136, n_group=1,
+        topk_group=1,
+    ),
+}  # fmt: skip
+
 
 def is_quantised(name: str, array: np.ndarray) -> bool:
     """Whether converters quantise a tensor: the matrix of a linear layer, but for heads and routers."""
@@ -71,7 +89,7 @@ def is_quantised(name: str, array: np.ndarray) -> bool:
 @cache
 def plain(family: str, folder: Path) -> Path:
     """The model as transformers saves it, in float32."""
-    config = {**CASES, **WHOLE_WORDS}[family]
+    config = {**CASES, **WHOLE_WORDS, **WIDE}[family]
     return (save_biased if family.startswith("deepseek") else parity.save_checkpoint)(config, folder / family)
 
 

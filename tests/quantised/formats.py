@@ -120,6 +120,15 @@ def mxfp4(matrix: np.ndarray, payload: str) -> Written:
     return parts, E2M1_VALUES[codes] * each
 
 
+def mxfp8(matrix: np.ndarray) -> Written:
+    """e4m3 in groups of 32 with e8m0 scales (OCP Microscaling Formats 1.0, sections 5.1 and 6.3: 2^(exponent of the
+    largest - 8)); ModelOpt's `MXFP8QTensor` stores the exponents as bytes."""
+    exponents = np.floor(np.log2(np.maximum(largest(matrix, (1, 32)), 1e-9))).astype(np.int64) - 8
+    each = in_blocks(np.exp2(exponents), matrix.shape, (1, 32))
+    codes = (matrix / each).clip(-448, 448).astype(E4M3)
+    return {"weight": codes, "weight_scale": (exponents + 127).astype(np.uint8)}, codes.astype(F32) * each
+
+
 def compressed(format: str, weights: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A `quantization_config` of compressed-tensors, as llm-compressor saves it."""
     usual = {"dynamic": False, "symmetric": True, "type": "int", "observer": "minmax", "observer_kwargs": {}}
@@ -156,6 +165,12 @@ def scalar(scales: np.ndarray) -> tuple[int, ...]:
 
 def flat(scales: np.ndarray) -> tuple[int, ...]:
     return (len(scales),)
+
+
+def spread(scales: np.ndarray) -> tuple[int, ...]:
+    """ModelOpt's scales of blocks, as vLLM's `ModelOptFp8PbWoLinearMethod` expects them."""
+    rows, columns = scales.shape
+    return (rows, 1, columns, 1)
 
 
 ONE, STATIC = np.array(0.5, F32), {"input_scale": np.array(0.25, F32)}
@@ -219,7 +234,17 @@ FORMATS: Mapping[str, Format] = {
         compressed("mxfp4-pack-quantized", FP4 | {"strategy": "group", "group_size": 32}),
         partial(mxfp4, payload="weight_packed"),
     ),
+    "modelopt-mxfp8": Format({}, mxfp8, modelopt("MXFP8", group_size=32)),
+    "quark-int8": Format(
+        quark({"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0}),
+        partial(scaled, block=(1, 0), dtype=np.int8, shape=flat),
+    ),
+    "quark-int8-tensor": Format(
+        quark({"dtype": "int8", "qscheme": "per_tensor"}), partial(scaled, block=(0, 0), dtype=np.int8, shape=scalar),
+    ),
 }  # fmt: skip
+# Of blocks that are larger than the matrices of most tests: see `WIDE` in checkpoints.py.
+FP8_PB_WO = Format({}, partial(scaled, block=(128, 128), shape=spread), modelopt("FP8_PB_WO"))
 
 
 def _renamed(written: Written) -> Written:
