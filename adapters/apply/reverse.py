@@ -23,10 +23,11 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-WIDER = {  # the float dtypes that hold every value of another
+WIDER = {  # the dtypes that hold every value of another
     "float16": ("float32", "float64"),
     "bfloat16": ("float32", "float64"),
     "float32": ("float64",),
+    "uint4": ("uint8",),
 }
 
 
@@ -41,14 +42,14 @@ def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     targets = _Targets()
     for entry in plan.entries.values():
         targets.claim(entry, entry.region, entry.declared.dtype)
-    for target in (*(value for value, _ in targets.values.values()), *targets.tensors.values()):
+    for target in (*(value for value, _, _ in targets.values.values()), *targets.tensors.values()):
         target.check()
     for name, entry in plan.entries.items():
         array = _fitting(entry, name, arrays.get(name), *entry.declared.storage)
         region = entry.stored()
         unit = entry.declared.dtype if entry.declared.pack or region.word == 1 else region.nests[0].view
         targets.put(entry, name, region, units(array, unit))
-    for value, source in list(targets.values.values()):
+    for value, source, _ in sorted(targets.values.values(), key=lambda one: -one[2]):
         targets.invert(value, source)
     return {name: targets.tensors[name].finished() for name in plan.headers if name in targets.tensors}
 
@@ -66,7 +67,7 @@ def irreversible(plan: Plan) -> list[Diagnostic]:
     for entry in plan.entries.values():
         note(entry, partial(targets.claim, entry, entry.region, entry.declared.dtype))
     broken = {name for refused in found.values() for name, _ in refused}
-    for target in (*(value for value, _ in targets.values.values()), *targets.tensors.values()):
+    for target in (*(value for value, _, _ in targets.values.values()), *targets.tensors.values()):
         if target.entry.declared.name not in broken:
             note(target.entry, target.check)
     return [_grouped(refused) for refused in found.values()]
@@ -159,10 +160,16 @@ class _Target:
 
 @dataclass(slots=True)
 class _Targets:
-    """What the parameters' arrays are written to: tensors by name, and computed values, each once."""
+    """What the parameters' arrays are written to: tensors by name, and computed values, each once.
+
+    Of a value, the last number is how many values it is computed from, one from the other: those that are computed
+    from others are taken back before these.
+    """
 
     tensors: dict[str, _Target] = field(default_factory=dict[str, _Target])
-    values: dict[object, tuple[_Target, Computed]] = field(default_factory=dict[object, tuple[_Target, Computed]])
+    values: dict[object, tuple[_Target, Computed, int]] = field(
+        default_factory=dict[object, tuple[_Target, Computed, int]]
+    )
 
     def claim(self, entry: Entry, region: Region, dtype: str) -> None:
         """Notes what a region in `dtype` will write. Raises BU117 where values would be lost."""
@@ -181,7 +188,7 @@ class _Targets:
         if key not in self.values:
             behind = {entry.sources[nest.source].name: None for region in source.inputs for nest in region.nests}
             info = TensorInfo(f"{', '.join(behind)} ({source.name})", source.dtype, source.shape)
-            self.values[key] = _Target(info, entry), source
+            self.values[key] = _Target(info, entry), source, _depth(entry, source)
             for region in source.inputs:
                 self.claim(entry, region, region.dtype)
         return self.values[key][0]
@@ -207,13 +214,23 @@ def _identity(entry: Entry, source: Computed) -> object:
     """Equal for sources that compute the same from the same tensors. Raises BU117 when they have no inverse."""
     if source.inverse is None:
         raise _refused(entry, source.name)
-    if any(isinstance(entry.sources[nest.source], Computed) for region in source.inputs for nest in region.nests):
-        raise _refused(entry, f"{source.name} is computed from computed values")
+
+    def of(index: int) -> object:
+        found = entry.sources[index]
+        return found.name if isinstance(found, TensorInfo) else _identity(entry, found)
+
     inputs = [
-        (r.shape, r.dtype, r.word, *((replace(n, source=0), entry.sources[n.source].name) for n in r.nests))
-        for r in source.inputs
+        (r.shape, r.dtype, r.word, *((replace(n, source=0), of(n.source)) for n in r.nests)) for r in source.inputs
     ]
     return source.name, source.shape, source.dtype, source.run, source.inverse, tuple(inputs)
+
+
+def _depth(entry: Entry, source: TensorInfo | Computed) -> int:
+    """How many values are computed one from the other, up to this one; 0 for a tensor."""
+    if isinstance(source, TensorInfo):
+        return 0
+    nests = (nest for region in source.inputs for nest in region.nests)
+    return 1 + max((_depth(entry, entry.sources[nest.source]) for nest in nests), default=0)
 
 
 def _fitting(entry: Entry, name: str, array: np.ndarray | None, shape: Shape, dtype: str) -> np.ndarray:

@@ -1,0 +1,52 @@
+"""Packed weights go back to the published bytes: every scheme, whatever rules do with the matrices.
+
+The oracle is the file that the format's writer made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bringup.compile.convert.export import export
+from bringup.compile.job import open_job
+from bringup.compile.packed_job import pack_job
+from bringup.diagnostics import BringupError
+from tests.quantised.checkpoints import CASES, WHOLE_WORDS, write
+from tests.quantised.formats import FORMATS
+from tests.quantised.int4_formats import FORMATS as INT4
+
+SLOW = pytest.mark.slow
+FIRST = [*zip(FORMATS, [*CASES] * 6, strict=True), *zip(INT4, [*WHOLE_WORDS] * 3, strict=True)]
+EVERY = [
+    (name, family) for names, cases in ((FORMATS, CASES), (INT4, WHOLE_WORDS)) for name in names for family in cases
+]
+PAIRS = [*FIRST, *(pytest.param(*pair, marks=SLOW) for pair in EVERY if pair not in FIRST)]
+# What is computed with rounding, or from JSON, does not go back, and is refused by the name of the computation.
+REFUSED = {
+    "ct-nvfp4": "reciprocal", "int8": "scale by 0.00787402", "nf4": "bitsandbytes: scales",
+    "nf4 nested": "bitsandbytes: scales", "fp4 of 128": "fp4", "nf4 across rows": "nf4",
+}  # fmt: skip
+OF_EXPERTS = ("gptq 2 v2 by activations", "gptq symmetric by activations")  # whose index is another for each expert
+FILE = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("published")
+
+
+@pytest.mark.parametrize(("name", "family"), PAIRS)
+def test_the_file_is_the_published_one(name: str, family: str, folder: Path, tmp_path: Path) -> None:
+    quantised, _ = write(family, {**FORMATS, **INT4}[name], folder)
+    job = open_job(checkpoint=str(quantised))
+    packed, back = pack_job(job).job, tmp_path / "back"
+    if name in REFUSED or (name in OF_EXPERTS and "index each" in pack_job(job).summary):
+        with pytest.raises(BringupError, match=f"BU117(.|\n)*{REFUSED.get(name, 'dequantise GPTQ')}"):
+            export(packed, back, with_dropped=job.checkpoint)
+        assert not back.exists()
+        return
+    assert export(packed, back, with_dropped=job.checkpoint).left_out == {}
+    for file in (FILE, "config.json"):
+        assert (back / file).read_bytes() == (quantised / file).read_bytes()
