@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.copy_nest import Nest, by_axes
@@ -86,6 +86,35 @@ def quantise(plan: Plan, recipe: Recipe, parameters: Collection[str]) -> Quantis
             entries[name] = found
     names = tuple(name for name in parameters if name not in left)
     return QuantisedPlan(replace(plan, entries=entries), names, left)
+
+
+class QuantisedTensor(NamedTuple):
+    """A tensor of the checkpoint that is quantised as it is read: `matrix` is a source of `entry`."""
+
+    info: TensorInfo
+    entry: Entry
+    matrix: Computed
+
+
+def quantised_tensors(plan: Plan) -> dict[str, QuantisedTensor]:
+    """The tensors that `quantise` has rounded, by name. Raises BU117 for one that a parameter reads in floats too."""
+    found: dict[str, QuantisedTensor] = {}
+    whole: dict[str, Entry] = {}
+    for entry in plan.entries.values():
+        for index in sorted({nest.source for nest in entry.region.nests}):
+            source = entry.sources[index]
+            if isinstance(source, Computed) and source.form:
+                codes = entry.sources[source.inputs[0].nests[0].source]
+                assert isinstance(codes, Computed)
+                info = entry.sources[codes.inputs[0].nests[0].source]
+                assert isinstance(info, TensorInfo)
+                found.setdefault(info.name, QuantisedTensor(info, entry, source))
+            elif isinstance(source, TensorInfo):
+                whole[source.name] = entry
+    for name in found.keys() & whole.keys():
+        message = f"`{name}` is quantised, and `{whole[name].declared.name}` reads it in floats"
+        raise fail("BU117", message, help="export the checkpoint without --quantize", where=whole[name].rule.site)
+    return found
 
 
 def _quantised(entry: Entry, recipe: Recipe) -> Entry | str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +13,6 @@ from bringup.adapters.apply.materialise import fill
 from bringup.adapters.apply.reverse import components, irreversible, reverse
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.files import some
-from bringup.adapters.checkpoints.folder_layout import SAFETENSORS
 from bringup.adapters.checkpoints.reader import HEAD
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.adapters.sources.file_readers import SAFETENSORS_READER
@@ -23,7 +21,8 @@ from bringup.compile.bundle import folder as bundles
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.check.checker import check_job
 from bringup.compile.convert.array_files import ArrayFile, array_file
-from bringup.compile.convert.convert import NOTE, SCHEMA, write_json
+from bringup.compile.convert.convert import NOTE
+from bringup.compile.convert.published_files import Exported, files_of, write_words
 from bringup.compile.job import Job
 from bringup.diagnostics import BringupError, fail
 from bringup.progress import Progress, Silent
@@ -32,22 +31,6 @@ from bringup.system.os_errors import need_room
 
 if TYPE_CHECKING:
     import numpy as np
-
-# Besides config.json: files that say how text becomes tokens, and how transformers generates.
-SIDECARS = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was written: the folder, its files of tensors, how many tensors, and by name the reason of each left out."""
-
-    folder: Path
-    files: tuple[str, ...]
-    tensors: int
-    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def export(
@@ -62,6 +45,9 @@ def export(
 ) -> Exported:
     """Writes the tensors of the job's checkpoint, computed from parameters, to the folder `out`.
 
+    Weights that are quantised as they are loaded (`GraphOptions.quantize`) are written in a published format of that
+    kind: see `export_quantised`.
+
     Every tensor that the plan reads has the bytes that it had. Files, their order and their metadata are those of the
     checkpoint where it consists of safetensors files; otherwise there is one file. Tensors that the adapter drops are
     left out, or copied from `with_dropped`.
@@ -71,6 +57,10 @@ def export(
     the experts of one matrix. Raises what `check` finds, BU117 with the list of all rules that have no inverse,
     BU143 for GGUF files and where `with_dropped` lacks a tensor, BU011 and BU012.
     """
+    if job.graph.options.quantize is not None:
+        from bringup.compile.convert.export_quantised import export_quantised
+
+        return export_quantised(job, out, force=force, progress=progress)
     progress, out = progress or Silent(), Path(path("out", out))
     plan = job.plan if plan is None else plan
 
@@ -92,7 +82,7 @@ def export(
         copied = _dropped(dropped, with_dropped)
         wanted = [info for info in job.plan.headers.values() if info.name in consumed or info.name in copied]
         left_out = {name: why for name, why in dropped.items() if name not in copied}
-        files = _files(wanted)
+        files = files_of(wanted)
         stage.done(f"{len(consumed)} tensors from {len(plan.entries)} parameters")
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         need_room(out.resolve().parent, sum(DTYPES[info.dtype].nbytes(info.shape) for info in wanted))
@@ -110,7 +100,7 @@ def export(
                 stage.advance(count / len(parts))
             for name, info in copied.items():
                 where[name].put(name, cast(Checkpoint, with_dropped).read(info))
-        _write_words(job, folder, files, left_out)
+        write_words(job, folder, files, left_out)
         stage.done(f"{len(wanted)} tensors in {len(files)} files")
     return Exported(folder=out, files=tuple(files), tensors=len(wanted), left_out=left_out)
 
@@ -123,17 +113,6 @@ def _dropped(dropped: Mapping[str, str], source: Checkpoint | None) -> dict[str,
         help = "name the checkpoint that the model came from, or leave --with-dropped out"
         raise fail("BU143", f"`{source.source}` lacks {some(absent)}, which the adapter drops", help=help)
     return {name: source.headers[name] for name in dropped}
-
-
-def _files(tensors: Sequence[TensorInfo]) -> dict[str, list[TensorInfo]]:
-    """Tensors by the name of the file that they go to, each file in the order of its bytes."""
-    found: dict[str, list[TensorInfo]] = {}
-    for info in tensors:
-        name = info.file.name if info.file else SAFETENSORS.single
-        if not name.endswith(".safetensors"):  # pytorch_model-00001-of-00002.bin
-            name = f"{name.rpartition('.')[0].replace('pytorch_model', 'model')}.safetensors"
-        found.setdefault(name, []).append(info)
-    return {name: sorted(infos, key=lambda info: info.offset) for name, infos in sorted(found.items())}
 
 
 def _original(tensors: Sequence[TensorInfo]) -> tuple[bytes, dict[str, str]]:
@@ -151,36 +130,6 @@ def _original(tensors: Sequence[TensorInfo]) -> tuple[bytes, dict[str, str]]:
     words = cast("dict[str, Any]", json.loads(text))
     metadata: dict[str, str] = words.pop("__metadata__", None) or {}
     return (head + text if words.keys() == {info.name for info in tensors} else b""), metadata
-
-
-def _write_words(
-    job: Job, folder: Path, files: Mapping[str, Sequence[TensorInfo]], left_out: Mapping[str, str]
-) -> None:
-    """The index of several files, config.json, files of the tokenizer, and bringup.json."""
-    named = job.checkpoint.provenance.get("path")
-    source = Path(named) if named else None
-    source = source.parent if source is not None and source.is_file() else source
-    if len(files) > 1 or SAFETENSORS.single not in files:
-        total = sum(DTYPES[info.dtype].nbytes(info.shape) for infos in files.values() for info in infos)
-        old = source / SAFETENSORS.index if source is not None else None
-        metadata: dict[str, Any] = {}
-        if old is not None and old.is_file():
-            metadata = json.loads(old.read_text("utf-8")).get("metadata") or {}
-        places = {info.name: file for file, infos in files.items() for info in infos}
-        write_json(
-            folder / SAFETENSORS.index,
-            {"metadata": metadata | {"total_size": total}, "weight_map": dict(sorted(places.items()))},
-        )
-    if source is not None and (source / "config.json").is_file():
-        shutil.copyfile(source / "config.json", folder / "config.json")
-    else:
-        write_json(folder / "config.json", job.config)
-    for name in SIDECARS if source is not None else ():
-        if (cast(Path, source) / name).is_file():
-            shutil.copyfile(cast(Path, source) / name, folder / name)
-    note = {"schema": SCHEMA, "to": "published", "model": job.family.name, "source": job.checkpoint.source}
-    note["weights"] = "dummy" if job.checkpoint.is_dummy else "checkpoint"
-    write_json(folder / NOTE, {**note, "left_out": dict(left_out)})
 
 
 def export_bundle(
@@ -206,6 +155,9 @@ def export_bundle(
     manifest = bundles.read_manifest(bundle)
     bundles.check_files(bundle, manifest)
     job, note = _job_of(bundle, manifest, checkpoint)
+    if note and job.graph.options.quantize is not None:
+        message = f"the weights of `{bundle}` were quantised as they were loaded, from a checkpoint that is not there"
+        raise fail("BU143", message, help="name the checkpoint that it was compiled from with --checkpoint")
     plan = selection_of(manifest).laid_out(as_compiled(job, manifest)).plan
     file, aliases = bundle / bundles.WEIGHTS, cast("dict[str, str]", manifest["aliases"])
     infos = read_header(file)

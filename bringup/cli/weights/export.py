@@ -10,13 +10,14 @@ from typing import Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.parameters.options import Named, job_options, open_named
+from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option
 from bringup.cli.parameters.words import CHECKPOINT, OneOf
 
 
 @click.command("export")
 @job_options
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Of the parameters.")
+@quantize_option
 @click.option(
     "--with-dropped", type=CHECKPOINT, metavar="SRC", help="Copy the tensors that the adapter drops from this source."
 )
@@ -28,6 +29,9 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
     Tensors that the model reads have the bytes that they had; files, their order and their metadata are those of the
     checkpoint. Of a bundle, --checkpoint names the checkpoint when it has moved: its headers are read, not its weights.
     Refused, with the list of rules, where a rule rounds values or has no inverse.
+
+    With --quantize, and of a bundle that was compiled with it, matrices are written as codes and scales in a published
+    format: int8, int4 and mxfp4 of compressed-tensors, its fp8 with a scale a row, or fp8 in blocks as DeepSeek has it.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.bundle.folder import bundle_of

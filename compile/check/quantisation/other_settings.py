@@ -68,11 +68,13 @@ def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object],
 
 def _with_weights(groups: Mapping[str, object], said: Mapping[str, object]) -> dict[str, object]:
     """compressed-tensors' groups with other words of their weights."""
-    found = dict[str, object]()
+    found = dict[str, object](groups)
     for name, group in groups.items():
-        inner = cast("Mapping[str, object]", group) if isinstance(group, Mapping) else {}
-        weights = inner.get("weights")
-        found[name] = {**inner, "weights": {**weights, **said}} if isinstance(weights, Mapping) else group
+        if isinstance(group, Mapping):
+            inner = cast("Mapping[str, object]", group)
+            weights = inner.get("weights")
+            if isinstance(weights, Mapping):
+                found[name] = {**inner, "weights": {**cast("Mapping[str, object]", weights), **said}}
     return found
 
 
