@@ -83,7 +83,7 @@ def _instead(plan: Plan, names: Iterable[str]) -> list[str]:
         module, _, end = name.rpartition(".")
         if module in modules:
             found.setdefault(end, []).append(name)
-    return next((each for each in found.values() if len(each) == len(modules)), [])
+    return next((each for each in found.values() if len(each) == len(modules)), list[str]())
 
 
 def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[Cause]:
