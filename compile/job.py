@@ -137,9 +137,7 @@ def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
     if any(finding.stops for finding in findings):
         raise BringupError(*findings)
     built = adapter_of(job.family, job.checkpoint, job.adapter_file, settings)
-    graph = job.graph  # a graph of the same settings is the same
-    if settings != graph.config:
-        graph = build_graph(job.family.load("graph"), settings, graph.dtype, graph.options)
+    graph = build_graph(job.family.load("graph"), settings, job.graph.dtype, job.graph.options)
     built, quantised = as_stored(built, graph, job.checkpoint.headers, raw, job.family)
     findings = [*findings, *quantised]
     plan = planned(graph, built, job.checkpoint.headers)

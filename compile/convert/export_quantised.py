@@ -41,8 +41,8 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
         quantised = quantised_tensors(plan)
         read_by_us = {info.name for entry in plan.entries.values() for info in entry.tensors}
         parts = {name: _parts(form, tensor) for name, tensor in quantised.items()}
-        kept = [info for info in plan.headers.values() if info.name in read_by_us and info.name not in quantised]
-        files = files_of([*kept, *(info for each in parts.values() for info in each.values())])
+        unchanged = [info for info in plan.headers.values() if info.name in read_by_us and info.name not in quantised]
+        files = files_of([*unchanged, *(info for each in parts.values() for info in each.values())])
         stage.done(f"{len(quantised)} matrices of {len(read_by_us)} tensors")
     left_out = {name: drop.why for name, drop in plan.dropped.items()}
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
@@ -53,7 +53,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
             for file, held in files.items():
                 opened = stack.enter_context(array_file(folder / file, held, metadata={"format": "pt"}))
                 where |= dict.fromkeys((info.name for info in held), opened)
-            for info in kept:
+            for info in unchanged:
                 where[info.name].put(info.name, read(info))
             for number, (name, tensor) in enumerate(quantised.items(), 1):
                 codes, scales = (

@@ -70,8 +70,8 @@ def _blocks(recipe: Recipe) -> PublishedForm:
         return {"weight": codes, "weight_scale_inv": scales}
 
     def words(names: Sequence[str]) -> Mapping[str, Any]:
-        said = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block}
-        return said | {"modules_to_not_convert": [*names]}
+        stated = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block}
+        return stated | {"modules_to_not_convert": [*names]}
 
     return PublishedForm(parts, arrays, words, any_order=True)
 

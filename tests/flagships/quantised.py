@@ -44,8 +44,8 @@ class Quantised(Flagship):
         found: Tensors = {}
         for name, (dtype, shape) in float_tensors(self.config).items():
             plain = len(shape) != 2 or any(fnmatchcase(name, glob) for glob in self.whole)
-            kept = self.plain if dtype == "BF16" else dtype
-            found |= {name: (kept, shape)} if plain else self.store(name.removesuffix("weight"), shape)
+            stored_as = self.plain if dtype == "BF16" else dtype
+            found |= {name: (stored_as, shape)} if plain else self.store(name.removesuffix("weight"), shape)
         return found
 
     def write(self, folder: Path) -> Tensors:

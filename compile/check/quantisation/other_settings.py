@@ -25,15 +25,15 @@ OF_GROUPS: Sequence[Mapping[str, object]] = (
 class Fitting(NamedTuple):
     """Words that fit the tensors better: those that differ, as they should be, and the tensors that they explain.
 
-    `words` are of `quantization_config`; `said` has the inmost of them, for messages.
+    `words` are of `quantization_config`; `inmost` has the inmost of them, for messages.
     """
 
     words: Mapping[str, object]
     tensors: frozenset[str]
-    said: Mapping[str, object]
+    inmost: Mapping[str, object]
 
     def __str__(self) -> str:
-        return ", ".join(f"`{key}` = {shown(value)}" for key, value in self.said.items())
+        return ", ".join(f"`{key}` = {shown(value)}" for key, value in self.inmost.items())
 
 
 def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
@@ -44,12 +44,12 @@ def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
     wrong = _astray(job.plan)
     if len(parts_of(wrong)) < 2:
         return None
-    for changed, said in _others(words):
+    for changed, inmost in _others(words):
         with suppress(BringupError, AxesError):
             raw = {**job.config, "quantization_config": {**words, **changed}}
             left = _astray(replanned(job, raw).plan)
             if not any(part_of(name) for name in left):
-                return Fitting(changed, frozenset(wrong - left), said or changed)
+                return Fitting(changed, frozenset(wrong - left), inmost or changed)
     return None
 
 
@@ -61,12 +61,12 @@ def _astray(plan: Plan) -> set[str]:
 def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
     """Words to try in place of the config's own, and of those inside of groups the ones that change."""
     groups = words.get("config_groups")
-    for said in OF_GROUPS if isinstance(groups, Mapping) else ():
-        yield {"config_groups": _with_weights(cast("Mapping[str, object]", groups), said)}, said
+    for inmost in OF_GROUPS if isinstance(groups, Mapping) else ():
+        yield {"config_groups": _with_weights(cast("Mapping[str, object]", groups), inmost)}, inmost
     yield from ((changed, {}) for changed in _other_words(words))
 
 
-def _with_weights(groups: Mapping[str, object], said: Mapping[str, object]) -> dict[str, object]:
+def _with_weights(groups: Mapping[str, object], inmost: Mapping[str, object]) -> dict[str, object]:
     """compressed-tensors' groups with other words of their weights."""
     found = dict[str, object](groups)
     for name, group in groups.items():
@@ -74,7 +74,7 @@ def _with_weights(groups: Mapping[str, object], said: Mapping[str, object]) -> d
             inner = cast("Mapping[str, object]", group)
             weights = inner.get("weights")
             if isinstance(weights, Mapping):
-                found[name] = {**inner, "weights": {**cast("Mapping[str, object]", weights), **said}}
+                found[name] = {**inner, "weights": {**cast("Mapping[str, object]", weights), **inmost}}
     return found
 
 
