@@ -7,6 +7,7 @@ compressed-tensors 0.20, which load the same files.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,9 @@ from transformers import (
 from bringup.adapters.apply.materialise import materialise
 from bringup.cli.main import cli
 from bringup.compile.check.values import value_findings
-from bringup.compile.convert.export import export
+from bringup.compile.convert.export import export, export_bundle
 from bringup.compile.job import open_job
-from bringup.compile.pipeline import check
+from bringup.compile.pipeline import build, check
 from bringup.diagnostics import BringupError
 from bringup.graphs import GraphOptions
 from tests.convert import models
@@ -120,3 +121,16 @@ def test_matrices_the_other_way_round_are_refused(tmp_path: Path) -> None:
     job = open_job(checkpoint=str(source), options=GraphOptions(quantize="fp8-block"))
     export(job, tmp_path / "blocks")
     assert not check(open_job(checkpoint=str(tmp_path / "blocks"))).findings
+
+
+def test_a_bundle_gives_the_same_files_while_its_checkpoint_is_there(folder: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(folder / "llama", tmp_path / "source")
+    job = open_job(checkpoint=str(source), options=GraphOptions(quantize="fp8"))
+    export(job, tmp_path / "own")
+    bundle = build(job, out=tmp_path / "b", target="torch", max_seq_len=64, buckets=(16,))
+    export_bundle(bundle, tmp_path / "of bundle")
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "of bundle" / file).read_bytes() == (tmp_path / "own" / file).read_bytes()
+    shutil.rmtree(source)
+    with pytest.raises(BringupError, match=r"BU143.*quantised as they were loaded"):
+        export_bundle(bundle, tmp_path / "late")
