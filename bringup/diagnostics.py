@@ -95,7 +95,7 @@ class Report:
     """The outcome of a check: every finding, what was counted, and the names of the parameters that were checked.
 
     `bytes_per_rank` is what each rank of a group would hold in the parameters' dtypes, when that was
-    requested; `stored_bytes_per_rank` what it would hold as the checkpoint stores it, where that differs;
+    requested; `stored_bytes_per_rank` with packed weights, where the checkpoint stores some in few bits;
     `read_bytes_per_rank` what a conversion of that rank alone reads of the checkpoint's files.
     """
 

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.apply.packed import CannotPack, Packed, packed
+from bringup.adapters.apply.parallel import Parallel
+from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.job import Job
 from bringup.compile.targets.selection import Selection
@@ -92,14 +94,23 @@ def _is_quantised(entry: Entry) -> bool:
     return any(isinstance(source, Computed) and source.form for source in entry.sources)
 
 
-def packed_nbytes(plan: Plan, graph: Graph, aliases: Mapping[str, str]) -> int:
-    """Bytes of a plan's parameters, of a rank too, as a bundle holds them where weights stay packed.
+def packed_shares(job: Job, parallel: Parallel) -> list[int]:
+    """Bytes of each rank's parameters, packed where they can be; [] where the checkpoint stores nothing in few bits.
 
-    Those of `aliases` are others' and count once.
+    Raises what `rank_plan` raises for ranks that do not fit.
     """
+    if not any(map(_is_quantised, job.plan.entries.values())):
+        return []
+    stages, tied = Stages(job.graph.layer_path, len(job.graph.layers)), job.plan.aliases()
+    parts = (rank_plan(job.plan, parallel, rank, stages) for rank in range(parallel.size))
+    return [_nbytes(part, job.graph, tied) for part in parts]
+
+
+def _nbytes(plan: Plan, graph: Graph, tied: Mapping[str, str]) -> int:
+    """Bytes of a rank's parameters as a bundle holds them where weights stay packed, tied ones once."""
     tried = _tried(plan, graph)
     found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
-    entries = ((name, entry) for name, entry in plan.entries.items() if name not in aliases)
+    entries = ((name, entry) for name, entry in plan.entries.items() if tied.get(name) not in plan.entries)
     return sum(found.get(name, entry.declared.nbytes) for name, entry in entries)
 
 

@@ -81,10 +81,12 @@ def _checked(named: Words, *, values: bool) -> Report:
     if any_ranks(named):
         from bringup.adapters.apply.rank_plan import Stages
         from bringup.compile.check.ranks import divide
+        from bringup.compile.packed_job import packed_shares
 
-        shares = divide(job.plan, parallel_of(named), Stages(job.graph.layer_path, len(job.graph.layers)))
+        parallel = parallel_of(named)
+        shares = divide(job.plan, parallel, Stages(job.graph.layer_path, len(job.graph.layers)))
         report.findings += shares.refusals
-        report.bytes_per_rank, report.stored_bytes_per_rank = shares.nbytes, shares.stored
-        report.read_bytes_per_rank = shares.read
+        report.bytes_per_rank, report.read_bytes_per_rank = shares.nbytes, shares.read
+        report.stored_bytes_per_rank = packed_shares(job, parallel) if report.ok else []
         report.dtype = job.graph.dtype
     return report

@@ -11,7 +11,6 @@ from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, check_axes, has_experts, rank_plan
 from bringup.adapters.apply.shard import SHARED, divisible, slice_plan
 from bringup.adapters.apply.shard_alignment import Cut, first_cut
-from bringup.adapters.apply.stored_size import stored_nbytes
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import BringupError, Diagnostic
 
@@ -25,12 +24,11 @@ NO_STAGES = Stages()
 class Shares:
     """Bytes of each rank; or, when an axis does not divide, why.
 
-    `nbytes` are in the parameters' dtypes. `stored` are payloads and scales as the checkpoint has them, where these are
-    fewer or more. `read` is what a conversion of that rank alone reads of the checkpoint's files.
+    `nbytes` are in the parameters' dtypes (`compile.packed_job.packed_shares` has those of packed ones). `read` is what
+    a conversion of that rank alone reads of the checkpoint's files.
     """
 
     nbytes: list[int] = field(default_factory=list[int])
-    stored: list[int] = field(default_factory=list[int])
     read: list[int] = field(default_factory=list[int])
     refusals: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
@@ -53,9 +51,7 @@ def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> 
         whole = plan.aliases()
         tied = [{later: first for later, first in whole.items() if first in part.entries} for part in parts]
         nbytes = [_nbytes(part, later) for part, later in zip(parts, tied, strict=True)]
-        stored = [stored_nbytes(part, later) for part, later in zip(parts, tied, strict=True)]
-        differs = stored_nbytes(plan, whole) != _nbytes(plan, whole)  # more than by padding
-        return Shares(nbytes, stored if differs else [], [read_nbytes([part]) for part in parts])
+        return Shares(nbytes, [read_nbytes([part]) for part in parts])
     counts = _counts({axis: sizes for axis, sizes in divisible(plan).items() if axis in AXES})
     below = [n for n in counts[::-1] if 1 < n < parallel.tp]
     above = [n for n in counts if n > parallel.tp]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bringup.adapters.apply.parallel import Parallel
-from bringup.adapters.apply.rank_plan import Stages, rank_plan
+from bringup.adapters.apply.rank_plan import Stages
 from bringup.arguments import whole
 from bringup.compile.check.checker import check_job
 from bringup.compile.check.ranks import Shares, divide
 from bringup.compile.job import Job
-from bringup.compile.packed_job import packed_nbytes
+from bringup.compile.packed_job import packed_shares
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import State
@@ -109,7 +109,7 @@ def _need(
     stages = parallel.stages(len(job.graph.layers)) if parallel.pp > 1 else [range(len(job.graph.layers))]
     caches = [_cache(job, layers, parallel.tp, context, page, cache_dtype) for layers in stages]
     workspace = _workspace(job, parallel, min(CHUNK, context), batch)
-    held = _packed(job, parallel) if packed else shares.nbytes
+    held = (packed_shares(job, parallel) if packed else []) or shares.nbytes
     needs = [(weights, caches[rank // parallel.stage_ranks]) for rank, weights in enumerate(held)]
     weights, each = max(needs, key=lambda pair: pair[0] + pair[1] * batch)
     room = limit - workspace - max(weights for weights, _ in needs)
@@ -123,14 +123,6 @@ def _whole(job: Job) -> int:
     """Bytes of the weights, each once: no number of ranks needs fewer in all."""
     tied = job.plan.aliases()
     return sum(entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in tied)
-
-
-def _packed(job: Job, parallel: Parallel) -> Iterator[int]:
-    """Bytes of each rank's weights, those packed that can be."""
-    tied = job.plan.aliases()
-    for rank in range(parallel.size):
-        part = rank_plan(job.plan, parallel, rank, _stages(job))
-        yield packed_nbytes(part, job.graph, {later: first for later, first in tied.items() if first in part.entries})
 
 
 def _stages(job: Job) -> Stages:

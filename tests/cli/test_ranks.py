@@ -6,14 +6,13 @@ import math
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
-from bringup.adapters.apply.shard import slice_plan
-from bringup.adapters.apply.stored_size import stored_nbytes
+from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.check.ranks import divide
 from bringup.compile.job import Job, open_job
+from bringup.compile.packed_job import packed_shares
 from bringup.diagnostics import Report
 from bringup.render.report import shares
 from tests.check.mutations.bases import base
@@ -29,8 +28,8 @@ def llama(**words: Any) -> Job:
     return open_job(None, "dummy", config=SIZES | words)
 
 
-def deepseek_fp8() -> Job:
-    draft, form = base("deepseek_v3"), FORMS["fp8-blocks"]
+def llama_fp8() -> Job:
+    draft, form = base("llama"), FORMS["fp8-blocks"]
     tensors = quantised(draft.tensors, form)
     return open_job(None, dict_checkpoint(tensors, draft.config | {"quantization_config": form.words}))
 
@@ -85,22 +84,16 @@ def test_where_nothing_divides() -> None:
 
 
 def test_stored_bytes_are_those_of_payloads_and_scales() -> None:
-    """One rank holds the file; two of them each element once, but for what both need."""
-    job = deepseek_fp8()
+    """One rank holds the bytes of the file."""
+    job = llama_fp8()
     headers = job.checkpoint.headers.values()
-    one = divide(job.plan, 1)
-    assert one.stored == [sum(info.nbytes for info in headers)]
-    assert one.nbytes == [sum(4 * math.prod(d.storage[0]) for d in job.plan.signature.values())]
-    whole, rank = job.plan, slice_plan(job.plan, ("f", "vocab"), 0, 1)
-    assert stored_nbytes(whole) == stored_nbytes(rank)
-    f = [slice_plan(whole, ("vocab",), rank, 2) for rank in (0, 1)]
-    vocab = 2 * 48 * 32 * np.dtype(np.float32).itemsize  # embeddings and head
-    assert [stored_nbytes(part) for part in f] == [one.stored[0] - vocab // 2] * 2
+    assert packed_shares(job, Parallel()) == [sum(info.nbytes for info in headers)]
+    assert divide(job.plan, 1).nbytes == [sum(4 * math.prod(d.storage[0]) for d in job.plan.signature.values())]
 
 
 def test_what_is_plain_is_printed_once() -> None:
     found = divide(llama().plan, 2)
-    assert found.stored == []
+    assert packed_shares(llama(), Parallel(tp=2)) == []
     text = shares(Report(bytes_per_rank=found.nbytes, dtype="float32"))
     assert text.startswith("2 ranks: ")
     assert "as stored" not in text

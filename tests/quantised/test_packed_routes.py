@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from transformers import DeepseekV3Config, GPTNeoXConfig, LlamaConfig, MixtralConfig, Phi3Config, PreTrainedConfig
 
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.cli.check import command
 from bringup.compile.bundle.folder import WEIGHTS, read_manifest
 from bringup.compile.convert.export import export_bundle
 from bringup.compile.estimate.fit import fit
@@ -24,6 +27,7 @@ from bringup.spec import TensorInfo
 from tests.models import family, parity
 from tests.quantised import fp8_checkpoints
 
+CHECK = ["--format", "json", "--checkpoint"]
 COMMON: dict[str, Any] = dict(vocab_size=96, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128)
 CASES: dict[str, tuple[PreTrainedConfig, int]] = {  # with the block of scales
     "llama": (LlamaConfig(**COMMON, hidden_size=64, intermediate_size=96, num_key_value_heads=2), 16),
@@ -68,13 +72,16 @@ def test_logits_are_those_of_the_float_route(jobs: dict[str, Job], name: str) ->
 
 
 def test_the_bytes_of_ranks(jobs: dict[str, Job]) -> None:
-    """What `fit` says of one rank are the bytes of a bundle; of two, half of all that is divided."""
+    """What `check` and `fit` say of one rank are the bytes of a bundle; of two, half of all that is divided."""
     job = jobs["llama"]
     one, two = (fit(job, 10**9, parallel=Parallel(tp=tp), context=64, packed=True).weights for tp in (1, 2))
     assert one == dry_run(job, "torch", 64).weights
     norms = sum(entry.declared.nbytes for entry in job.plan.entries.values() if len(entry.region.shape) == 1)
     assert two == (one - norms) // 2 + norms
     assert fit(job, 10**9, parallel=Parallel(), context=64).weights > 2 * one - 10 * norms
+    for tp, each in ((1, one), (2, two)):
+        done = CliRunner().invoke(command, [*CHECK, job.checkpoint.provenance["path"], "--tp", str(tp)])
+        assert json.loads(done.output)["stored_bytes_per_rank"] == [each] * tp
 
 
 def test_a_bundle_on_torch(jobs: dict[str, Job], tmp_path: Path) -> None:
