@@ -66,6 +66,8 @@ class PackedWeight(Module):
             outer_block=packed.outer,
             indexed=packed.indexed,
             dtype=packed.dtype,
+            code_dtype="" if packed.form.table else packed.dtypes[0],
+            scale_dtype=packed.dtypes[1],
         )
 
 

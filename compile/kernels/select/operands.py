@@ -11,6 +11,9 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, 
 from bringup.compile.schedule.graph.roles import NORMS
 
 
+OF_EXPERTS = frozenset({"expert_linear", "quant_experts"})
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
     """The norm that a product's programs compute of its rows."""
@@ -40,7 +43,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A product's weight [columns, K], or [experts, columns, K] with the number of each block's expert."""
+    """A product's weight [columns, K], or [experts, columns, K] with the number of each block's expert.
+
+    Of a weight in few bits the view of its codes.
+    """
 
     node: Node
     weight: View
@@ -68,7 +74,7 @@ def input_of(graph: OpGraph, group: Group, products: list[Node]) -> Input:
     before = group.nodes[: group.nodes.index(products[0])]
     if not isinstance(x, View) or any(node.arguments[0] != x for node in products):
         raise NotTaken
-    blocks = x.shape[0] if products[0].short == "expert_linear" else 0
+    blocks = x.shape[0] if products[0].short in OF_EXPERTS else 0
     norm, share = None, 1
     for node in reversed(before):
         (name,) = node.outputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bringup.compile.kernels.call import Constant, KernelCall, Operand
@@ -53,6 +53,12 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or any(graph.buffers[n.outputs[0]].shape != shape for n in found):
         raise NotTaken
     code = Code(graph, group, FORMULAS, {"row": "live", "lane": "live"})
+    return _launch(graph, code, given, epilogue_of(code, given, factors))
+
+
+def epilogue_of(code: Code, given: Input, factors: Sequence[Factor]) -> Epilogue:
+    """Writes code for all that follows the products. Raises NotTaken for what no product's programs do."""
+    graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
     accumulators: list[tuple[int, int, int]] = []
     for number, factor in enumerate(factors):
@@ -61,15 +67,13 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
         if len(factors) != 1 or given.batch:
             raise NotTaken
         done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else 1)
-        epilogue = Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head)
-    else:
-        lanes = write_elements(code, group, lead, shape)
-        if not accumulators:
-            raise NotTaken
-        places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
-        columns = f"def columns(lane):\n    return {places}\n"
-        epilogue = Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes)
-    return _launch(graph, code, given, epilogue)
+        return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head)
+    lanes = write_elements(code, group, lead, shape)
+    if not accumulators:
+        raise NotTaken
+    places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
+    columns = f"def columns(lane):\n    return {places}\n"
+    return Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes)
 
 
 def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:

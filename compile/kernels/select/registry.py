@@ -11,6 +11,7 @@ from bringup.compile.kernels.select.experts import experts
 from bringup.compile.kernels.select.indexer import indexer
 from bringup.compile.kernels.select.latent_attention import latent_attention
 from bringup.compile.kernels.select.products import product
+from bringup.compile.kernels.select.quant_products import quant_product
 from bringup.compile.kernels.select.rows import rows
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
@@ -18,7 +19,7 @@ from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 # A selector depends on nothing else, so that equal functions have equal kernels.
 Selector = Callable[[OpGraph, Group, str], tuple[KernelCall, ...] | None]
 LARGEST_GRID = (2**31 - 1, 65535, 65535)  # programs (CUDA C++ Programming Guide, "Technical Specifications")
-SELECTORS: tuple[Selector, ...] = (attention, latent_attention, indexer, product, experts, rows, elements)
+SELECTORS: tuple[Selector, ...] = (attention, latent_attention, indexer, product, quant_product, experts, rows, elements)
 
 
 def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:

@@ -42,6 +42,28 @@ def gelu(x):
 
 
 @triton.jit
+def float8_e4m3fn(code):
+    """The number of a code in int32 (OCP 8-bit Floating Point Specification, section 5)."""
+    size = code & 0x7F
+    bits = ((size << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36).to(tl.int32, bitcast=True)
+    return (tl.where(size == 0x7F, 0x7FC00000, bits) | ((code & 0x80) << 24)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def float4_e2m1fn(code):
+    """The number of a code in int32 (OCP Microscaling Formats Specification, section 5.3)."""
+    bits = (((code & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37).to(tl.int32, bitcast=True)
+    return (bits | ((code & 8) << 28)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def float8_e8m0fnu(code):
+    """2^(code - 127) of a code in int32; NaN of 255 (the same specification, section 5.4)."""
+    bits = tl.where(code == 0, 0x00400000, tl.where(code == 0xFF, 0x7FC00000, code << 23))
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def gelu_tanh(x):
     """The tanh approximation (section 2 of the same paper)."""
     return 0.5 * x * (1.0 + libdevice.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))

@@ -1,0 +1,179 @@
+"""Triton code for numbers of a weight in few bits: the formula of `graphs.ops.quantised`, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bringup.compile.kernels.code.index import At, Index
+from bringup.compile.kernels.code.types import POINTERS
+from bringup.compile.kernels.code.writer import Code, NotTaken
+from bringup.compile.schedule.graph.op_graph import Node, View
+from bringup.spec import Shape
+
+NARROW = frozenset({"float8_e4m3fn", "float4_e2m1fn", "float8_e8m0fnu"})  # functions of `source/arithmetic.py`
+_ROUND = 1 << 23  # float32 has all whole numbers up to here, so these bits and a small number's are their sum
+_BITS = 0x4B000000  # of this float32
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight as `graphs.ops.quantised.Quantised` has it, of views instead of tensors."""
+
+    codes: View
+    scales: View
+    zeros: View | None
+    minimums: View | None
+    outer_scales: View | None
+    outer_minimums: View | None
+    block_of: View | None
+    table: View | None
+    scale_table: View | None
+    shape: Shape
+    axis: int
+    values: int
+    bits: int
+    signed: bool
+    zero_bits: int
+    offset: int
+    block: Shape
+    outer_block: Shape
+    indexed: int
+    dtype: str
+    code_dtype: str
+    scale_dtype: str
+
+    @property
+    def arrays(self) -> list[View]:
+        """Codes, and what there is one of a block."""
+        parts = (self.scales, self.zeros, self.minimums, self.outer_scales, self.outer_minimums)
+        return [self.codes, *(part for part in parts if part)]
+
+
+def packed_of(node: Node) -> Packed:
+    """The weight of an operation on one."""
+    found: dict[str, Any] = {field.name: node.argument(f"weight_{field.name}") for field in fields(Packed)}
+    return Packed(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where numbers are: their index, and where their words are read.
+
+    `words` is the index of the first of the numbers that share a word along the axis of words. `start` is where a tile
+    of `step` columns begins: of what has one value for a multiple of them, only that one is read.
+    """
+
+    index: Index
+    words: Index
+    start: str = ""
+    step: int = 0
+
+
+def dequantised(code: Code, weight: Packed, places: Places) -> str:
+    """The numbers as a tile of float32, not yet rounded to the dtype of products."""
+    value = _codes(code, weight, places)
+    if weight.zeros is not None:
+        value = f"({value} - {_zeros(code, weight, places)})"
+    value = f"{value} * {_scaled(code, weight, places, weight.scales, weight.outer_scales)}"
+    if weight.minimums is not None:
+        value = f"{value} + {_scaled(code, weight, places, weight.minimums, weight.outer_minimums)}"
+    return value
+
+
+def _codes(code: Code, weight: Packed, places: Places) -> str:
+    """Codes, less the offset."""
+    index, per_word = list(places.index), weight.values > 1
+    if per_word:
+        first = places.words[weight.axis]
+        index[weight.axis] = _divided(code, first, weight.values)
+    text = _load(code, weight.codes, tuple(index), "tl.int32")
+    if per_word:
+        own = places.index[weight.axis]
+        text = f"({text} >> {_shift(code, own, weight)}) & {(1 << weight.bits) - 1}"
+        text = code.variable(text, places.index)
+    if weight.table is not None and weight.code_dtype in NARROW:
+        return f"{weight.code_dtype}({text})"
+    if weight.table is not None:
+        return _load(code, weight.table, (At(text),), "tl.float32")
+    return _whole(text, weight)
+
+
+def _shift(code: Code, at: At, weight: Packed) -> str:
+    if not at.symbol:
+        return str(at.offset % weight.values * weight.bits)
+    return code.variable(f"({at.text}) % {weight.values} * {weight.bits}", (at,))
+
+
+def _whole(text: str, weight: Packed) -> str:
+    """A whole number, less the offset: added to the bits of 2^23, which no processor converts slowly."""
+    if weight.bits > 8:
+        return f"({text}.to(tl.float32) - {float(weight.offset)})"
+    low = (1 << weight.bits) - 1
+    if weight.signed:  # as a number from 0 on
+        text, less = f"(({text} & {low}) ^ {1 << weight.bits - 1})", 1 << weight.bits - 1
+    else:
+        text, less = f"({text} & {low})", 0
+    return f"(({text} | {_BITS}).to(tl.float32, bitcast=True) - {float(_ROUND + less + weight.offset)})"
+
+
+def _zeros(code: Code, weight: Packed, places: Places) -> str:
+    assert weight.zeros is not None
+    if not weight.zero_bits:
+        return _of_block(code, weight, places, weight.zeros, "tl.float32")
+    half = 1 << weight.zero_bits - 1
+    text = _of_block(code, weight, places, weight.zeros, "tl.int32")
+    return f"(({text} ^ {half}) - {half}).to(tl.float32)"
+
+
+def _scaled(code: Code, weight: Packed, places: Places, own: View, outer: View | None) -> str:
+    """Scales or minimums, multiplied by the outer ones."""
+    if own is weight.scales and weight.scale_table is not None:
+        text = _of_block(code, weight, places, own, "tl.int32")
+        if weight.scale_dtype in NARROW:
+            text = f"{weight.scale_dtype}({text})"
+        else:
+            text = _load(code, weight.scale_table, (At(text),), "tl.float32")
+    else:
+        text = _of_block(code, weight, places, own, "tl.float32")
+    if outer is None:
+        return text
+    return code.variable(f"{text} * {_of_block(code, weight, places, outer, 'tl.float32', outer=True)}", places.index)
+
+
+def _of_block(
+    code: Code, weight: Packed, places: Places, part: View, dtype: str, *, outer: bool = False
+) -> str:
+    """What an array has for the blocks of the numbers."""
+    blocks = weight.outer_block if outer else weight.block
+    index: list[At] = []
+    for axis, (at, block, size) in enumerate(zip(places.index, blocks, part.shape, strict=True)):
+        if size == 1:
+            index.append(At())
+        elif axis == weight.indexed and not outer and weight.block_of is not None:
+            index.append(At(_load(code, weight.block_of, (at,), "tl.int32")))
+        elif axis == len(blocks) - 1 and places.step and block % places.step == 0:
+            index.append(At(code.variable(f"{places.start} // {block}", (At(places.start),))))
+        else:
+            index.append(_divided(code, at, block))
+    return _load(code, part, tuple(index), dtype)
+
+
+def _divided(code: Code, at: At, by: int) -> At:
+    if by == 1:
+        return at
+    return At(code.variable(f"({at.text}) // {by}", (at,))) if at.symbol else At("", 1, at.offset // by)
+
+
+def _load(code: Code, view: View, index: Index, dtype: str) -> str:
+    """What is at an index of a view, as a variable of a dtype."""
+    buffer = code.graph.buffers[view.buffer]
+    if buffer.dtype not in POINTERS:
+        raise NotTaken
+    mask = code.mask(index)
+    masked = f", mask={mask}, other=0" if mask else ""
+    text = f"tl.load({code.address(buffer, view.strides, index, view.offset)}{masked}).to({dtype})"
+    return code.variable(text, index)
+
+
