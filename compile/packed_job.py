@@ -68,7 +68,7 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     takes = selection.target.takes_packed
     if form == "packed" and not takes:
         message = f"target `{selection.name}` takes no packed weights"
-        raise fail("BU411", message, help="leave --weights out, or compile for `torch` or `cpu`")
+        raise fail("BU411", message, help="leave --weights out, or compile for one of bringup's own targets")
     if form == "float" or not takes:
         count = sum(map(_is_quantised, job.plan.entries.values()))
         why = "as requested" if form == "float" else f"target {selection.name} takes no packed weights"

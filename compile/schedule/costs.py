@@ -100,6 +100,8 @@ class _Size:
             nbytes = _nbytes(buffer, view.elements)
             if buffer.kind == "state":
                 nbytes = self._rows(node, view, buffer)
+            elif node.short in ("quant_embedding", "quant_experts"):
+                nbytes = _chosen(node, view, nbytes)
             elif role_of(node) is Role.GATHER and number == 0:
                 nbytes = sum(self.graph.buffers[name].nbytes for name in node.outputs)
             elif node.short == "expert_linear" and number in (1, 2) and view.buffer != views[-1].buffer:
@@ -167,6 +169,15 @@ class _Size:
 
     def _kind(self, view: View) -> str:
         return self.graph.buffers[view.buffer].kind
+
+
+def _chosen(node: Node, view: View, nbytes: int) -> int:
+    """Bytes that are read of an array of a weight in few bits, whose first axis some indices are taken of."""
+    numbers = node.argument("rows_N") or node.argument("expert_B")
+    tables = (node.argument("weight_table"), node.argument("weight_scale_table"))
+    if not isinstance(numbers, View) or view in (node.arguments[0], numbers, *tables) or view.shape[0] == 1:
+        return nbytes
+    return min(nbytes, numbers.elements * (nbytes // view.shape[0]))
 
 
 def _nbytes(buffer: Buffer, elements: int) -> int:

@@ -31,6 +31,7 @@ OPAQUE = frozenset(
     [
         "attention",
         "cached_rows",
+        "dequantise",
         "expert_linear",
         "from_blocks",
         "gelu",
@@ -40,6 +41,9 @@ OPAQUE = frozenset(
         "latent_attention",
         "layer_norm",
         "linear",
+        "quant_embedding",
+        "quant_experts",
+        "quant_linear",
         "relu",
         "rms_norm",
         "rope",
@@ -65,6 +69,7 @@ class ScheduleTarget(Target):
     }
     phases = ("schedule",)
     opaque = OPAQUE
+    takes_packed = True
 
     def layout(self, graph: Graph) -> Adapter:
         """Matrices that read the same activations are side by side."""

@@ -56,7 +56,9 @@ class Weight:
         self.f, self.name, self.case, self.shape = f, name, case, tuple(shape)
         form, lead = case.form, (1,) * (len(shape) - 2)
         block = tuple(size or whole for size, whole in zip((*lead, *form.block), (*lead, *shape[-2:]), strict=True))
-        outer = tuple(s or w for s, w in zip((*lead, *form.outer), (*lead, *shape[-2:]), strict=True)) if form.outer else ()
+        outer = (
+            tuple(s or w for s, w in zip((*lead, *form.outer), (*lead, *shape[-2:]), strict=True)) if form.outer else ()
+        )
         groups = -(-shape[-1] // block[-1])
         if form.index:
             block = (*block[:-1], 1)
@@ -166,5 +168,3 @@ def _words(codes: np.ndarray, axis: int, values: int) -> np.ndarray:
         words |= parts[..., number] << np.uint64(4 * number)
     stored = words.astype({2: np.uint8, 8: np.uint32}[values])
     return np.ascontiguousarray(np.moveaxis(stored.view(np.int32) if values == 8 else stored, -1, axis))
-
-

@@ -32,3 +32,18 @@ def test_each_form(case: str, rows: int) -> None:
     calls = calls_of(graph, graph.groups[0], "sm_90")
     assert calls is not None
     assert [call.kernel.stem for call in calls] == ["quant_linear" if rows == 1 else "quant_linear_tile"]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_gate_and_up(rows: int) -> None:
+    """Two matrices that read the same rows, and what their product is multiplied by."""
+    f, inner, channels = Function(), 40, 96
+    x = f.given("x", (rows, channels), kind="value")
+    gate, up = (quant_linear(f, x, "int4", inner, name) for name in ("gate", "up"))
+    shape = ((rows, inner), "float32")
+    views = [View(name, (rows, inner), (inner, 1), 0) for name in ("gate", "up")]
+    act = f.node("bringup.silu.default", {"act": shape}, x=views[0])
+    f.node("aten.mul.Tensor", {"out": shape}, self=act, other=views[1])
+    given = f.arrays["x"].astype(np.float64)
+    one, other = (given @ weight.numbers.T for weight in (gate, up))
+    assert far(f.emulated(f.graph("out"), "sm_90").read("out"), one / (1 + np.exp(-one)) * other) < 1e-5

@@ -22,6 +22,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import pack_job
 from bringup.compile.pipeline import build, check
 from bringup.compile.runtime.session import load
+from bringup.compile.targets.schedule import ScheduleTarget
 from bringup.diagnostics import BringupError
 from bringup.spec import TensorInfo
 from tests.models import family, parity
@@ -129,7 +130,10 @@ def test_packed_weights_of_a_float_checkpoint_are_refused(tmp_path: Path) -> Non
         build(open_job(checkpoint=tmp_path), out=tmp_path / "b", target="torch", weights_form="packed")
 
 
-def test_a_target_without_the_ops_dequantises_and_says_so(jobs: dict[str, Job]) -> None:
+def test_a_target_without_the_ops_dequantises_and_says_so(
+    jobs: dict[str, Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScheduleTarget, "takes_packed", False)
     sizes = dry_run(jobs["llama"], "schedule", 64)
     assert sizes.held == "14 parameters dequantised: target schedule takes no packed weights"
     with pytest.raises(BringupError, match="BU411"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -103,7 +102,7 @@ def _codes(code: Code, weight: Packed, places: Places) -> str:
 def _shift(code: Code, at: At, weight: Packed) -> str:
     if not at.symbol:
         return str(at.offset % weight.values * weight.bits)
-    return code.variable(f"({at.text}) % {weight.values} * {weight.bits}", (at,))
+    return code.variable(f"(({at.text}) % {weight.values} * {weight.bits}).to(tl.int32)", (at,))
 
 
 def _whole(text: str, weight: Packed) -> str:
@@ -142,9 +141,7 @@ def _scaled(code: Code, weight: Packed, places: Places, own: View, outer: View |
     return code.variable(f"{text} * {_of_block(code, weight, places, outer, 'tl.float32', outer=True)}", places.index)
 
 
-def _of_block(
-    code: Code, weight: Packed, places: Places, part: View, dtype: str, *, outer: bool = False
-) -> str:
+def _of_block(code: Code, weight: Packed, places: Places, part: View, dtype: str, *, outer: bool = False) -> str:
     """What an array has for the blocks of the numbers."""
     blocks = weight.outer_block if outer else weight.block
     index: list[At] = []
@@ -175,5 +172,3 @@ def _load(code: Code, view: View, index: Index, dtype: str) -> str:
     masked = f", mask={mask}, other=0" if mask else ""
     text = f"tl.load({code.address(buffer, view.strides, index, view.offset)}{masked}).to({dtype})"
     return code.variable(text, index)
-
-

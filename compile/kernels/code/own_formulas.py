@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bringup.compile.kernels.code.dequantised import Places, dequantised, packed_of
 from bringup.compile.kernels.code.index import At, Index, broadcast, linear
 from bringup.compile.kernels.code.writer import Code, Formula, NotTaken, Value
 from bringup.compile.schedule.graph.op_graph import Node, View
@@ -96,10 +97,30 @@ def _cached_rows(code: Code, node: Node, name: str, index: Index) -> Value:
     return code.at(cache, (place, *rest))
 
 
+def _quant_embedding(code: Code, node: Node, name: str, index: Index) -> Value:
+    """A number of a row of a table in few bits."""
+    rows = node.argument("rows_N")
+    if not isinstance(rows, View):
+        raise NotTaken
+    return _number(code, node, name, (At(code.at(rows, index[:-1]).text), index[-1]), index)
+
+
+def _dequantise(code: Code, node: Node, name: str, index: Index) -> Value:
+    return _number(code, node, name, index, index)
+
+
+def _number(code: Code, node: Node, name: str, place: Index, index: Index) -> Value:
+    """What is at a place of a weight in few bits, as the result at an index."""
+    text = dequantised(code, packed_of(node), Places(place, place))
+    return code.given(text, code.graph.buffers[name], index)
+
+
 OWN_FORMULAS: Mapping[str, Formula] = {
     "rope": _rope,
     "from_blocks": _from_blocks,
     "to_blocks": _to_blocks,
     "rows_of_experts": _rows_of_experts,
     "cached_rows": _cached_rows,
+    "quant_embedding": _quant_embedding,
+    "dequantise": _dequantise,
 }

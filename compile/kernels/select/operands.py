@@ -10,7 +10,6 @@ from bringup.compile.kernels.code.writer import NotTaken
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 from bringup.compile.schedule.graph.roles import NORMS
 
-
 OF_EXPERTS = frozenset({"expert_linear", "quant_experts"})
 
 

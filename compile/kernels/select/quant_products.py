@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,24 @@ from bringup.compile.kernels.code.types import POINTERS, TYPES, kernel, pointer,
 from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken
 from bringup.compile.kernels.select.operands import OF_EXPERTS, Factor, Input, input_of
 from bringup.compile.kernels.select.products import DTYPES, Epilogue, epilogue_of
-from bringup.compile.kernels.select.tiles import NARROWEST, PROCESSORS, Tiles, tile
+from bringup.compile.kernels.select.tiles import NARROWEST, PROCESSORS, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 from bringup.compile.schedule.graph.roles import products
 
 NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]
 EACH = 32  # numbers of a thread of the kernel of one row
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Rows, lanes and channels of a tile, `parts` times so many channels, and the warps and stages of its kernel."""
+
+    rows: int
+    lanes: int
+    parts: int
+    channels: int
+    warps: int
+    stages: int = 1
 
 
 def quant_product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -63,10 +76,8 @@ def _shared_words(epilogue: Epilogue) -> int:
     if any(weight.values == 1 or weight.axis != len(weight.shape) - 2 for weight in weights):
         return 1
     (values, *others) = {weight.values for weight in weights}
-    names = {"tl": SimpleNamespace(where=np.where)}
-    exec(epilogue.columns, names)
     lanes = np.arange(-(-epilogue.lanes // values) * values)
-    for columns in names["columns"](lanes):  # pyright: ignore[reportCallIssue]
+    for columns in _columns(epilogue.columns, lanes):
         found = np.where(lanes < epilogue.lanes, columns, -1).reshape(-1, values)
         first = found[:, :1]
         aligned = (first % values == 0) & ((found == first + np.arange(values)) | (found < 0))
@@ -75,33 +86,43 @@ def _shared_words(epilogue: Epilogue) -> int:
     return values
 
 
+def _columns(text: str, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the code of `COLUMNS` gives for lanes."""
+    names: dict[str, Any] = {"tl": SimpleNamespace(where=np.where)}
+    exec(text, names)
+    return names["columns"](lanes)
+
+
 def _tiles(graph: OpGraph, given: Input, epilogue: Epilogue, word: int) -> Tiles:
-    """Columns of a tile are of one block where blocks are short, so that what these have is read once for them."""
-    weight, factors = packed_of(epilogue.factors[0].node), len(epilogue.factors)
+    """A part's columns are of one block where these are short, so that what a block has is read once for them.
+
+    Of one row 16 bytes of codes a load, by all threads of 4 warps where there are so many.
+    """
+    weight, factors, head = packed_of(epilogue.factors[0].node), len(epilogue.factors), epilogue.head
     channels, block = given.x.shape[-1], weight.block[-1]
     in_blocks = weight.scales.shape[-1] > 1 and block >= NARROWEST and power_of_two(block) == block
     most = block if in_blocks else power_of_two(channels)
     if given.rows > 1:
         dtype = graph.buffers[given.x.buffer].dtype
-        sizes = tile(given.rows, epilogue.lanes, channels, dtype, factors, epilogue.head)
-        return replace(sizes, channels=min(sizes.channels, max(NARROWEST, most)))
+        size = tile(given.rows, epilogue.lanes, channels, dtype, factors, head)
+        return Tiles(size.rows, size.lanes, 1, min(size.channels, max(NARROWEST, most)), size.warps, size.stages)
     vector = 16 // size_of(graph.buffers[weight.codes.buffer].dtype)
-    deep = max(32, min(power_of_two(channels), 128 * vector, most))
-    least = max(word, 2)
-    wide = epilogue.head or max(least, 4096 // deep)
-    while not epilogue.head and wide > least and epilogue.lanes * max(1, given.batch) < wide * 2 * PROCESSORS:
-        wide //= 2
-    warps = max(1, min(4, wide * deep // (32 * EACH)))
-    while wide * deep * factors > warps * 32 * 2 * EACH and deep > 32:
-        deep //= 2
-    return Tiles(1, wide, deep, warps)
+    wanted = max(32, min(power_of_two(channels), 128 * vector))
+    deep = min(wanted, max(NARROWEST, most))
+    parts = wanted // deep if in_blocks else 1
+    lanes = head or max(word, 2)
+    while not head and lanes * parts * deep * factors < 128 * EACH and epilogue.lanes >= lanes * 4 * PROCESSORS:
+        lanes *= 2
+    while lanes * parts * deep * factors > 128 * 2 * EACH and parts * deep > 32:
+        parts, deep = (parts // 2, deep) if parts > 1 else (1, deep // 2)
+    return Tiles(1, lanes, parts, deep, max(1, min(4, lanes * parts * deep * factors // (32 * EACH))))
 
 
 def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tiles) -> KernelCall:
     graph, (first, *rest) = code.graph, epilogue.factors
     norm, single = given.norm, given.rows == 1
     text = "\n    ".join([f"def epilogue(acc0, acc1, row, lane, live, batch, {', '.join(NAMES)}):", *code.lines])
-    weights = [_weight(code, factor, word, sizes.channels) for factor in (first, *rest)]
+    weights = [_weight(code, n, factor, word, sizes.channels) for n, factor in enumerate((first, *rest))]
     constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
     parameters: list[tuple[str, Operand]] = []
     views = {"x": given.x, "expert": first.expert}
@@ -131,7 +152,7 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
     }
     across = -(-epilogue.lanes // sizes.lanes)
     if single:
-        constants["SHARE"] = given.share
+        constants |= {"SHARE": given.share, "PARTS": sizes.parts}
         stem, grid = "quant_linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
@@ -141,18 +162,23 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
     return KernelCall(kernel=found, grid=grid, arguments=arguments)
 
 
-def _weight(code: Code, factor: Factor, word: int, step: int) -> str:
+def _weight(code: Code, number: int, factor: Factor, word: int, step: int) -> str:
     """The function that gives a tile of a weight, rounded to its dtype; its pointers are among those of the epilogue.
 
-    `c` are columns, `g` the first of those that share words, `k` channels from `start` on, of which `live` ones are.
+    Triton takes functions of one name for one, so each weight's has a number. `c` are columns, `g` the first of those
+    that share words, `k` channels of parts that begin at `start`; `live` and `begun` say which of these there are.
     """
     weight: Packed = packed_of(factor.node)
     code.lines = []
-    code.restart({"k": "live"})
+    code.restart({"start": "begun", "k": "live"})
     lead = (At("e"),) if len(weight.shape) == 3 else ()
     column = At("g") if word > 1 else At("c")
     places = Places((*lead, At("c"), At("k")), (*lead, column, At("k")), "start", step)
     value = dequantised(code, weight, places)
     rounded = f"({value}).to({TYPES[weight.dtype]}).to(tl.float32)" if weight.dtype != "float32" else value
-    lines = [f"def weight(e, c, g, k, start, live, {', '.join(NAMES)}):", *code.lines, f"return {rounded}"]
+    lines = [
+        f"def weight{number}(e, c, g, k, start, live, begun, {', '.join(NAMES)}):",
+        *code.lines,
+        f"return {rounded}",
+    ]
     return "\n    ".join(lines) + "\n"

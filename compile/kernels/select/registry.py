@@ -19,7 +19,16 @@ from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 # A selector depends on nothing else, so that equal functions have equal kernels.
 Selector = Callable[[OpGraph, Group, str], tuple[KernelCall, ...] | None]
 LARGEST_GRID = (2**31 - 1, 65535, 65535)  # programs (CUDA C++ Programming Guide, "Technical Specifications")
-SELECTORS: tuple[Selector, ...] = (attention, latent_attention, indexer, product, quant_product, experts, rows, elements)
+SELECTORS: tuple[Selector, ...] = (
+    attention,
+    latent_attention,
+    indexer,
+    product,
+    quant_product,
+    experts,
+    rows,
+    elements,
+)
 
 
 def calls_of(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:

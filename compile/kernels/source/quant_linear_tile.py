@@ -19,9 +19,9 @@ def quant_linear_tile(
     """A tile of BM rows: EPILOGUE of norm(x) · weight[columns], and of another's with PAIR.
 
     Grid: lanes / BN, M / BM, blocks. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 give
-    numbers of the weights, of the expert expert[b] where there is one, from arrays among p0, …; block b of x then is its
-    rows b · M and on. COLUMNS gives their columns for a lane; WORD lanes share the words of the first. Bytes: codes, and
-    what there is of a block, once for every BM rows, x once for every BN lanes. Operations: 2 for each number and row.
+    numbers of the weights from arrays among p0, …, of the expert expert[b] where there is one; block b of x then is its
+    rows b · M and on. COLUMNS gives columns for a lane; WORD lanes share the words of the first. Bytes: codes, and what
+    there is of a block, once for every BM rows, x once for every BN lanes. Operations: 2 for each number and row.
     """
     first = tl.program_id(0) * BN + tl.arange(0, BN // WORD)[None, :, None] * WORD
     lanes = first + tl.arange(0, WORD)[None, None, :]
@@ -45,12 +45,14 @@ def quant_linear_tile(
         at = k + tl.arange(0, BK)
         deep = at[:, None, None]
         a = tl.load(xs + at[None, :], mask=(rows < M) & (at[None, :] < K), other=0.0)
-        v0 = WEIGHT0(e, c0, g0, deep, k, deep < K,
-                     p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
+        v0 = WEIGHT0(e, c0, g0, deep, k, deep < K, k < K,
+                     p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
+                     p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
         v0 = tl.reshape(v0, (BK, BN)).to(x.dtype.element_ty)
         if PAIR:
-            v1 = WEIGHT1(e, c1, g1, deep, k, deep < K,
-                         p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
+            v1 = WEIGHT1(e, c1, g1, deep, k, deep < K, k < K,
+                         p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
+                         p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
             v1 = tl.reshape(v1, (BK, BN)).to(x.dtype.element_ty)
         if NORM != "":
             n = normed(a.to(tl.float32), mean, factor, scale, shift, at[None, :], rows < M, K,

@@ -24,7 +24,7 @@ _NAMES = {
     Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp pow rsqrt silu relu gelu "
     "gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
-    Role.GATHER: "index index_select",
+    Role.GATHER: "index index_select quant_embedding",
     Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts",
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
