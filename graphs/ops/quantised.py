@@ -22,8 +22,8 @@ class Quantised(NamedTuple):
 
     `codes` are whole numbers: with `values` > 1 so many in a word along `axis`, each of `bits` bits, the first in the
     low ones; `signed` ones of less than 8 bits are in two's complement. With a `table`, a code is an index into it, and
-    with a `scale_table` a scale is one. `code_dtype` and `scale_dtype` are those of the checkpoint, which say what codes
-    and scales stand for; "" where the table is the form's own. Other arrays have one value for each `block` of the
+    with a `scale_table` a scale is one. `code_dtype` and `scale_dtype` are those of the checkpoint: what codes and
+    scales stand for; "" where the table is the form's own. Other arrays have one value for each `block` of the
     parameter, `outer_scales` and `outer_minimums` for each `outer_block`: a number a dimension. `zero_bits` are those
     of signed zeros in bytes; 0 for others. `block_of` says for each position of dimension `indexed` which scale it has;
     `block` is 1 there.

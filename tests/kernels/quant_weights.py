@@ -50,14 +50,14 @@ BITS = {"float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "float8_e8m0fnu": "uin
 
 
 class Weight:
-    """Arguments of a node, as arrays of a function, and `numbers` in float64. `shape`: [rows, columns], or of experts."""
+    """Arguments of a node, as arrays of a function, and `numbers` in float64. `shape`: of a matrix, or of experts."""
 
     def __init__(self, f: Function, name: str, case: Case, shape: Sequence[int], dtype: str) -> None:
         self.f, self.name, self.case, self.shape = f, name, case, tuple(shape)
         form, lead = case.form, (1,) * (len(shape) - 2)
-        block = tuple(size or whole for size, whole in zip((*lead, *form.block), (*lead, *shape[-2:]), strict=True))
-        outer = (
-            tuple(s or w for s, w in zip((*lead, *form.outer), (*lead, *shape[-2:]), strict=True)) if form.outer else ()
+        block, outer = (
+            tuple(size or whole for size, whole in zip((*lead, *each), (*lead, *shape[-2:]), strict=True)) if each else ()
+            for each in (form.block, form.outer)
         )
         groups = -(-shape[-1] // block[-1])
         if form.index:
