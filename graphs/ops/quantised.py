@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-AT_A_TIME = 1 << 18  # elements that are dequantised at once where that may be chosen: a megabyte in float32
+AT_A_TIME = 1 << 16  # elements that are dequantised at once where that may be chosen: 256 kB in float32
 
 
 class Quantised(NamedTuple):

@@ -55,9 +55,10 @@ class Weight:
     def __init__(self, f: Function, name: str, case: Case, shape: Sequence[int], dtype: str) -> None:
         self.f, self.name, self.case, self.shape = f, name, case, tuple(shape)
         form, lead = case.form, (1,) * (len(shape) - 2)
-        block, outer = (
-            tuple(size or whole for size, whole in zip((*lead, *each), (*lead, *shape[-2:]), strict=True)) if each else ()
-            for each in (form.block, form.outer)
+        whole = (*lead, *shape[-2:])
+        block = tuple(size or every for size, every in zip((*lead, *form.block), whole, strict=True))
+        outer = (
+            (*lead, *(size or every for size, every in zip(form.outer, shape[-2:], strict=True))) if form.outer else ()
         )
         groups = -(-shape[-1] // block[-1])
         if form.index:
