@@ -112,11 +112,11 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
     )
 
 
-def pieces_of(weight: Quantised) -> Iterator[Quantised]:
-    """The rows of a weight, some at a time: whole words and blocks, of about `AT_A_TIME` elements."""
+def pieces_of(weight: Quantised, at_a_time: int = AT_A_TIME) -> Iterator[Quantised]:
+    """The rows of a weight, some at a time: whole words and blocks, of about so many elements."""
     grain = math.lcm(weight.block[0], *weight.outer_block[:1], weight.values if weight.axis == 0 else 1)
     size, row = weight.shape[0], math.prod(weight.shape[1:])
-    step = max(1, AT_A_TIME // (grain * row)) * grain
+    step = max(1, at_a_time // (grain * row)) * grain
     for start in range(0, size, step):
         stop = min(start + step, size)
         yield _rows(weight, start, stop) if (start, stop) != (0, size) else weight
