@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bringup.graphs.ops.op import op
-from bringup.graphs.ops.quantised import AT_A_TIME, Quantised, dtype_of, in_float32, pieces_of
+from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,11 +19,16 @@ def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
 
 
 @quant_linear.runs_as
-def by_rows(x: Tensor, bias: Tensor | None, weight: Quantised, at_a_time: int = AT_A_TIME) -> Tensor:
-    """Some rows of the weight at a time, of so many elements: by default as many as stay in a processor's cache."""
-    import torch
+def _by_rows(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
+    """So many rows of the weight at a time that they stay in a processor's cache."""
     from torch.nn import functional as F
 
-    parts = [F.linear(x, in_float32(rows).to(dtype_of(weight))) for rows in pieces_of(weight, at_a_time)]
-    out = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+    return joined([F.linear(x, in_float32(rows).to(dtype_of(weight))) for rows in pieces_of(weight)], bias)
+
+
+def joined(parts: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+    """The products [..., some of out] with the pieces of a weight as one."""
+    import torch
+
+    out = torch.cat(list(parts), -1) if len(parts) > 1 else parts[0]
     return out if bias is None else out + bias

