@@ -74,7 +74,7 @@ class Weight:
             for key in ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "block_of")
         }
         for part in parts:
-            values, stored = self._made(part.name, part.dtype, self.packed.shape_of(part))
+            values, stored = self._values(part.name, part.dtype, self.packed.shape_of(part))
             self.found[part.name] = values
             key = "block_of" if part.name == "index" else part.name
             self.arguments[f"weight_{key}"] = f.array(f"{name}.{part.name}", stored, stored.dtype.name)
@@ -93,7 +93,7 @@ class Weight:
             "weight_code_dtype": "" if form.table else code, "weight_scale_dtype": form.scale,
         }  # fmt: skip
 
-    def _made(self, part: str, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _values(self, part: str, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Random values of a part in float64, and the array that holds them."""
         random, shape = self.f.random, tuple(shape)
         if part == "index":

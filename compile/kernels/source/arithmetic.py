@@ -1,4 +1,4 @@
-"""Functions of float32 that generated code calls."""
+"""Functions of float32 that kernels and generated code call."""
 
 import triton
 import triton.language as tl
@@ -78,3 +78,12 @@ def remainder(a, b):
         rest = a % b
         found = tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
     return found
+
+
+@triton.jit
+def ordered(values):
+    """uint32 of float32: -0 equals 0, NaN is above every number."""
+    values = tl.where(values == 0.0, 0.0, values)
+    bits = values.to(tl.int32, bitcast=True)
+    order = tl.where(bits < 0, bits ^ -1, bits | -2147483648)  # negative numbers backwards, below the others
+    return tl.where(values != values, -1, order).to(tl.uint32, bitcast=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from bringup.compile.kernels.source.arithmetic import ordered
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
-from bringup.compile.kernels.source.ordering import ordered
 
 
 @triton.jit

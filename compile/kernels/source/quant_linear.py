@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
-from bringup.compile.kernels.source.products import normed, statistics
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.products import affine, normed, statistics
 
 
 @triton.jit
@@ -15,6 +16,7 @@ def quant_linear(
     LANES: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, X_STRIDE: tl.constexpr,
     NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr,
     BN: tl.constexpr, WORD: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Row b of a result: EPILOGUE of norm(x[b // SHARE]) · weight[columns], and of another's with PAIR.
 
@@ -24,6 +26,8 @@ def quant_linear(
     Bytes: codes once, what there is of a block once for every BK channels of it; x once for each program. Operations: 2
     for each number, and what makes numbers of codes.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     first = tl.program_id(0) * BN + tl.arange(0, BN // WORD)[:, None, None, None] * WORD
     lanes = first + tl.arange(0, WORD)[None, :, None, None]
     b = tl.program_id(1)
@@ -54,7 +58,8 @@ def quant_linear(
                          p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
         a = tl.load(x + at, mask=m, other=0.0).to(tl.float32)
         if NORM != "":
-            a = normed(a, mean, factor, scale, shift, at, m, K, NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)
+            by, plus = affine(scale, shift, at, K, NORM)
+            a = normed(a, mean, factor, by, plus, m, NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)
         acc0 += v0 * a
         if PAIR:
             acc1 += v1 * a

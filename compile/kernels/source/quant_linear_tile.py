@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
-from bringup.compile.kernels.source.products import normed, statistics
+from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
+from bringup.compile.kernels.source.products import affine, normed, statistics
 
 
 @triton.jit
@@ -15,6 +16,7 @@ def quant_linear_tile(
     M: tl.constexpr, LANES: tl.constexpr, K: tl.constexpr, X_STRIDE: tl.constexpr,
     NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, ROUND_LAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, WORD: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile of BM rows: EPILOGUE of norm(x) · weight[columns], and of another's with PAIR.
 
@@ -23,6 +25,8 @@ def quant_linear_tile(
     rows b · M and on. COLUMNS gives columns for a lane; WORD lanes share the words of the first. Bytes: codes, and what
     there is of a block, once for every BM rows, x once for every BN lanes. Operations: 2 for each number and row.
     """
+    let_next_start(EARLY)
+    wait_for_last(EARLY)
     first = tl.program_id(0) * BN + tl.arange(0, BN // WORD)[None, :, None] * WORD
     lanes = first + tl.arange(0, WORD)[None, None, :]
     rows = tl.program_id(1) * BM + tl.arange(0, BM)[:, None]
@@ -55,7 +59,8 @@ def quant_linear_tile(
                          p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
             v1 = tl.reshape(v1, (BK, BN)).to(x.dtype.element_ty)
         if NORM != "":
-            n = normed(a.to(tl.float32), mean, factor, scale, shift, at[None, :], rows < M, K,
+            by, plus = affine(scale, shift, at[None, :], K, NORM)
+            n = normed(a.to(tl.float32), mean, factor, by, plus, (rows < M) & (at[None, :] < K),
                        NORM, OFFSET, ROUND_LAST, x.dtype.element_ty)  # fmt: skip
             a = n.to(x.dtype.element_ty)
         acc0 = tl.dot(a, v0, acc0, input_precision="ieee")
