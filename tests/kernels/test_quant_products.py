@@ -22,8 +22,14 @@ def quant_linear(f: Function, x: View, case: str, columns: int, name: str = "y",
     return weight
 
 
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("case", CASES)
+OFTEN = ("int8-rows", "int4", "q4_1", "fp8-blocks", "mxfp4")  # whose tiles `make test` has as well
+
+
+@pytest.mark.parametrize(
+    ("case", "rows"),
+    [(case, 1) for case in CASES]
+    + [pytest.param(case, 5, marks=() if case in OFTEN else pytest.mark.slow) for case in CASES],
+)
 def test_each_form(case: str, rows: int) -> None:
     f = Function()
     x = f.given("x", (rows, 128), kind="value")
