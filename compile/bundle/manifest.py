@@ -15,7 +15,7 @@ from bringup.graphs.core.step import BLOCK
 from bringup.spec import DTYPES
 
 MOST = 1 << 31  # of tokens, blocks and sizes
-KINDS = ("paged", "ring", "sequence")  # of states
+KINDS = ("paged", "ring", "sequence", "lora")  # of states
 
 # A form is a type, None, a list of one form, a tuple of alternatives, or an object: by key, or of any keys under "*".
 VALUE = {"shape": [int], "dtype": str}
@@ -171,6 +171,8 @@ def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[st
 def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:
     """Whether every row that a step may write to is in a state."""
     rows = state["shape"][0] if state["shape"] else 0
+    if state["kind"] == "lora":
+        return rows > 0 and len(state["shape"]) == 3
     if state["kind"] == "ring":
         return rows > 0 and rows % (num_rows * BLOCK) == 0
     return rows >= (num_blocks * BLOCK if state["kind"] == "paged" else num_rows)

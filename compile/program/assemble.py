@@ -8,7 +8,18 @@ from typing import Generic, Literal, TypeVar
 
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import AS_DECLARED, Buffers
-from bringup.compile.program.program import Call, Entry, EntryPoint, Function, Interface, StateSpec, TensorSpec, Value
+from bringup.compile.program.program import (
+    LORA_SLOTS,
+    Call,
+    Entry,
+    EntryPoint,
+    Function,
+    Interface,
+    StateSpec,
+    TensorSpec,
+    Value,
+    bound,
+)
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import Const, Param, State
@@ -26,7 +37,8 @@ Code = TypeVar("Code")
 class Stage:
     """One function to trace: a part of the model, for the steps of an entry point.
 
-    `path` is where its module hangs ("" for the graph itself), `values` what it is called with beside the step.
+    `path` is where its module hangs ("" for the graph itself), `values` what it is called with beside the step. With
+    `lora`, the last value is the slot of each sequence's LoRA.
     """
 
     name: str
@@ -34,6 +46,7 @@ class Stage:
     path: str
     point: EntryPoint
     values: tuple[Value, ...] = ()
+    lora: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +67,32 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
     traced: dict[str, Traced[Code]] = {}
     calls: list[Call] = []
     inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
-    count = len(inputs)  # of values so far: the entry's inputs, then the results of each call
+    chosen: dict[str, Value] = {LORA_SLOTS: ((point.num_sequences,), "int64")} if layout.lora else {}
+    slots = tuple(range(len(inputs), len(inputs) + len(chosen)))
+    count = len(inputs) + len(chosen)  # of values so far: the entry's inputs, then the results of each call
 
-    def call(part: Part, values: Sequence[Value], given: Sequence[int], path: str = "", function: str = "") -> range:
+    def call(
+        part: Part, values: Sequence[Value], given: Sequence[int], path: str = "", function: str = "", lora: bool = False
+    ) -> range:
         """The numbers of its results."""
         nonlocal count
         function = f"{name}.{function or part}"
         if function not in traced:
-            stage = Stage(name=function, part=part, path=path, point=point, values=tuple(values))
+            stage = Stage(name=function, part=part, path=path, point=point, values=tuple(values), lora=lora)
             traced[function] = trace(stage)
         calls.append(Call(function=function, prefix=f"{path}." if path else "", inputs=tuple(given)))
         count += len(traced[function].function.results)
         return range(count - len(traced[function].function.results), count)
 
-    first = call("prologue", tuple(inputs.values()), range(count))
+    first = call("prologue", tuple(inputs.values()), range(len(inputs)))
     values = traced[f"{name}.prologue"].function.results
     _check_sizes(values)
     carried = values[: layout.carried]
     check_carried(layout, "prologue", carried, carried)
     x, shared = [first[: layout.carried]], first[layout.carried :]
     for path, kind in zip(layout.layers, layout.kinds, strict=True):
-        x.append(call("layer", values, (*x[-1], *shared), path, f"layer{kind}"))
+        given = (*x[-1], *shared, *slots)
+        x.append(call("layer", (*values, *chosen.values()), given, path, f"layer{kind}", lora=layout.lora))
         check_carried(layout, path, traced[f"{name}.layer{kind}"].function.results, carried)
     rows: Part = "last_rows" if not point.decode and not layout.all_logits else "all_rows"
     outputs = {"logits": call(rows, carried, x[-1], function="epilogue")[0]}
@@ -92,7 +110,9 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         contiguous=point.contiguous,
         calls=tuple(calls),
         outputs=outputs,
-        inputs=tuple(TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in inputs.items()),
+        inputs=tuple(
+            TensorSpec(name=key, shape=shape, dtype=dtype) for key, (shape, dtype) in (inputs | chosen).items()
+        ),
     )
     return entry, list(traced.values())
 
@@ -129,11 +149,15 @@ def interface_of(layout: Layout, entries: Iterable[tuple[Entry, list[Traced[Code
     """All entries together; `tensors` are the weights and the states."""
     parts = list(entries)
     weights, states = tensors
+    functions = {traced.function.name: traced.function for _, stages in parts for traced in stages}
+    calls = (call for entry, _ in parts for call in entry.calls)
+    read = {name for call in calls for name in bound(call, functions[call.function].states)}
     return Interface(
-        functions=tuple(traced.function for _, stages in parts for traced in stages),
+        functions=tuple(functions.values()),
         entries=tuple(entry for entry, _ in parts),
         weights=tuple(weights),
-        states=tuple(states),
+        # A module whose forward is not called, as one whose matrix is a part of another product, takes no LoRA.
+        states=tuple(state for state in states if state.kind != "lora" or state.name in read),
         max_blocks=layout.max_blocks,
         all_logits=layout.all_logits,
         block_size=BLOCK,

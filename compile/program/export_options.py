@@ -33,7 +33,7 @@ class Layout:
     logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
     is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
     `cache_blocks`: see `CacheSizes`. `carried` values go from layer to layer; `derives_hidden`: hidden states are
-    computed from them by a function of the graph.
+    computed from them by a function of the graph. `lora`: layers have slots of LoRAs, and each sequence chooses one.
     """
 
     layers: Sequence[str]
@@ -48,6 +48,7 @@ class Layout:
     cache_blocks: int | None = None
     carried: int = 1
     derives_hidden: bool = False
+    lora: bool = False
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
@@ -58,6 +59,7 @@ class Layout:
         stated: dict[str, Any] = {
             **{"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows, "carried": graph.carried},
             "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
+            "lora": graph.options.max_lora_rank > 0,
         }
         return cls(buckets=buckets, context=context, **stated, **settings)
 

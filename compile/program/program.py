@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 Value = tuple[Shape, str]  # what passes between stages: its shape and dtype
+LORA_SLOTS = "lora_slots"  # the input of an entry that has the slot of each sequence's LoRA, int64 [B]; -1 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class StateSpec(TensorSpec):
     """A state. `kind`: "paged" has a row for each slot of the cache blocks, "sequence" a row for each sequence.
 
     "ring" has as many rows for each sequence as the first size over `Interface.num_rows`, one ring after the other.
+    "lora" has a row for each slot of a LoRA: what the host writes there stays, and no step changes it.
     """
 
     kind: str = "paged"
@@ -135,6 +137,16 @@ class Interface:
         """The largest number of sequences that the states hold at their full length, and that a step takes in."""
         return self.num_rows - 1
 
+    @property
+    def sequence_states(self) -> tuple[StateSpec, ...]:
+        """The states that steps change; the others are slots of LoRAs."""
+        return tuple(state for state in self.states if state.kind != "lora")
+
+    @property
+    def lora_states(self) -> tuple[StateSpec, ...]:
+        """The states that hold LoRAs, a row for each slot."""
+        return tuple(state for state in self.states if state.kind == "lora")
+
     def entry(self, name: str) -> Entry:
         """Raises StopIteration for a name that no entry has."""
         return next(entry for entry in self.entries if entry.name == name)
@@ -185,7 +197,7 @@ class Executor(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forgets all sequences."""
+        """Forgets all sequences. Slots of LoRAs stay as they are."""
         ...
 
     def states(self) -> dict[str, np.ndarray]:
@@ -194,6 +206,15 @@ class Executor(Protocol):
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named, with arrays of their shapes and dtypes."""
+        ...
+
+
+@runtime_checkable
+class LoraExecutor(Protocol):
+    """An executor of programs with slots of LoRAs."""
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """Overwrites a row of a state of kind "lora", with an array of the row's shape and dtype."""
         ...
 
 

@@ -16,11 +16,16 @@ class TorchStates:
 
     def __init__(self, interface: Interface) -> None:
         self._states = {s.name: torch.zeros(s.shape, dtype=getattr(torch, s.dtype)) for s in interface.states}
+        self._of_sequences = [self._states[s.name] for s in interface.sequence_states]
 
     def reset(self) -> None:
-        """Zeroes the states."""
-        for state in self._states.values():
+        """Zeroes the states of sequences."""
+        for state in self._of_sequences:
             state.zero_()
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """Overwrites a row of a state; see `program.LoraExecutor`."""
+        self._states[state][slot].copy_(to_tensor(np.ascontiguousarray(row)))
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""

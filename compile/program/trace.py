@@ -29,6 +29,7 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import State
 from bringup.graphs.core.step import FIELDS, Step, step_shapes
 from bringup.graphs.core.to_torch import to_torch
+from bringup.graphs.layers.lora import choosing
 from bringup.graphs.ops.lowering import INLINED, OpLowering, using
 
 Method = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -104,7 +105,8 @@ class Tracer:
         }
         inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
         step = self._step(stage.point)
-        pure = _Pure(self.module.get_submodule(stage.path), _PARTS[stage.part], stage.point)
+        method = _with_loras(_PARTS[stage.part]) if stage.lora else _PARTS[stage.part]
+        pure = _Pure(self.module.get_submodule(stage.path), method, stage.point)
         views = {name: (view.buffer[len(prefix) :], view) for name, view in self._views(prefix)}
         parts = {name: view.of(fakes[buffer]) for name, (buffer, view) in views.items()}
         with _Reads() as reads:
@@ -250,6 +252,17 @@ def _prologue(module: Any, *values: Tensor | Step) -> tuple[Tensor, ...]:
 
 def _layer(layer: Any, *values: Tensor | Step) -> Tensor | tuple[Tensor, ...]:
     return layer(*values)
+
+
+def _with_loras(method: Method) -> Method:
+    """The method, whose last value before the step is the slot of each sequence's LoRA."""
+
+    def run(owner: Any, *values: Any) -> Tensor | tuple[Tensor, ...]:
+        *given, slots_B, step = values
+        with choosing(slots_B, step):
+            return method(owner, *given, step)
+
+    return run
 
 
 def _last_rows(module: Any, *values: Any) -> Tensor:

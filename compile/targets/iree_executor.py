@@ -50,17 +50,17 @@ class IreeExecutor:
         self._context = rt.VmContext(instance, modules)
         self._entries = {entry.name: entry for entry in interface.entries}
         self._functions = {name: modules[-1].lookup_function(name) for name in self._entries}
-        self._states = [self._zeros(spec) for spec in interface.states]
+        self._states = {spec.name: self._zeros(spec) for spec in interface.states}
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry; see `program.Executor`.
 
-        An entry gives the states back, updated in place: the views returned are those passed.
+        An entry gives the states of sequences back, updated in place: the views returned are those passed.
         """
-        rt, wanted = self._rt, self._entries[entry]
+        rt, wanted, changed = self._rt, self._entries[entry], self._interface.sequence_states
         args = rt.VmVariantList(len(self._states) + len(FIELDS) + len(wanted.inputs))
-        results = rt.VmVariantList(len(wanted.outputs) + len(self._states))
-        for state in self._states:
+        results = rt.VmVariantList(len(wanted.outputs) + len(changed))
+        for state in self._states.values():
             args.push_ref(state)
         for name in FIELDS:
             args.push_ref(self._upload(np.ascontiguousarray(step[name], dtype=np.int64), rt.HalElementType.INT_64))
@@ -68,27 +68,32 @@ class IreeExecutor:
             buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
             args.push_ref(rt.HalBufferView(buffer, spec.shape, _element(spec.dtype)))
         self._context.invoke(self._functions[entry], args, results)
-        views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(wanted.outputs) + len(self._states))]
-        self._states = views[len(wanted.outputs) :]
+        views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(wanted.outputs) + len(changed))]
+        self._states.update(zip((spec.name for spec in changed), views[len(wanted.outputs) :], strict=True))
         return {name: _download(view) for name, view in zip(wanted.outputs, views, strict=False)}
 
     def reset(self) -> None:
-        """Zeroes the states."""
-        for state in self._states:
-            buffer = state.get_buffer()
+        """Zeroes the states of sequences."""
+        for spec in self._interface.sequence_states:
+            buffer = self._states[spec.name].get_buffer()
             buffer.fill_zero(0, buffer.byte_length())
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""
-        pairs = zip(self._interface.states, self._states, strict=True)
-        return {spec.name: _download(view, spec.dtype) for spec, view in pairs}
+        return {spec.name: _download(self._states[spec.name], spec.dtype) for spec in self._interface.states}
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named."""
-        for index, spec in enumerate(self._interface.states):
+        for spec in self._interface.states:
             if spec.name in arrays:
                 buffer = self._upload(_bytes(arrays[spec.name]), self._rt.HalElementType.UINT_8).get_buffer()
-                self._states[index] = self._rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+                self._states[spec.name] = self._rt.HalBufferView(buffer, spec.shape, _element(spec.dtype))
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """Overwrites a row of a state; see `program.LoraExecutor`."""
+        data = _bytes(row)
+        memory = self._states[state].map().asarray([len(data) * self._states[state].shape[0]], np.dtype(np.uint8))
+        memory[slot * len(data) : (slot + 1) * len(data)] = data
 
     def _upload(self, array: np.ndarray, element: HalElementType) -> HalBufferView:
         rt = self._rt

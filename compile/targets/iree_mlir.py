@@ -3,8 +3,9 @@
 """Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry.
 
 Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values
-of stages and entries: (states..., Step, inputs...) -> (outputs..., states...). IREE inlines the stages, updates
-each state in place, gives the same buffers back, and generates code for equal dispatches once. Its other form, mutable
+of stages and entries: (states..., Step, inputs...) -> (outputs..., states...); slots of LoRAs, which no step changes, go
+in only. IREE inlines the stages, updates each state in place, gives the same buffers back, and generates code for equal
+dispatches once. Its other form, mutable
 arguments (`torch.overwrite.tensor.contents`), copies every state whole on every step: GPT-2 small then takes
 50 ms to decode instead of 15.
 """
@@ -175,7 +176,7 @@ class _EntryText:
             values += self.call(call, values)
         args = ", ".join(f"{name}: {kind}" for name, kind in [*self.states.values(), *self.step(), *inputs])
         outputs = (values[index] for index in self.entry.outputs.values())
-        results = [*outputs, *(self.state(name) for name in self.states)]
+        results = [*outputs, *(self.state(spec.name) for spec in self.interface.sequence_states)]
         kinds = ", ".join(kind for _, kind in results)
         attributes = "attributes {torch.assume_strict_symbolic_shapes}"
         yield f"  func.func @{self.entry.name}({args}) -> ({kinds}) {attributes} {{"

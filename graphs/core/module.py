@@ -81,6 +81,8 @@ class State(Leaf):
     `slot`: one row a token, in the blocks that `Step.block_table` names. `sequence`: one row a sequence, that of
     `Step.rows`. With a `window`, queries see the last `window` positions only: where that takes fewer rows than the
     context does, each sequence has a ring of rows instead, and a position is in row position % ring of it.
+
+    `lora`: a row for each slot of a LoRA, as many as declared. Steps read these, and only the host writes them.
     """
 
     def __init__(
@@ -100,9 +102,9 @@ class State(Leaf):
         return (*super().structural_key(), self.window)
 
     def kind(self, sizes: CacheSizes) -> str:
-        """What its rows are, as `program.StateSpec` has it: "paged", "ring" or "sequence"."""
-        if self.axes[0].name == "sequence":
-            return "sequence"
+        """What its rows are, as `program.StateSpec` has it: "paged", "ring", "sequence" or "lora"."""
+        if self.axes[0].name in ("sequence", "lora"):
+            return self.axes[0].name
         return "ring" if sizes.ring(self.window) else "paged"
 
     def sized(self, sizes: CacheSizes) -> Shape:
@@ -144,12 +146,15 @@ class Module(_Callable):
     it in `names`, before whose words these come. Those of an inner module come before those of an outer one.
 
     `packable`: the parameters of this class that its forward takes in few bits as well (`layers.packed_weight`).
+
+    `takes_lora`: its forward adds what LoRAs add to its matrix, once it has room for them (`core.lora`).
     """
 
     recompute_past: int | None = None
     varies_past: int | None = None
     checkpoint_words: ClassVar[Words] = {}
     packable: ClassVar[tuple[str, ...]] = ()
+    takes_lora: ClassVar[bool] = False
 
     if not TYPE_CHECKING:
 

@@ -8,8 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Self, cast
 
-from bringup.arguments import choice
+from bringup.arguments import choice, whole
 from bringup.diagnostics import did_you_mean, fail
+from bringup.graphs.core.lora import ALL_LINEAR, add_slots
 
 CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
@@ -20,17 +21,23 @@ class GraphOptions:
 
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
     that the model computes in. `quantize` is a recipe by which float weights are quantised as they are loaded
-    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. Options are plain values (text, numbers,
-    tuples of them): they are in cache keys, and in a bundle's manifest by name. Raises BU024 for a value that an
-    option does not take.
+    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. With a `max_lora_rank`, the modules that
+    `lora_target_modules` names, as PEFT names them, have `max_loras` slots for LoRAs of up to this rank (core/lora.py).
+    Options are plain values (text, numbers, tuples of them): they are in cache keys, and in a bundle's manifest by
+    name. Raises BU024 for a value that an option does not take.
     """
 
     cache_dtype: str | None = None
     quantize: str | None = None
+    max_lora_rank: int = 0
+    max_loras: int = 1
+    lora_target_modules: tuple[str, ...] = (ALL_LINEAR,)
 
     def __post_init__(self) -> None:
         if self.cache_dtype is not None:
             choice("cache_dtype", self.cache_dtype, CACHE_DTYPES)
+        whole("max_lora_rank", self.max_lora_rank, least=0)
+        whole("max_loras", self.max_loras, least=1)
 
     def chosen(self) -> dict[str, Any]:
         """The options that differ from their defaults, by name."""
@@ -81,6 +88,12 @@ def current_options() -> GraphOptions:
 
 
 def build_graph(make: Callable[..., Any], config: object, dtype: str, options: GraphOptions) -> Any:
-    """`make(config, dtype)`, a graph with these options: the one way from a job to its graph."""
+    """`make(config, dtype)`, a graph with these options: the one way from a job to its graph.
+
+    Raises BU024 for modules of LoRAs that the graph does not have.
+    """
     with graph_options(options):
-        return make(config, dtype)
+        graph = make(config, dtype)
+    if options.max_lora_rank:
+        add_slots(graph, options.lora_target_modules, options.max_loras, options.max_lora_rank)
+    return graph

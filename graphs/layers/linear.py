@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.graphs.core.axes import parse, show
+from bringup.graphs.core.axes import parse, shape_of, show
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.lora import LoraSlots
 from bringup.graphs.layers.packed_weight import product
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class Linear(Module):
     """
 
     packable = ("weight",)
+    takes_lora = True
 
     def __init__(self, axes: str, *, bias: bool = True, **sizes: int) -> None:
         super().__init__()
@@ -24,6 +26,13 @@ class Linear(Module):
         names = {node.name for node in out.walk()}
         self.weight = Param(axes, sizes)
         self.bias = Param(show((out,)), {k: v for k, v in sizes.items() if k in names}) if bias else None
+        self.lora: LoraSlots | None = None
+
+    def add_lora(self, slots: int, rank: int) -> None:
+        """Room for so many LoRAs of up to `rank`; see `core.lora`. Before the weight is packed."""
+        outputs, inputs = shape_of(self.weight.axes)
+        self.lora = LoraSlots(slots, rank, inputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight, self.bias)
+        y = product(x, self.weight, self.bias)
+        return y if self.lora is None else self.lora(x, y)

@@ -1,0 +1,57 @@
+"""Products with the LoRA of each sequence: x · Aᵀ (shrink), then its product with B (expand).
+
+N tokens of the step · B sequences · S slots, each with the A and B of one LoRA · i in · r rank · o out
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bringup.graphs.ops.op import op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bringup.graphs.core.step import Step
+
+
+@op("x_Ni[N i] a_Sri[S r i] slots_B[B] -> [N r]")
+def lora_shrink(x_Ni: Tensor, a_Sri: Tensor, slots_B: Tensor, step: Step) -> Tensor:
+    """x · Aᵀ, with the A of each token's sequence; 0 for sequences whose slot is below 0, which have no LoRA.
+
+    A step of decode reads one A for each token. Of several prompts, the tokens of all are multiplied with each A, and
+    those of other sequences are left out: a rank is small, and so one product is cheaper than one for each sequence.
+    """
+    import torch
+
+    a_Bri = a_Sri[slots_B.clamp(min=0)]
+    if step.decode:
+        h_Nr = (a_Bri @ x_Ni[:, :, None])[:, :, 0]
+    elif step.num_sequences == 1:
+        h_Nr = x_Ni @ a_Bri[0].T
+    else:
+        h_NBr = (x_Ni @ a_Bri.flatten(0, 1).T).unflatten(1, (step.num_sequences, -1))
+        h_Nr = torch.where(_own(step)[:, :, None], h_NBr, 0).sum(1)
+    return torch.where(step.per_token(slots_B)[:, None] >= 0, h_Nr, 0)
+
+
+@op("h_Nr[N r] b_Sro[S r o] slots_B[B] -> [N o]")
+def lora_expand(h_Nr: Tensor, b_Sro: Tensor, slots_B: Tensor, step: Step) -> Tensor:
+    """h · B, with the B of each token's sequence. Rows of h are 0 where a sequence has no LoRA, as `lora_shrink` has
+    it."""
+    import torch
+
+    b_Bro = b_Sro[slots_B.clamp(min=0)]
+    if step.decode:
+        return (h_Nr[:, None] @ b_Bro)[:, 0]
+    if step.num_sequences == 1:
+        return h_Nr @ b_Bro[0]
+    h_NBr = torch.where(_own(step)[:, :, None], h_Nr[:, None], 0)
+    return h_NBr.flatten(1) @ b_Bro.flatten(0, 1)
+
+
+def _own(step: Step) -> Tensor:
+    """Whether a token is of a sequence, [N, B]; padding is of none."""
+    import torch
+
+    return step.sequences()[:, None] == torch.arange(step.num_sequences)
