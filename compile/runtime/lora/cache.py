@@ -1,0 +1,147 @@
+"""The two levels that LoRAs are in: all that were sent, on the host; those that steps read, in slots of the device.
+
+The design is that of TensorRT-LLM's LoraCache (docs/source/advanced/lora.md): a task is sent once with its weights,
+and named by its id from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import NamedTuple
+
+from bringup.compile.runtime.lora.lru import Figures, Full, PinnedLru
+from bringup.compile.runtime.lora.weights import LoraWeights
+from bringup.diagnostics import BringupError, fail
+
+TaskId = int | str
+
+
+class CacheFigures(NamedTuple):
+    """Those of the host's level, whose sizes are bytes, and of the device's, whose sizes are slots."""
+
+    host: Figures
+    device: Figures
+
+
+class LoraCache:
+    """LoRAs by task id. Any thread may use it.
+
+    `host` holds weights, by their bytes; `device` slot numbers, each of size 1, so its limit is their number. What is on
+    the device is on the host too. A request holds its LoRA (`hold`, `release`) from when it is added until it ends, and
+    its slot (`place`, `leave`) while it runs: nothing that is held is dropped. `write` puts weights into a slot.
+    """
+
+    def __init__(
+        self,
+        host: PinnedLru[TaskId, LoraWeights],
+        device: PinnedLru[TaskId, int],
+        write: Callable[[int, LoraWeights], None],
+    ) -> None:
+        self._host, self._device, self._write = host, device, write
+        self._free = list(range(device.limit))[::-1]
+        self._lock = RLock()
+
+    def add(self, task: TaskId, weights: LoraWeights) -> None:
+        """Has the host keep weights under an id; the same weights again are a use.
+
+        Raises BU621 where all that it holds is in use, or they are larger than it, and BU620 for an id that other
+        weights have.
+        """
+        with self._lock:
+            known = self._host.get(task)
+            if known is None:
+                self._add(task, weights)
+            elif known is not weights and known.digest != weights.digest:
+                message = f"the LoRA `{task}` is in the cache with other weights"
+                raise fail("BU620", message, help="send these under another id")
+
+    def hold(self, task: TaskId, weights: LoraWeights | None = None) -> LoraWeights:
+        """The weights of a task, for one user more. The first use has to bring the weights.
+
+        Raises BU620 for an id that is not in the cache and comes without weights, and what `add` raises.
+        """
+        with self._lock:
+            if weights is not None:
+                self.add(task, weights)
+            found = weights if weights is not None else self._host.get(task)
+            if found is None:
+                raise unknown(task)
+            self._host.pin(task)
+            return found
+
+    def release(self, task: TaskId) -> None:
+        """One user less of a task's weights."""
+        with self._lock:
+            self._host.unpin(task)
+
+    def has_slot(self, task: TaskId) -> bool:
+        """Whether `place` has a slot for a task."""
+        with self._lock:
+            return task in self._device or self._device.fits(1)
+
+    def place(self, task: TaskId) -> int:
+        """The slot of a task that is held, for one user more; its weights are in it.
+
+        Raises BU621 where every slot is in use. Where writing fails, the task has no slot.
+        """
+        with self._lock:
+            slot = self._device.get(task)
+            if slot is None:
+                slot = self._placed(task)
+            self._device.pin(task)
+            return slot
+
+    def leave(self, task: TaskId) -> None:
+        """One user less of a task's slot."""
+        with self._lock:
+            self._device.unpin(task)
+
+    def figures(self) -> CacheFigures:
+        """Hits, misses and evictions of both levels, and what is in them."""
+        with self._lock:
+            return CacheFigures(self._host.figures(), self._device.figures())
+
+    def _add(self, task: TaskId, weights: LoraWeights) -> None:
+        size = weights.nbytes
+        before = set(self._host)
+        try:
+            self._host.make_room(size)
+        except Full:
+            raise _full(task, size, self._host.figures()) from None
+        for dropped in before.difference(self._host):
+            if dropped in self._device:
+                self._free.append(self._device.remove(dropped))
+        self._host.put(task, weights, size)
+
+    def _placed(self, task: TaskId) -> int:
+        try:
+            self._free += self._device.make_room(1)
+        except Full:
+            count = self._device.limit
+            message = f"the LoRA `{task}` has no slot: all {count} of the device are in use by running requests"
+            raise fail("BU621", message, help="wait until one ends, or compile with a larger --max-loras") from None
+        slot = self._free.pop()
+        try:
+            self._write(slot, self._host[task])
+        except BaseException:
+            self._free.append(slot)
+            raise
+        self._device.put(task, slot, 1)
+        return slot
+
+
+def unknown(task: TaskId) -> BringupError:
+    """BU620."""
+    message = f"the LoRA `{task}` is not in the cache"
+    return fail("BU620", message, help="send its weights and config with the first request, and again once it is dropped")
+
+
+def _full(task: TaskId, size: int, host: Figures) -> BringupError:
+    """BU621."""
+    if size > host.limit:
+        message = f"the LoRA `{task}` has {size:,} bytes, and the cache of the host {host.limit:,}"
+        return fail("BU621", message, help="give the host a larger cache")
+    message = f"the LoRA `{task}` has {size:,} bytes, and the cache of the host is full of LoRAs in use: "
+    message += f"{host.pinned:,} of {host.limit:,} bytes"
+    return fail("BU621", message, help="wait until requests end, or give the host a larger cache")

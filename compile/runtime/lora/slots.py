@@ -1,0 +1,83 @@
+"""The slots of a bundle: which LoRAs fit into them, and how one is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from bringup.compile.program.bind_weights import dtype_of
+from bringup.compile.program.program import Executor, Interface, LoraExecutor, StateSpec
+from bringup.compile.runtime.lora.weights import Factors, LoraWeights
+from bringup.diagnostics import BringupError, Diagnostic
+
+WEIGHT, A, B = "weight", "lora.a", "lora.b"  # of a module: its matrix, and the slots next to it
+
+
+class LoraSlots:
+    """What the slots of a program hold, by name of the parameter that a LoRA changes.
+
+    `count` is the number of slots, 0 for a program without any; `rank` the largest rank; `slot_bytes` what one takes.
+    """
+
+    def __init__(self, interface: Interface) -> None:
+        specs = {spec.name: spec for spec in interface.lora_states}
+        modules = [name.removesuffix(A) for name in specs if name.endswith(f".{A}")]
+        self._specs = {f"{name}{WEIGHT}": (specs[f"{name}{A}"], specs[f"{name}{B}"]) for name in modules}
+        self.count = min((spec.shape[0] for spec in specs.values()), default=0)
+        self.rank = min((spec.shape[1] for spec in specs.values()), default=0)
+        self.slot_bytes = sum(_row_bytes(spec) for spec in specs.values())
+
+    def check(self, weights: LoraWeights, name: str) -> None:
+        """Raises BU622, once for every reason, for a LoRA that the slots do not take."""
+        faults: dict[str, list[str]] = {}
+        for parameter, factors in weights.factors.items():
+            if why := self._misfit(parameter, factors):
+                faults.setdefault(why, []).append(parameter)
+        if not weights.factors:
+            faults["it changes nothing: it has no factors"] = [""]
+        if faults:
+            raise BringupError(*(self._refused(name, why, parameters) for why, parameters in faults.items()))
+
+    def write(self, executor: Executor, slot: int, weights: LoraWeights) -> None:
+        """Fills a slot: rows of zeros behind a smaller rank, and in modules that the LoRA does not change."""
+        assert isinstance(executor, LoraExecutor), "a target that compiles slots has an executor that fills them"
+        for spec, row in self._rows(weights.factors):
+            executor.write_slot(spec.name, slot, row)
+
+    def _rows(self, factors: Mapping[str, Factors]) -> Iterator[tuple[StateSpec, np.ndarray]]:
+        for parameter, specs in self._specs.items():
+            found = factors.get(parameter)
+            for number, spec in enumerate(specs):
+                row = np.zeros(spec.shape[1:], dtype_of(spec.dtype))
+                if found is not None:
+                    row[: len(found[number])] = found[number]
+                yield spec, row
+
+    def _misfit(self, parameter: str, factors: Factors) -> str:
+        """Why a parameter's factors do not fit; "" where they do."""
+        specs = self._specs.get(parameter)
+        if specs is None:
+            return "the bundle has no slots for it"
+        (a, b), sizes = factors, [spec.shape[2] for spec in specs]
+        if [a.shape[1:], b.shape[1:]] != [(size,) for size in sizes] or len(a) != len(b):
+            return f"its factors are for [{b.shape[-1]}, {a.shape[-1]}] and the matrix is {sizes[::-1]}: of another base"
+        if len(a) > self.rank:
+            return f"its rank is {len(a)}, and the bundle's slots have {self.rank}"
+        return "" if all(np.isfinite(array).all() for array in factors) else "its factors have NaN or infinity"
+
+    def _refused(self, name: str, why: str, parameters: list[str]) -> Diagnostic:
+        more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
+        of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
+        modules = sorted({parameter.split(".")[-2] for parameter in self._specs})
+        takes = f"LoRAs of rank {self.rank} for {', '.join(modules)}" if modules else "no LoRA"
+        return Diagnostic(
+            code="BU622",
+            message=f"the LoRA `{name}` does not fit the bundle{of}: {why}",
+            help=f"the bundle takes {takes}: compile with other --max-lora-rank and --lora-target-modules",
+            parameter=parameters[0],
+        )
+
+
+def _row_bytes(spec: StateSpec) -> int:
+    return spec.shape[1] * spec.shape[2] * dtype_of(spec.dtype).itemsize

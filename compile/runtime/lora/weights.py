@@ -1,0 +1,67 @@
+"""The factors of one LoRA, as slots hold them.
+
+r rank · i in · o out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bringup.adapters.lora.factors import Lora, LowRank
+
+
+class Factors(NamedTuple):
+    """What a LoRA adds to the matrix [o, i] of a parameter: bᵀ · a, of a [r, i] and b [r, o], its scale in b."""
+
+    a: np.ndarray
+    b: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class LoraWeights:
+    """The factors of each parameter that a LoRA changes, by the parameter's name in the graph."""
+
+    factors: Mapping[str, Factors]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all factors."""
+        return sum(array.nbytes for factors in self.factors.values() for array in factors)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Equal for LoRAs that add the same, and for no others."""
+        found = sha256()
+        for name, factors in sorted(self.factors.items()):
+            for array in factors:
+                found.update(f"{name} {array.dtype} {array.shape} ".encode())
+                found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return found.digest()
+
+
+def weights_of(lora: Lora, arrays: Mapping[str, np.ndarray]) -> LoraWeights:
+    """The factors of a LoRA as slots hold them; `arrays` are those of `Lora.arrays`.
+
+    Several factors of one parameter, which are added up, become one of a larger rank. Raises ValueError for factors of
+    a parameter that is no matrix: experts, which have no slots.
+    """
+    return LoraWeights({name: _joined(parts, arrays) for name, parts in lora.sites.items()})
+
+
+def _joined(parts: tuple[LowRank, ...], arrays: Mapping[str, np.ndarray]) -> Factors:
+    return Factors(
+        np.concatenate([arrays[part.a] for part in parts]),
+        np.concatenate([_scaled(arrays[part.b], part.scale).T for part in parts]),
+    )
+
+
+def _scaled(b: np.ndarray, scale: float) -> np.ndarray:
+    """In float32, rounded once."""
+    return b if scale == 1 else (b.astype(np.float32) * np.float32(scale)).astype(b.dtype)
