@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from bringup.compile.report.explain import explain as explain
     from bringup.compile.runtime.batch import Batch as Batch
     from bringup.compile.runtime.batch import load_batch as load_batch
+    from bringup.compile.runtime.lora.weights import LoraFactors as LoraFactors
+    from bringup.compile.runtime.lora.weights import LoraWeights as LoraWeights
     from bringup.compile.runtime.request import Event as Event
     from bringup.compile.runtime.request import Request as Request
     from bringup.compile.runtime.session import Session as Session
@@ -56,6 +58,7 @@ else:
         "program.trace_cached": "EncodedProgram",
         "report.explain": "explain",
         "runtime.batch": "Batch load_batch",
+        "runtime.lora.weights": "LoraFactors LoraWeights",
         "runtime.request": "Event Request",
         "runtime.session": "Session load",
         "targets.module_store": "ModuleStore",

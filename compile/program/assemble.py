@@ -72,7 +72,12 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
     count = len(inputs) + len(chosen)  # of values so far: the entry's inputs, then the results of each call
 
     def call(
-        part: Part, values: Sequence[Value], given: Sequence[int], path: str = "", function: str = "", lora: bool = False
+        part: Part,
+        values: Sequence[Value],
+        given: Sequence[int],
+        path: str = "",
+        function: str = "",
+        lora: bool = False,
     ) -> range:
         """The numbers of its results."""
         nonlocal count

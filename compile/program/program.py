@@ -109,6 +109,16 @@ class Entry(EntryPoint):
     outputs: Mapping[str, int]
     inputs: tuple[TensorSpec, ...] = ()
 
+    @property
+    def token_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that have a row for each token."""
+        return tuple(spec for spec in self.inputs if spec.name != LORA_SLOTS)
+
+    @property
+    def chooses_loras(self) -> bool:
+        """Whether it takes the slot of each sequence's LoRA."""
+        return any(spec.name == LORA_SLOTS for spec in self.inputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
@@ -206,15 +216,6 @@ class Executor(Protocol):
 
     def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named, with arrays of their shapes and dtypes."""
-        ...
-
-
-@runtime_checkable
-class LoraExecutor(Protocol):
-    """An executor of programs with slots of LoRAs."""
-
-    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
-        """Overwrites a row of a state of kind "lora", with an array of the row's shape and dtype."""
         ...
 
 

@@ -24,7 +24,7 @@ class TorchStates:
             state.zero_()
 
     def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
-        """Overwrites a row of a state; see `program.LoraExecutor`."""
+        """Overwrites a row of a state; see `runtime.lora.slots.LoraExecutor`."""
         self._states[state][slot].copy_(to_tensor(np.ascontiguousarray(row)))
 
     def states(self) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from bringup.compile.program.program import Draw, Executor, close_executor
 from bringup.compile.runtime.engine import Engine, Results
+from bringup.compile.runtime.lora.loras import HOST_BYTES, Loras
 from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
 from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of, next_token, take_back
@@ -35,14 +36,18 @@ class Batch:
     changes no request's tokens, but for what rounding does to logits that are nearly equal: programs for several
     sequences add up in another order than programs for one. Requests that begin with the same tokens compute whole
     blocks of them once (`shared_tokens`).
+
+    Each request may name a LoRA; `loras` has those that were sent, and any thread may add more. A request whose LoRA
+    has no slot waits until one is free.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, loras: Loras | None = None) -> None:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
         self.load_seconds = opened.seconds
         self._opened = opened
         self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=True)
-        self._scheduler = Scheduler(self._engine)
+        self.loras = loras or Loras(opened.interface, opened.executor)
+        self._scheduler = Scheduler(self._engine, self.loras)
         self._ids = count()
 
     def __len__(self) -> int:
@@ -83,7 +88,7 @@ class Batch:
 
     def check(self, request: Request) -> CheckedRequest:
         """Raises what `add` raises, and adds nothing."""
-        if inputs := self.interface.entries[-1].inputs:
+        if inputs := self.interface.entries[-1].token_inputs:
             names = ", ".join(f"`{spec.name}`" for spec in inputs)
             help = "run one sequence at a time: bringup.load(bundle)"
             raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
@@ -96,10 +101,19 @@ class Batch:
         """The number of this request, by which events name it. It runs from the next step on, if there is room.
 
         Raises BU015 for what is no token, BU016 when the context has no room for the prompt, BU019 and BU024 for
-        settings out of range, BU029 for a model that takes more than tokens.
+        settings out of range, BU029 for a model that takes more than tokens; of its LoRA BU620 where its weights have
+        to be sent, BU621 where there is no room for them, BU622 where the bundle does not take it.
         """
         checked = self.check(request)
-        job = Job(next(self._ids), checked, list(checked.tokens), np.random.default_rng(checked.seed), Stats())
+        weights = self.loras.hold(checked.lora, checked.lora_weights)
+        job = Job(
+            id=next(self._ids),
+            request=checked,
+            tokens=list(checked.tokens),
+            random=np.random.default_rng(checked.seed),
+            stats=Stats(),
+            lora=weights and weights.number,
+        )
         self._scheduler.waiting.append(job)
         return job.id
 
@@ -107,8 +121,13 @@ class Batch:
         """Ends a request without another event. False when there is none of that number: it may have finished."""
         found = [job for job in (*self._scheduler.running, *self._scheduler.waiting) if job.id == id]
         for job in found:
-            self._scheduler.stop(job)
+            self._end(job)
         return bool(found)
+
+    def _end(self, job: Job) -> None:
+        """Takes a request out for good."""
+        self._scheduler.stop(job)
+        self.loras.release(job.request.lora)
 
     def step(self) -> list[Event]:
         """Runs the program once: the next token of each request whose last one it took in, oldest request first.
@@ -167,7 +186,7 @@ class Batch:
         elif len(job.tokens) > self._engine.max_tokens:
             reason = "context"
         if reason:
-            self._scheduler.stop(job)
+            self._end(job)
         return Event(job.id, token, reason, job.stats)
 
 
@@ -190,9 +209,18 @@ def _add(planned: Planned, seconds: float) -> None:
         stats.decode_seconds += seconds
 
 
-def load_batch(bundle: str | PathLike[str], executor: str | None = None) -> Batch:
+def load_batch(
+    bundle: str | PathLike[str],
+    executor: str | None = None,
+    *,
+    lora_bytes: int = HOST_BYTES,
+    lora_fraction: float | None = None,
+) -> Batch:
     """Opens a bundle for several sequences at a time: as many as `--max-batch-size` said when it was compiled.
 
-    Other requests wait. Raises what `load` raises; `executor` is as there.
+    Other requests wait. `lora_bytes` is the size of the host's cache of LoRAs, `lora_fraction` the part of the memory
+    that is then free which their slots may fill: fewer than `--max-loras`, where that is less. Raises what `load`
+    raises; `executor` is as there.
     """
-    return Batch(open_bundle(bundle, executor))
+    opened = open_bundle(bundle, executor)
+    return Batch(opened, Loras(opened.interface, opened.executor, host_bytes=lora_bytes, fraction=lora_fraction))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bringup.adapters.checkpoints.arrays import numpy_dtype
-from bringup.compile.program.program import Draw, Entry, Executor, Interface, TokenExecutor
+from bringup.compile.program.program import LORA_SLOTS, Draw, Entry, Executor, Interface, TokenExecutor
 from bringup.compile.program.step_inputs import Chunk, chunks_of, make_step
 from bringup.compile.runtime.blocks import BlockPool, block_digest
 from bringup.graphs.core.step import BLOCK
@@ -22,10 +22,13 @@ class Cached:
     """What the caches hold of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
 
     `digests` are those of its full blocks. `outgrown`: how many of the manifest's `recompute_lengths` the sequence is
-    longer than; keys of one number do not fit queries of another. `longest`: tokens that it ever had.
+    longer than; keys of one number do not fit queries of another. `longest`: tokens that it ever had. `slot` is that
+    of its LoRA, -1 for none, and `lora` the LoRA's number: the blocks of one say nothing of another.
     """
 
     row: int
+    slot: int = -1
+    lora: int | None = None
     outgrown: int = 0
     longest: int = 0
     tokens: list[int] = field(default_factory=list[int])
@@ -73,8 +76,8 @@ class Engine:
         self.max_prefill_sequences = max(entry.num_sequences for entry in prefill)
         self.pool = BlockPool(interface.num_blocks - 1)  # the last one is for padding
         contiguous = any(entry.contiguous for entry in interface.entries)
-        paged = all(state.kind == "paged" for state in interface.states)
-        by_tokens = not any(entry.inputs for entry in interface.entries)
+        paged = all(state.kind == "paged" for state in interface.sequence_states)
+        by_tokens = not any(entry.token_inputs for entry in interface.entries)
         self.share_blocks = share_blocks and paged and by_tokens and not contiguous
         self._rows = list(range(interface.max_batch_size))
 
@@ -233,7 +236,8 @@ class Engine:
 
     def _digest(self, cached: Cached, tokens: Sequence[int]) -> bytes:
         full = len(cached.digests)
-        before = cached.digests[-1] if full else b"%d" % cached.outgrown
+        first = f"{cached.outgrown} {cached.lora}" if cached.lora is not None else f"{cached.outgrown}"
+        before = cached.digests[-1] if full else first.encode()
         return block_digest(before, tokens[full * BLOCK : (full + 1) * BLOCK])
 
     def _split(self, parts: Sequence[Part], results: Mapping[str, np.ndarray]) -> list[Results]:
@@ -258,7 +262,10 @@ def _chunk(part: Part) -> Chunk:
 def _inputs(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:
     """What the model takes besides the step, all parts together, in its dtype, padded to the entry's length."""
     found: dict[str, np.ndarray] = {}
-    for spec in entry.inputs:
+    if entry.chooses_loras:
+        slots = [part.cached.slot for part in parts]
+        found[LORA_SLOTS] = np.array(slots + [-1] * (entry.num_sequences - len(slots)))
+    for spec in entry.token_inputs:
         rows = np.concatenate([np.asarray(part.inputs[spec.name], numpy_dtype(spec.dtype)) for part in parts])
         found[spec.name] = np.pad(rows, ((0, spec.shape[0] - len(rows)), (0, 0)))
     return found

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple, SupportsIndex
 
 from bringup.arguments import whole, whole_numbers
+from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.compile.runtime.sampling import check_sampling
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import integers
@@ -18,7 +19,9 @@ Reason = Literal["eos", "length", "context"]
 class Request:
     """A prompt, and how it is continued: by at most `max_new_tokens`, until one of `eos`.
 
-    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives.
+    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives. `lora` is the
+    task id of a LoRA, a number or a name; None and -1 are for none. The first request of a task brings the LoRA in
+    `lora_weights`, or `Batch.add_lora` has; others name it alone.
     """
 
     tokens: Iterable[SupportsIndex]
@@ -28,6 +31,8 @@ class Request:
     top_p: float = 1.0
     seed: int = 0
     eos: Iterable[SupportsIndex] = frozenset()
+    lora: TaskId | None = None
+    lora_weights: LoraWeights | None = None
 
     def checked(self) -> CheckedRequest:
         """Raises BU015 for what is no token, BU019 and BU024 for settings out of range."""
@@ -39,6 +44,8 @@ class Request:
             float(self.top_p),
             whole("seed", self.seed, least=0),
             frozenset(whole_numbers("eos", self.eos)),
+            task_id(self.lora),
+            self.lora_weights,
         )
 
 
@@ -51,6 +58,16 @@ class CheckedRequest(NamedTuple):
     top_p: float
     seed: int
     eos: frozenset[int]
+    lora: TaskId | None
+    lora_weights: LoraWeights | None
+
+
+def task_id(given: TaskId | None) -> TaskId | None:
+    """The id of a LoRA; None for -1 too. Raises BU024 for what is none."""
+    if given is None or (isinstance(given, str) and given):
+        return given
+    number = whole("lora", given, least=-1)
+    return None if number == -1 else number
 
 
 class Event(NamedTuple):

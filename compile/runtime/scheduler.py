@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from bringup.compile.runtime.engine import Cached, Engine, Part
+from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.request import CheckedRequest
 from bringup.compile.runtime.stats import Stats
 from bringup.graphs.core.step import BLOCK
@@ -19,13 +20,17 @@ AGE = attrgetter("id")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits."""
+    """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits.
+
+    `lora` is the number of its LoRA, which it holds until it ends.
+    """
 
     id: int
     request: CheckedRequest
     tokens: list[int]
     random: np.random.Generator
     stats: Stats
+    lora: int | None = None
     cached: Cached | None = None
 
 
@@ -56,8 +61,8 @@ class Scheduler:
     its prompt and the tokens that it has.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, loras: Loras) -> None:
+        self.engine, self.loras = engine, loras
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.preemptions = 0
@@ -71,10 +76,13 @@ class Scheduler:
         else:
             self.running.remove(job)
             self.engine.close(job.cached)
+            self.loras.leave(job.request.lora)
             job.cached = None
 
     def restart(self) -> None:
         """Has all requests wait, with empty caches."""
+        for job in self.running:
+            self.loras.leave(job.request.lora)
         self.waiting = sorted((*self.waiting, *self.running), key=AGE)
         self.running = []
         for job in self.waiting:
@@ -100,14 +108,17 @@ class Scheduler:
         return []
 
     def _admit(self) -> None:
-        """Begins requests, oldest first, while there are rows, and blocks for the tokens of all that have begun."""
-        while self.waiting and (cached := self.engine.open()):
+        """Begins requests, oldest first, while there are rows, slots for their LoRAs, and blocks for the tokens of all
+        that have begun."""
+        while self.waiting and self.loras.has_slot(self.waiting[0].request.lora) and (cached := self.engine.open()):
             job = self.waiting[0]
+            cached.lora = job.lora
             shared = self._share(job, cached)
             begun = [(cached, job), *((each.cached, each) for each in self.running if each.cached)]
             if sum(self.engine.missing(held, len(each.tokens) + 1) for held, each in begun) > self.engine.pool.num_free:
                 self.engine.close(cached)
                 return
+            cached.slot = self.loras.place(job.request.lora)
             self.shared_tokens += shared
             job.cached = cached
             self.running.append(self.waiting.pop(0))

@@ -14,7 +14,10 @@ import numpy as np
 from bringup.arguments import whole, whole_numbers
 from bringup.compile.program.program import Executor, close_executor
 from bringup.compile.runtime.engine import Cached, Engine, Part, Results
+from bringup.compile.runtime.lora.loras import Loras
+from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.compile.runtime.opening import Opened, open_bundle
+from bringup.compile.runtime.request import task_id
 from bringup.compile.runtime.sampling import check_drawn, check_sampling, draw_of, next_token
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import check_context, check_vocabulary, integers
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 class Session:
     """One sequence at a time on one executor. A step that fails leaves no sequence: the session is reset."""
 
+    lora: TaskId | None = None  # that of the sequence, see `use_lora`
+
     def __init__(self, opened: Opened) -> None:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
         self.stats = Stats(opened.seconds)
@@ -34,6 +39,8 @@ class Session:
         self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
         self._opened = opened
         self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=False)
+        self.loras = Loras(opened.interface, opened.executor)
+        self._slot = -1
         self._cached = self._begin()
         self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
 
@@ -72,7 +79,21 @@ class Session:
     def _begin(self) -> Cached:
         cached = self._engine.open()
         assert cached, "a session has one sequence"
+        cached.slot = self._slot
         return cached
+
+    def use_lora(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
+        """Has this LoRA, or none, added to the model from now on, and forgets the sequence.
+
+        The first use of a task brings its weights. Raises BU620 without them, BU621 where they have no room, BU622 where
+        the bundle does not take them; the LoRA before then stays.
+        """
+        task, before = task_id(task), self.lora
+        self.loras.hold(task, weights)
+        self.loras.leave(before)
+        self._slot, self.lora = self.loras.place(task), task
+        self.loras.release(before)
+        self.reset()
 
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
@@ -209,7 +230,7 @@ class Session:
         tokens = integers(given)
         check_vocabulary(tokens, self.manifest["vocab_size"])
         check_context(len(self._cached.tokens) + len(tokens), self.max_seq_len)
-        wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].inputs}
+        wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].token_inputs}
         if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
             raise fail(
                 "BU029", f"inputs {found or 'none'}: this model takes {wanted or 'none'} with {len(tokens)} tokens"

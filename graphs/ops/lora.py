@@ -30,7 +30,7 @@ def lora_shrink(x_Ni: Tensor, a_Sri: Tensor, slots_B: Tensor, step: Step) -> Ten
     elif step.num_sequences == 1:
         h_Nr = x_Ni @ a_Bri[0].T
     else:
-        h_NBr = (x_Ni @ a_Bri.flatten(0, 1).T).unflatten(1, (step.num_sequences, -1))
+        h_NBr = (x_Ni @ a_Bri.flatten(0, 1).T).view(x_Ni.shape[0], *a_Bri.shape[:2])
         h_Nr = torch.where(_own(step)[:, :, None], h_NBr, 0).sum(1)
     return torch.where(step.per_token(slots_B)[:, None] >= 0, h_Nr, 0)
 

@@ -11,10 +11,8 @@ from threading import RLock
 from typing import NamedTuple
 
 from bringup.compile.runtime.lora.lru import Figures, Full, PinnedLru
-from bringup.compile.runtime.lora.weights import LoraWeights
+from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.diagnostics import BringupError, fail
-
-TaskId = int | str
 
 
 class CacheFigures(NamedTuple):
@@ -64,11 +62,11 @@ class LoraCache:
         with self._lock:
             if weights is not None:
                 self.add(task, weights)
-            found = weights if weights is not None else self._host.get(task)
-            if found is None:
-                raise unknown(task)
+            elif self._host.get(task) is None:
+                message, help = f"the LoRA `{task}` is not in the cache", "send its weights and config with the request"
+                raise fail("BU620", message, help=f"{help}, as with the first one")
             self._host.pin(task)
-            return found
+            return self._host[task]
 
     def release(self, task: TaskId) -> None:
         """One user less of a task's weights."""
@@ -129,12 +127,6 @@ class LoraCache:
             raise
         self._device.put(task, slot, 1)
         return slot
-
-
-def unknown(task: TaskId) -> BringupError:
-    """BU620."""
-    message = f"the LoRA `{task}` is not in the cache"
-    return fail("BU620", message, help="send its weights and config with the first request, and again once it is dropped")
 
 
 def _full(task: TaskId, size: int, host: Figures) -> BringupError:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from bringup.compile.program.bind_weights import dtype_of
-from bringup.compile.program.program import Executor, Interface, LoraExecutor, StateSpec
-from bringup.compile.runtime.lora.weights import Factors, LoraWeights
+from bringup.compile.program.program import Executor, Interface, StateSpec
+from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, TaskId
 from bringup.diagnostics import BringupError, Diagnostic
 
 WEIGHT, A, B = "weight", "lora.a", "lora.b"  # of a module: its matrix, and the slots next to it
 
 
-class LoraSlots:
+@runtime_checkable
+class LoraExecutor(Protocol):
+    """An executor of a program with slots."""
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """Overwrites a row of a state of kind "lora", with an array of the row's shape and dtype."""
+        ...
+
+
+class Slots:
     """What the slots of a program hold, by name of the parameter that a LoRA changes.
 
     `count` is the number of slots, 0 for a program without any; `rank` the largest rank; `slot_bytes` what one takes.
@@ -28,7 +38,7 @@ class LoraSlots:
         self.rank = min((spec.shape[1] for spec in specs.values()), default=0)
         self.slot_bytes = sum(_row_bytes(spec) for spec in specs.values())
 
-    def check(self, weights: LoraWeights, name: str) -> None:
+    def check(self, weights: LoraWeights, name: TaskId) -> None:
         """Raises BU622, once for every reason, for a LoRA that the slots do not take."""
         faults: dict[str, list[str]] = {}
         for parameter, factors in weights.factors.items():
@@ -45,7 +55,7 @@ class LoraSlots:
         for spec, row in self._rows(weights.factors):
             executor.write_slot(spec.name, slot, row)
 
-    def _rows(self, factors: Mapping[str, Factors]) -> Iterator[tuple[StateSpec, np.ndarray]]:
+    def _rows(self, factors: Mapping[str, LoraFactors]) -> Iterator[tuple[StateSpec, np.ndarray]]:
         for parameter, specs in self._specs.items():
             found = factors.get(parameter)
             for number, spec in enumerate(specs):
@@ -54,19 +64,21 @@ class LoraSlots:
                     row[: len(found[number])] = found[number]
                 yield spec, row
 
-    def _misfit(self, parameter: str, factors: Factors) -> str:
+    def _misfit(self, parameter: str, factors: LoraFactors) -> str:
         """Why a parameter's factors do not fit; "" where they do."""
         specs = self._specs.get(parameter)
         if specs is None:
             return "the bundle has no slots for it"
         (a, b), sizes = factors, [spec.shape[2] for spec in specs]
         if [a.shape[1:], b.shape[1:]] != [(size,) for size in sizes] or len(a) != len(b):
-            return f"its factors are for [{b.shape[-1]}, {a.shape[-1]}] and the matrix is {sizes[::-1]}: of another base"
+            return (
+                f"its factors are for [{b.shape[-1]}, {a.shape[-1]}] and the matrix is {sizes[::-1]}: of another base"
+            )
         if len(a) > self.rank:
             return f"its rank is {len(a)}, and the bundle's slots have {self.rank}"
         return "" if all(np.isfinite(array).all() for array in factors) else "its factors have NaN or infinity"
 
-    def _refused(self, name: str, why: str, parameters: list[str]) -> Diagnostic:
+    def _refused(self, name: TaskId, why: str, parameters: list[str]) -> Diagnostic:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
         modules = sorted({parameter.split(".")[-2] for parameter in self._specs})

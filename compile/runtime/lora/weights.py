@@ -6,9 +6,10 @@ r rank · i in · o out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,18 +18,23 @@ if TYPE_CHECKING:
     from bringup.adapters.lora.factors import Lora, LowRank
 
 
-class Factors(NamedTuple):
+class LoraFactors(NamedTuple):
     """What a LoRA adds to the matrix [o, i] of a parameter: bᵀ · a, of a [r, i] and b [r, o], its scale in b."""
 
     a: np.ndarray
     b: np.ndarray
 
 
+TaskId = int | str  # what requests name a LoRA by
+_numbers = count()
+
+
 @dataclass(frozen=True, eq=False)
 class LoraWeights:
     """The factors of each parameter that a LoRA changes, by the parameter's name in the graph."""
 
-    factors: Mapping[str, Factors]
+    factors: Mapping[str, LoraFactors]
+    number: int = field(default_factory=_numbers.__next__)  # of no other LoRA of this process
 
     @property
     def nbytes(self) -> int:
@@ -55,8 +61,8 @@ def weights_of(lora: Lora, arrays: Mapping[str, np.ndarray]) -> LoraWeights:
     return LoraWeights({name: _joined(parts, arrays) for name, parts in lora.sites.items()})
 
 
-def _joined(parts: tuple[LowRank, ...], arrays: Mapping[str, np.ndarray]) -> Factors:
-    return Factors(
+def _joined(parts: tuple[LowRank, ...], arrays: Mapping[str, np.ndarray]) -> LoraFactors:
+    return LoraFactors(
         np.concatenate([arrays[part.a] for part in parts]),
         np.concatenate([_scaled(arrays[part.b], part.scale).T for part in parts]),
     )

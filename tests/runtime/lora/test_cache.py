@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bringup.compile.runtime.lora.cache import LoraCache
 from bringup.compile.runtime.lora.lru import Full, PinnedLru
-from bringup.compile.runtime.lora.weights import Factors, LoraWeights
+from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights
 from bringup.diagnostics import BringupError
 
 OPERATIONS, THREADS, TASKS = 100_000, 8, 24
@@ -22,7 +22,7 @@ OPERATIONS, THREADS, TASKS = 100_000, 8, 24
 
 def weights(size: int, value: int = 0) -> LoraWeights:
     """A LoRA of `size` bytes."""
-    return LoraWeights({"w": Factors(np.full((1, size - 1), value, np.uint8), np.full((1, 1), value, np.uint8))})
+    return LoraWeights({"w": LoraFactors(np.full((1, size - 1), value, np.uint8), np.full((1, 1), value, np.uint8))})
 
 
 @dataclass

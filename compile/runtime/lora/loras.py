@@ -1,0 +1,92 @@
+"""The LoRAs of a running bundle: what requests name, and the slots that steps read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bringup.compile.program.program import Executor, Interface
+from bringup.compile.runtime.lora.cache import CacheFigures, LoraCache
+from bringup.compile.runtime.lora.lru import PinnedLru
+from bringup.compile.runtime.lora.slots import Slots
+from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
+from bringup.diagnostics import fail
+
+HOST_BYTES = 1 << 30  # TensorRT-LLM's default (PeftCacheConfig, `host_cache_size`)
+MEMINFO = Path("/proc/meminfo")
+
+
+class Loras:
+    """Any thread may add, hold and release LoRAs; the thread that runs steps places them.
+
+    `fraction` is the part of the memory that is free once the bundle is loaded which slots may fill: fewer than the
+    bundle has, where that is less. Raises BU621 where that is less than one.
+    """
+
+    def __init__(
+        self,
+        interface: Interface,
+        executor: Executor,
+        *,
+        host_bytes: int = HOST_BYTES,
+        fraction: float | None = None,
+    ) -> None:
+        self.slots = Slots(interface)
+        self.executor = executor
+        count = self.slots.count if fraction is None else _affordable(self.slots, fraction)
+        self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), self._write)
+
+    def add(self, task: TaskId, weights: LoraWeights) -> None:
+        """As `LoraCache.add`. Raises BU622 as well, for a LoRA that the bundle does not take."""
+        self.slots.check(weights, task)
+        self._cache.add(task, weights)
+
+    def hold(self, task: TaskId | None, weights: LoraWeights | None = None) -> LoraWeights | None:
+        """As `LoraCache.hold`; None, which stands for no LoRA, holds nothing. Raises BU622 as `add` does."""
+        if task is None:
+            return None
+        if weights is not None or not self.slots.count:
+            self.slots.check(weights or LoraWeights({}), task)
+        return self._cache.hold(task, weights)
+
+    def release(self, task: TaskId | None) -> None:
+        """One user less of what `hold` gave."""
+        if task is not None:
+            self._cache.release(task)
+
+    def has_slot(self, task: TaskId | None) -> bool:
+        """Whether `place` has a slot."""
+        return task is None or self._cache.has_slot(task)
+
+    def place(self, task: TaskId | None) -> int:
+        """The slot of a task that is held, for one user more; -1 for None. Raises BU621 where all are in use."""
+        return -1 if task is None else self._cache.place(task)
+
+    def leave(self, task: TaskId | None) -> None:
+        """One user less of what `place` gave."""
+        if task is not None:
+            self._cache.leave(task)
+
+    def figures(self) -> CacheFigures:
+        """Hits, misses and evictions of the host's cache and of the slots."""
+        return self._cache.figures()
+
+    def _write(self, slot: int, weights: LoraWeights) -> None:
+        self.slots.write(self.executor, slot, weights)
+
+
+def _affordable(slots: Slots, fraction: float) -> int:
+    """How many slots a fraction of free memory holds."""
+    if not 0 < fraction <= 1:
+        raise fail("BU024", f"`lora_fraction` does not take {fraction}", help="give a number above 0, up to 1")
+    room = int(fraction * _free_bytes())
+    if slots.count and room < slots.slot_bytes:
+        message = f"a slot for a LoRA takes {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
+        raise fail("BU621", message, help="give a larger fraction")
+    return min(slots.count, room // max(slots.slot_bytes, 1))
+
+
+def _free_bytes() -> int:
+    """Memory that programs can have without swapping (man 5 proc_meminfo, MemAvailable)."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text("ascii"), re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
