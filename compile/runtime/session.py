@@ -85,8 +85,8 @@ class Session:
     def use_lora(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
         """Has this LoRA, or none, added to the model from now on, and forgets the sequence.
 
-        The first use of a task brings its weights. Raises BU620 without them, BU621 where they have no room, BU622 where
-        the bundle does not take them; the LoRA before then stays.
+        The first use of a task brings its weights. Raises BU620 without them, BU621 where they have no room, BU622
+        where the bundle does not take them; the LoRA before then stays.
         """
         task, before = task_id(task), self.lora
         self.loras.hold(task, weights)

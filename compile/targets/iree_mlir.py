@@ -3,11 +3,10 @@
 """Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry.
 
 Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values
-of stages and entries: (states..., Step, inputs...) -> (outputs..., states...); slots of LoRAs, which no step changes, go
-in only. IREE inlines the stages, updates each state in place, gives the same buffers back, and generates code for equal
-dispatches once. Its other form, mutable
-arguments (`torch.overwrite.tensor.contents`), copies every state whole on every step: GPT-2 small then takes
-50 ms to decode instead of 15.
+of stages and entries: (states..., Step, inputs...) -> (outputs..., states...); slots of LoRAs, which no step changes,
+go in only. IREE inlines the stages, updates each state in place, gives the same buffers back, and generates code for
+equal dispatches once. Its other form, mutable arguments (`torch.overwrite.tensor.contents`), copies every state whole
+on every step: GPT-2 small then takes 50 ms to decode instead of 15.
 """
 
 from __future__ import annotations

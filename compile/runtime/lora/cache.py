@@ -25,9 +25,9 @@ class CacheFigures(NamedTuple):
 class LoraCache:
     """LoRAs by task id. Any thread may use it.
 
-    `host` holds weights, by their bytes; `device` slot numbers, each of size 1, so its limit is their number. What is on
-    the device is on the host too. A request holds its LoRA (`hold`, `release`) from when it is added until it ends, and
-    its slot (`place`, `leave`) while it runs: nothing that is held is dropped. `write` puts weights into a slot.
+    `host` holds weights, by their bytes; `device` slot numbers, each of size 1, so its limit is their number. What is
+    on the device is on the host too. A request holds its LoRA (`hold`, `release`) from when it is added until it ends,
+    and its slot (`place`, `leave`) while it runs: nothing that is held is dropped. `write` puts weights into a slot.
     """
 
     def __init__(

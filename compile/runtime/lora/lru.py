@@ -13,7 +13,7 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of a cache since it was created: look-ups that found an entry and that found none, and entries dropped for others.
+    """Of a cache since it was created: look-ups that found an entry, and that found none; entries dropped for others.
 
     `size` is that of all entries, `pinned` of those in use.
     """

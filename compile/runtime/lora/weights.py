@@ -48,7 +48,7 @@ class LoraWeights:
         for name, factors in sorted(self.factors.items()):
             for array in factors:
                 found.update(f"{name} {array.dtype} {array.shape} ".encode())
-                found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return found.digest()
 
 

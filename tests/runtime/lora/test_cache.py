@@ -106,74 +106,93 @@ def replay(log: list, limit: int) -> Model:
     return model
 
 
+class Worker:
+    """One thread's random calls: it holds at most four LoRAs, and places only what it holds."""
+
+    def __init__(
+        self, seed: int, cache: LoraCache, sent: dict[int, LoraWeights], slots: dict[int, LoraWeights]
+    ) -> None:
+        self.draw, self.cache, self.sent, self.slots = random.Random(seed), cache, sent, slots
+        self.idle: list[int] = []  # held, and not placed
+        self.placed: list[int] = []
+        self.outcomes: list[str] = []
+        self.failures: list[BaseException] = []
+
+    def run(self) -> None:
+        actions = [self.add, self.hold, self.hold_by_id, self.release, self.place, self.leave, self.ask]
+        try:
+            for _ in range(OPERATIONS // THREADS):
+                self.one(self.draw.choice(actions))
+            for task in self.placed:
+                self.cache.leave(task)
+            for task in (*self.placed, *self.idle):
+                self.cache.release(task)
+        except BaseException as error:
+            self.failures.append(error)
+
+    def one(self, action) -> None:
+        try:
+            action(self.draw.randrange(TASKS))
+            self.outcomes.append(action.__name__)
+        except BringupError as error:
+            self.outcomes.append(error.findings[0].code)
+
+    def add(self, task: int) -> None:
+        self.cache.add(task, self.sent[task])
+
+    def hold(self, task: int) -> None:
+        if len(self.idle) + len(self.placed) < 4:
+            assert self.cache.hold(task, self.sent[task]) is self.sent[task]
+            self.idle.append(task)
+
+    def hold_by_id(self, task: int) -> None:
+        if len(self.idle) + len(self.placed) < 4:
+            assert self.cache.hold(task) is self.sent[task]
+            self.idle.append(task)
+
+    def release(self, _: int) -> None:
+        if self.idle:
+            self.cache.release(self.idle.pop())
+
+    def place(self, _: int) -> None:
+        if self.idle:
+            slot = self.cache.place(self.idle[-1])
+            self.placed.append(self.idle.pop())
+            assert self.slots[slot] is self.sent[self.placed[-1]], "a slot has the weights of its task"
+
+    def leave(self, _: int) -> None:
+        if self.placed:
+            self.cache.leave(self.placed[0])
+            self.idle.append(self.placed.pop(0))
+
+    def ask(self, task: int) -> None:
+        self.cache.has_slot(task)
+        self.cache.figures()
+
+
 def test_eight_threads_and_100_000_operations_are_those_of_the_model():
     host_log, device_log, slots = [], [], {}
     host, device = logged(1000, host_log), logged(6, device_log)
-    cache = LoraCache(host, device, lambda slot, each: slots.__setitem__(slot, each))
+    cache = LoraCache(host, device, slots.__setitem__)
     sent = {task: weights(50 + 9 * task, task) for task in range(TASKS)}
-    failures: list[BaseException] = []
-    outcomes: list[str] = []
-
-    def work(seed: int) -> None:
-        draw, held, placed = random.Random(seed), [], []
-        try:
-            for _ in range(OPERATIONS // THREADS):
-                task = draw.randrange(TASKS)
-                action = draw.choice("add hold hold-by-id release place leave has figures".split())
-                try:
-                    if action == "add":
-                        cache.add(task, sent[task])
-                    elif action.startswith("hold") and len(held) < 4:
-                        found = cache.hold(task, None if action == "hold-by-id" else sent[task])
-                        assert found is sent[task]
-                        held.append(task)
-                    elif action == "release" and len(held) > len(placed):
-                        free = list(held)
-                        for each in placed:
-                            free.remove(each)
-                        cache.release(free[0])
-                        held.remove(free[0])
-                    elif action == "place" and len(held) > len(placed):
-                        free = list(held)
-                        for each in placed:
-                            free.remove(each)
-                        slot = cache.place(free[0])
-                        placed.append(free[0])
-                        assert slots[slot] is sent[free[0]], "the slot of one that is placed holds its weights"
-                    elif action == "leave" and placed:
-                        cache.leave(placed.pop())
-                    elif action == "has":
-                        cache.has_slot(task)
-                    else:
-                        cache.figures()
-                    outcomes.append(action)
-                except BringupError as error:
-                    outcomes.append(error.findings[0].code)
-            for each in placed:
-                assert slots[cache.place(each)] is sent[each]
-                cache.leave(each)
-                cache.leave(each)
-            for each in held:
-                cache.release(each)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [Thread(target=work, args=(seed,)) for seed in range(THREADS)]
+    workers = [Worker(seed, cache, sent, slots) for seed in range(THREADS)]
+    threads = [Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures, failures[0]
+    assert [worker.failures for worker in workers] == [[]] * THREADS
+    outcomes = [outcome for worker in workers for outcome in worker.outcomes]
     assert len(outcomes) == OPERATIONS
-    assert {"BU620", "BU621", "add", "hold", "place"} <= set(outcomes)
+    assert {"BU620", "BU621", "add", "hold", "hold_by_id", "place"} <= set(outcomes)
 
     of_host, of_device = replay(host_log, 1000), replay(device_log, 6)
     figures = cache.figures()
     assert figures.host.evictions == of_host.evictions > 100
     assert figures.device.evictions == of_device.evictions > 100
     assert figures.host.pinned == figures.device.pinned == 0
-    looked_up = [out is not None for name, _, out, _ in host_log if name == "get"]
-    assert (figures.host.hits, figures.host.misses) == (sum(looked_up), len(looked_up) - sum(looked_up))
+    found = [out is not None for name, _, out, _ in host_log if name == "get"]
+    assert (figures.host.hits, figures.host.misses) == (sum(found), len(found) - sum(found))
     assert set(device) <= set(host), "what is on the device is on the host too"
     assert len({device[task] for task in device}) == len(list(device)), "no slot has two LoRAs"
 
