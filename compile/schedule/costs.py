@@ -1,7 +1,8 @@
 """What a launch has to move and to compute: bytes from and to memory, and floating-point operations.
 
 Each byte is counted once a launch, however many programs read it. What a launch reads of a cache follows from how many
-keys each sequence has. Of experts it is the most: as if each choice were of another expert, and each block full.
+keys each sequence has. Of experts and of LoRAs it is the most: as if each choice were of another one, and each block
+full.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from bringup.spec import DTYPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Bytes read of weights (tables among them), of caches, and of temporaries, values and the step; bytes written;
-    floating-point operations, a multiplication and an addition counted as two."""
+    """Bytes read of weights (tables among them), of caches (slots of LoRAs among them), and of temporaries, values and
+    the step; bytes written; floating-point operations, a multiplication and an addition counted as two."""
 
     weights: int = 0
     cache: int = 0
@@ -98,7 +99,9 @@ class _Size:
             if view.buffer in node.updates:
                 continue
             nbytes = _nbytes(buffer, view.elements)
-            if buffer.kind == "state":
+            if node.short in ("lora_shrink", "lora_expand") and buffer.kind == "state":
+                nbytes = nbytes * min(view.shape[0], self.sequences) // view.shape[0]
+            elif buffer.kind == "state":
                 nbytes = self._rows(node, view, buffer)
             elif node.short in ("quant_embedding", "quant_experts"):
                 nbytes = _chosen(node, view, nbytes)

@@ -41,6 +41,8 @@ OPAQUE = frozenset(
         "latent_attention",
         "layer_norm",
         "linear",
+        "lora_expand",
+        "lora_shrink",
         "quant_embedding",
         "quant_experts",
         "quant_linear",
@@ -68,6 +70,7 @@ class ScheduleTarget(Target):
         "passes": Option(default="", help="passes to leave out: -NAME,-NAME (`--dump-dir` shows what each does)"),
     }
     phases = ("schedule",)
+    takes_loras = True
     opaque = OPAQUE
     takes_packed = True
 

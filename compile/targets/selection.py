@@ -93,6 +93,12 @@ class Selection:
             message = f"target `{self.name}` does not take `{chosen}` as the dtype of caches"
             raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here")
 
+    def check_loras(self, graph: Graph) -> None:
+        """Raises BU412 for slots of LoRAs that the target does not compile."""
+        if graph.options.max_lora_rank and not self.target.takes_loras:
+            message = f"target `{self.name}` takes no LoRAs at run time"
+            raise fail("BU412", message, help="leave --max-lora-rank out, or compile for `torch`, `cpu` or `schedule`")
+
     def check_installed(self) -> None:
         """Raises BU922 for a distribution that the target requires and that is not installed."""
         for name in self.target.requires:

@@ -97,6 +97,9 @@ class Target(Protocol):
     takes_packed: bool = False
     """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
 
+    takes_loras: bool = False
+    """Whether it compiles `lora_shrink` and `lora_expand`, and its executor fills slots (`LoraExecutor`)."""
+
     @abstractmethod
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
         """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options.

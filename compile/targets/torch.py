@@ -30,6 +30,7 @@ class Torch(Target):
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
     requires = ("torch",)
     takes_packed = True
+    takes_loras = True
     opaque = frozenset({"quant_linear", "quant_experts"})
     implementations = MappingProxyType({"latent_attention": cheaper_form})
 

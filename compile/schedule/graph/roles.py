@@ -25,7 +25,7 @@ _NAMES = {
     "gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
     Role.GATHER: "index index_select quant_embedding",
-    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts",
+    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts lora_shrink lora_expand",
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",
