@@ -11,6 +11,7 @@ import click
 
 from bringup.arguments import FLOAT_DTYPES
 from bringup.cli.bundles import bundle_name, next_step
+from bringup.cli.parameters.loras import lora_options, with_loras
 from bringup.cli.parameters.options import (
     Named,
     cache_dtype_option,
@@ -46,6 +47,7 @@ FOLDER = click.Path(path_type=Path)
     metavar="N",
     help=f"Cache blocks of {BLOCK} tokens that all sequences share; default: enough for B of the longest.",
 )
+@lora_options
 @click.option("--tokenizer", type=click.Path(), metavar="PATH", help="A tokenizer.json, or its folder, to use instead.")
 @click.option(
     "--aux-hidden",
@@ -63,10 +65,14 @@ FOLDER = click.Path(path_type=Path)
 def command(
     target: str, target_option: Mapping[str, str], weights: str | None, max_seq_len: int | None, max_batch_size: int,
     cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
-    dump_dir: Path | None, dry_run: bool, report: Path | None, **named: Unpack[Named],
+    dump_dir: Path | None, dry_run: bool, report: Path | None, max_lora_rank: int | None,
+    lora_target_modules: tuple[str, ...], max_loras: int | None, lora_dir: tuple[str, ...], **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
-    job = open_named(named)
+    job = with_loras(
+        open_named(named), max_lora_rank=max_lora_rank, lora_target_modules=lora_target_modules, max_loras=max_loras,
+        lora_dir=lora_dir, max_batch_size=max_batch_size,
+    )  # fmt: skip
     if job.notice:
         print(f"note: {job.notice}", file=sys.stderr)
     with reporting(report, job, target, max_seq_len, target_option, max_batch_size, cache_blocks) as outcome:

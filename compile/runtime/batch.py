@@ -14,6 +14,7 @@ import numpy as np
 from bringup.compile.program.program import Draw, Executor, close_executor
 from bringup.compile.runtime.engine import Engine, Results
 from bringup.compile.runtime.lora.loras import HOST_BYTES, Loras
+from bringup.compile.runtime.lora.weights import LoraWeights
 from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
 from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of, next_token, take_back
@@ -85,6 +86,15 @@ class Batch:
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
         return self._opened.tokenizer()
+
+    def read_lora(self, path: str | PathLike[str]) -> LoraWeights:
+        """The LoRA in a folder that PEFT wrote, or another form that `bringup lora check` reads; raises what that does.
+
+        Any thread may call it.
+        """
+        from bringup.compile.runtime.lora.reading import read_lora
+
+        return read_lora(self.manifest, path)
 
     def check(self, request: Request) -> CheckedRequest:
         """Raises what `add` raises, and adds nothing."""

@@ -21,7 +21,7 @@ class Request:
 
     `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives. `lora` is the
     task id of a LoRA, a number or a name; None and -1 are for none. The first request of a task brings the LoRA in
-    `lora_weights`, or `Batch.add_lora` has; others name it alone.
+    `lora_weights`, or `Batch.loras.add` has; others name it alone.
     """
 
     tokens: Iterable[SupportsIndex]

@@ -82,6 +82,12 @@ class Session:
         cached.slot = self._slot
         return cached
 
+    def read_lora(self, path: str | PathLike[str]) -> LoraWeights:
+        """As `Batch.read_lora`."""
+        from bringup.compile.runtime.lora.reading import read_lora
+
+        return read_lora(self.manifest, path)
+
     def use_lora(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
         """Has this LoRA, or none, added to the model from now on, and forgets the sequence.
 
