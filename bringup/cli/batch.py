@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bringup.render.progress import StageLines
 
 NUMBER = (int, float)
+TASK = (str, int, type(None))
 FORM: Mapping[str, tuple[type, ...]] = {
     "tokens": (list,),
     "prompt": (str,),
@@ -29,12 +30,14 @@ FORM: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "temperature": NUMBER,
     "top_p": NUMBER,
+    "lora": TASK,
 }
 WORDS: Mapping[tuple[type, ...], str] = {
     (list,): "a list of token ids",
     (str,): "a text",
     (int,): "a whole number",
     NUMBER: "a number",
+    TASK: "the name of a LoRA, or null",
 }
 
 

@@ -12,6 +12,7 @@ import click
 from bringup.cli.batch import run_batch
 from bringup.cli.chat import opened, user_prompts
 from bringup.cli.launches.profile import profiled
+from bringup.cli.parameters.loras import chosen_lora, run_lora_options
 from bringup.cli.parameters.targets import DEVICE
 from bringup.cli.parameters.words import BUNDLE
 from bringup.cli.tokens import SPEEDS, TOKENS, Writer, tokenizer_of
@@ -43,7 +44,7 @@ class Sampling(TypedDict):
     "batch_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Requests, one JSON object a line: prompt or tokens, max_new_tokens, seed, temperature, top_p. - is stdin.",
+    help="Requests, an object a line: prompt or tokens, max_new_tokens, seed, temperature, top_p, lora. - is stdin.",
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the system message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
@@ -57,11 +58,12 @@ class Sampling(TypedDict):
     metavar="FILE",
     help="Measure each launch, print a table and write a Chrome trace: of bundles with kernels.",
 )
+@run_lora_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
     batch_file: Path | None, profile: Path | None, as_json: bool, max_new_tokens: int, temperature: float,
-    top_p: float, seed: int,
+    top_p: float, seed: int, lora: dict[str, str], lora_name: str | None,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
@@ -72,6 +74,7 @@ def command(
         raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat")
+    chosen = chosen_lora(lora, lora_name, batched=batch_file is not None)
     from bringup.compile.runtime.batch import load_batch
     from bringup.compile.runtime.session import load
     from bringup.render.progress import StageLines
@@ -81,12 +84,16 @@ def command(
     if batch_file is not None:
         with lines.stage(f"Loading {bundle}"):
             batch = load_batch(bundle, executor)
+            for name, path in lora.items():
+                batch.loras.add(name, batch.read_lora(path))
         _note_dummy(batch.manifest)
         with profiled(batch.executor, profile, lines):
             run_batch(batch_file, batch, sampling, lines)
         return
     with lines.stage(f"Loading {bundle}"):
         session = load(bundle, executor)
+        if chosen is not None:
+            session.use_lora(chosen, session.read_lora(lora[chosen]))
     _note_dummy(session.manifest)
     tokenizer = tokenizer_of(session, required=tokens is None)
     with profiled(session.executor, profile, lines):

@@ -105,6 +105,7 @@ class Batch:
         checked = request.checked()
         check_vocabulary(checked.tokens, self.manifest["vocab_size"])
         check_context(len(checked.tokens), self._engine.max_tokens)
+        self.loras.check(checked.lora, checked.lora_weights)
         return checked
 
     def add(self, request: Request) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,11 +20,35 @@ def lora_options(command: Command) -> Command:
     return command
 
 
+def run_lora_options(command: Command) -> Command:
+    """The LoRAs of a run, and which of them is used."""
+    for option in reversed(_OF_A_RUN):
+        command = option(command)
+    return command
+
+
+def chosen_lora(loras: Mapping[str, str], name: str | None, *, batched: bool) -> str | None:
+    """The LoRA of a run of one prompt: the one that there is, or the one of several that `--lora-name` chooses.
+
+    Raises a usage error for a name that no `--lora` has, for several without a choice, and for a choice where each
+    request has its own.
+    """
+    if batched:
+        if name is not None:
+            raise click.UsageError('--lora-name goes with one prompt; in the file of --batch write "lora": "NAME"')
+        return None
+    if name is not None and name not in loras:
+        raise click.UsageError(f"there is no LoRA `{name}`; write --lora {name}=PATH")
+    if name is None and len(loras) > 1:
+        raise click.UsageError("there are several LoRAs; choose one with --lora-name NAME")
+    return name or next(iter(loras), None)
+
+
 def _names(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for value in values for name in value.replace(",", " ").split())
 
 
-def named_paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """`NAME=PATH`, repeatable, as a dict."""
     found: dict[str, str] = {}
     for value in values:
@@ -38,7 +62,9 @@ def named_paths(ctx: click.Context, parameter: click.Parameter, values: tuple[st
 
 
 _LIMITS = (
-    click.option("--max-lora-rank", type=click.IntRange(1), metavar="R", help="Take LoRAs of up to this rank at run time."),
+    click.option(
+        "--max-lora-rank", type=click.IntRange(1), metavar="R", help="Take LoRAs of up to this rank at run time."
+    ),
     click.option(
         "--lora-target-modules",
         multiple=True,
@@ -60,6 +86,16 @@ _LIMITS = (
         metavar="DIR",
         help="Take LoRAs like this one: its rank and its modules (repeatable).",
     ),
+)
+_OF_A_RUN = (
+    click.option(
+        "--lora",
+        multiple=True,
+        callback=_paths,
+        metavar="NAME=PATH",
+        help="A LoRA, as PEFT saves one, for the prompt or for the requests of --batch that name it (repeatable).",
+    ),
+    click.option("--lora-name", metavar="NAME", help="Which of several LoRAs answers the prompt."),
 )
 
 

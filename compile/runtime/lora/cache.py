@@ -63,8 +63,7 @@ class LoraCache:
             if weights is not None:
                 self.add(task, weights)
             elif self._host.get(task) is None:
-                message, help = f"the LoRA `{task}` is not in the cache", "send its weights and config with the request"
-                raise fail("BU620", message, help=f"{help}, as with the first one")
+                raise unknown(task)
             self._host.pin(task)
             return self._host[task]
 
@@ -72,6 +71,11 @@ class LoraCache:
         """One user less of a task's weights."""
         with self._lock:
             self._host.unpin(task)
+
+    def __contains__(self, task: TaskId) -> bool:
+        """Whether `hold` needs no weights for a task now; this is no use of it."""
+        with self._lock:
+            return task in self._host
 
     def has_slot(self, task: TaskId) -> bool:
         """Whether `place` has a slot for a task."""
@@ -127,6 +131,12 @@ class LoraCache:
             raise
         self._device.put(task, slot, 1)
         return slot
+
+
+def unknown(task: TaskId) -> BringupError:
+    """BU620."""
+    help = "send its weights and config with the request, as with the first one"
+    return fail("BU620", f"the LoRA `{task}` is not in the cache", help=help)
 
 
 def _full(task: TaskId, size: int, host: Figures) -> BringupError:

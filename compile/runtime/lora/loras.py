@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bringup.compile.program.program import Executor, Interface
-from bringup.compile.runtime.lora.cache import CacheFigures, LoraCache
+from bringup.compile.runtime.lora.cache import CacheFigures, LoraCache, unknown
 from bringup.compile.runtime.lora.lru import PinnedLru
 from bringup.compile.runtime.lora.slots import Slots
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
@@ -41,12 +41,20 @@ class Loras:
         self.slots.check(weights, task)
         self._cache.add(task, weights)
 
+    def check(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
+        """Raises BU620 and BU622 as `hold` would now, and holds nothing."""
+        if task is None:
+            return
+        if weights is not None or not self.slots.count:
+            self.slots.check(weights or LoraWeights({}), task)
+        elif task not in self._cache:
+            raise unknown(task)
+
     def hold(self, task: TaskId | None, weights: LoraWeights | None = None) -> LoraWeights | None:
         """As `LoraCache.hold`; None, which stands for no LoRA, holds nothing. Raises BU622 as `add` does."""
         if task is None:
             return None
-        if weights is not None or not self.slots.count:
-            self.slots.check(weights or LoraWeights({}), task)
+        self.check(task, weights)
         return self._cache.hold(task, weights)
 
     def release(self, task: TaskId | None) -> None:

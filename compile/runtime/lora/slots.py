@@ -44,8 +44,10 @@ class Slots:
         for parameter, factors in weights.factors.items():
             if why := self._misfit(parameter, factors):
                 faults.setdefault(why, []).append(parameter)
-        if not weights.factors:
-            faults["it changes nothing: it has no factors"] = [""]
+        if not self.count:
+            faults = {"the bundle was compiled without slots for LoRAs": [""]}
+        elif not weights.factors:
+            faults["it has no factors, and would change nothing"] = [""]
         if faults:
             raise BringupError(*(self._refused(name, why, parameters) for why, parameters in faults.items()))
 
