@@ -20,7 +20,8 @@ class Loras:
     """Any thread may add, hold and release LoRAs; the thread that runs steps places them.
 
     `fraction` is the part of the memory that is free once the bundle is loaded which slots may fill: fewer than the
-    bundle has, where that is less. Raises BU621 where that is less than one.
+    bundle has, where that is less; `free` is that memory, by default what the machine says. Raises BU621 where it has
+    no room for one slot, BU024 for what is no fraction.
     """
 
     def __init__(
@@ -30,10 +31,13 @@ class Loras:
         *,
         host_bytes: int = HOST_BYTES,
         fraction: float | None = None,
+        free: int | None = None,
     ) -> None:
         self.slots = Slots(interface)
         self.executor = executor
-        count = self.slots.count if fraction is None else _affordable(self.slots, fraction)
+        count = self.slots.count
+        if fraction is not None:
+            count = _affordable(self.slots, fraction, free_bytes() if free is None else free)
         self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), self._write)
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
@@ -45,16 +49,15 @@ class Loras:
         """Raises BU620 and BU622 as `hold` would now, and holds nothing."""
         if task is None:
             return
-        if weights is not None or not self.slots.count:
-            self.slots.check(weights or LoraWeights({}), task)
-        elif task not in self._cache:
+        self._check(task, weights)
+        if weights is None and task not in self._cache:
             raise unknown(task)
 
     def hold(self, task: TaskId | None, weights: LoraWeights | None = None) -> LoraWeights | None:
         """As `LoraCache.hold`; None, which stands for no LoRA, holds nothing. Raises BU622 as `add` does."""
         if task is None:
             return None
-        self.check(task, weights)
+        self._check(task, weights)
         return self._cache.hold(task, weights)
 
     def release(self, task: TaskId | None) -> None:
@@ -79,22 +82,26 @@ class Loras:
         """Hits, misses and evictions of the host's cache and of the slots."""
         return self._cache.figures()
 
+    def _check(self, task: TaskId, weights: LoraWeights | None) -> None:
+        if weights is not None or not self.slots.count:
+            self.slots.check(weights or LoraWeights({}), task)
+
     def _write(self, slot: int, weights: LoraWeights) -> None:
         self.slots.write(self.executor, slot, weights)
 
 
-def _affordable(slots: Slots, fraction: float) -> int:
+def _affordable(slots: Slots, fraction: float, free: int) -> int:
     """How many slots a fraction of free memory holds."""
     if not 0 < fraction <= 1:
         raise fail("BU024", f"`lora_fraction` does not take {fraction}", help="give a number above 0, up to 1")
-    room = int(fraction * _free_bytes())
+    room = int(fraction * free)
     if slots.count and room < slots.slot_bytes:
         message = f"a slot for a LoRA takes {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
         raise fail("BU621", message, help="give a larger fraction")
     return min(slots.count, room // max(slots.slot_bytes, 1))
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Memory that programs can have without swapping (man 5 proc_meminfo, MemAvailable)."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text("ascii"), re.MULTILINE)
     return 1024 * int(found[1]) if found else 0

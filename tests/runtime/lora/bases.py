@@ -1,0 +1,105 @@
+"""Tiny bases that transformers wrote, LoRAs of them that peft wrote, and the logits of both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+
+VOCABULARY, CONTEXT, BUCKET = 97, 128, 16
+BASES: Mapping[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=CONTEXT,
+    ),
+    "gpt2": GPT2Config(
+        vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=24, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
+    ),
+}  # fmt: skip
+# What a peft user would write: plain, of another rank, rank-stabilised, of single layers, with ranks by pattern.
+LORAS: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    "llama": {
+        "plain": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
+        "one": {"r": 1, "lora_alpha": 3, "target_modules": ["o_proj", "down_proj"]},
+        "stable": {"r": 8, "lora_alpha": 5, "use_rslora": True, "target_modules": "all-linear"},
+        "layer": {"r": 2, "lora_alpha": 4, "target_modules": ["k_proj", "up_proj"], "layers_to_transform": [1]},
+        "mixed": {
+            "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "gate_proj"],
+            "rank_pattern": {"q_proj": 7}, "alpha_pattern": {"gate_proj": 2},
+        },
+    },
+    "gpt2": {
+        "plain": {"r": 4, "lora_alpha": 6, "target_modules": ["c_attn"], "fan_in_fan_out": True},
+        "all": {"r": 8, "lora_alpha": 8, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True},
+    },
+}  # fmt: skip
+SPREAD = 0.3  # of random factors: a LoRA of this size changes logits of order 1 by as much
+
+
+@dataclass(frozen=True)
+class Base:
+    """The folders of a base and of its LoRAs, by name."""
+
+    folder: Path
+    loras: Mapping[str, Path]
+
+    def logits(self, lora: str | None, tokens: Sequence[int]) -> np.ndarray:
+        """What transformers gives, with a LoRA what peft does: float32 [T, V]."""
+        with torch.no_grad():
+            return self._model(lora)(torch.tensor([tokens])).logits[0].numpy()
+
+    def continued(self, lora: str | None, tokens: Sequence[int], count: int) -> list[int]:
+        """The likeliest tokens after a prompt, each of logits that are computed from the first token."""
+        model, taken = self._model(lora), list(tokens)
+        for _ in range(count):
+            with torch.no_grad():
+                taken.append(int(model(torch.tensor([taken])).logits[0, -1].argmax()))
+        return taken[len(tokens) :]
+
+    def _model(self, lora: str | None) -> Any:
+        model = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+        with pefts_warnings():
+            return (model if lora is None else PeftModel.from_pretrained(model, self.loras[lora])).eval()
+
+
+@contextmanager
+def pefts_warnings() -> Iterator[None]:
+    """Warnings are no errors in the block: peft reads names of transformers' models that are going away
+    (https://github.com/huggingface/peft/blob/main/src/peft/peft_model.py, `is_gradient_checkpointing`)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def save(folder: Path, name: str) -> Base:
+    """Writes a base and its LoRAs, seeded."""
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(BASES[name]).float().eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.2)
+    model.save_pretrained(folder / "base")
+    loras: dict[str, Path] = {}
+    for lora, words in LORAS[name].items():
+        plain = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
+        with pefts_warnings():
+            adapted = get_peft_model(plain, LoraConfig(**words))
+        for parameter_name, parameter in adapted.named_parameters():
+            if "lora_" in parameter_name:
+                parameter.data.normal_(0, SPREAD)
+        loras[lora] = folder / lora
+        adapted.save_pretrained(loras[lora])
+    return Base(folder / "base", loras)
+
+
+def prompts(count: int, seed: int = 3) -> list[list[int]]:
+    """Random prompts of different lengths."""
+    draw = np.random.default_rng(seed)
+    return [draw.integers(1, VOCABULARY, size=int(draw.integers(3, 24))).tolist() for _ in range(count)]

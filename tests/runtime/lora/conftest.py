@@ -1,0 +1,39 @@
+"""Bases with LoRAs, and their bundles, for the tests of this folder: each is written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bringup.compile.job import open_job
+from bringup.compile.lora.limits import with_slots
+from bringup.compile.pipeline import build
+from tests.runtime.lora.bases import BUCKET, CONTEXT, Base, save
+
+RANK, SLOTS, SEQUENCES = 8, 3, 4  # fewer slots and sequences than LoRAs and requests: they are used in turns
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return save(tmp_path_factory.mktemp("llama-loras"), "llama")
+
+
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return save(tmp_path_factory.mktemp("gpt2-loras"), "gpt2")
+
+
+def compiled(base: Base, target: str, *, sequences: int = 1) -> Path:
+    """A bundle with slots in every linear layer."""
+    job = with_slots(open_job(None, base.folder), rank=RANK, count=SLOTS)
+    return build(
+        job, out=base.folder.parent / f"{target}-{sequences}", target=target, max_seq_len=CONTEXT, buckets=(BUCKET,),
+        max_batch_size=sequences, all_logits=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bundle(llama: Base) -> Path:
+    """Of the Llama, on torch, for several sequences."""
+    return compiled(llama, "torch", sequences=SEQUENCES)
