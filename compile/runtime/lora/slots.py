@@ -38,6 +38,10 @@ class Slots:
         self.rank = min((spec.shape[1] for spec in specs.values()), default=0)
         self.slot_bytes = sum(_row_bytes(spec) for spec in specs.values())
 
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """The shapes of the largest a and b of each parameter: [r, i] and [r, o]."""
+        return {name: tuple(spec.shape[1:] for spec in specs) for name, specs in self._specs.items()}
+
     def check(self, weights: LoraWeights, name: TaskId) -> None:
         """Raises BU622, once for every reason, for a LoRA that the slots do not take."""
         faults: dict[str, list[str]] = {}
