@@ -15,7 +15,7 @@ SLOW = re.compile(r"\b(bringup|python \S+) (compile|verify)\b|bringup\.build|imp
 # Compiles and verifications that stop before anything is exported.
 QUICK = {
     "BU006", "BU007", "BU008", "BU012", "BU226", "BU231", "BU232", "BU241", "BU303", "BU706", "BU708", "BU901",
-    "BU402", "BU903", "BU922",
+    "BU402", "BU412", "BU903", "BU922",
 }  # fmt: skip
 
 
