@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 
 from bringup.adapters.lora.factors import Lora
+from bringup.adapters.trtllm.lora_modules import IDS, module_id
 from bringup.compile.job import Job
 from bringup.compile.lora.opening import load_lora
+from bringup.graphs.core.lora import takers
 from bringup.graphs.core.options import build_graph
 
 
@@ -22,14 +24,16 @@ def with_slots(
 ) -> Job:
     """The job, whose graph has `count` slots for LoRAs of up to `rank` for these modules.
 
-    LoRAs in the folders `like` say the rank and the modules that are not given; every linear layer where none says.
-    Raises BU024 for modules that the graph does not have, and what is wrong with the folders.
+    A module has the name that PEFT's `target_modules` would have, or TensorRT-LLM's, such as `attn_q`. LoRAs in the
+    folders `like` decide the rank and the modules that are not given; every linear layer where nothing does. Raises
+    BU024 for modules that the graph does not have, and what is wrong with the folders.
     """
     loras = [_opened(job, path) for path in like]
     rank = rank or max((need for lora in loras for need in _ranks(lora)), default=1)
-    names = tuple(modules) or tuple(sorted({name for lora in loras for name in _modules(lora)}))
-    chosen = {"max_lora_rank": rank, "max_loras": count, **({"lora_target_modules": names} if names else {})}
-    options = replace(job.graph.options, **chosen)
+    names = tuple(_of_graph(job, modules)) or tuple(sorted({name for lora in loras for name in _modules(lora)}))
+    options = replace(job.graph.options, max_lora_rank=rank, max_loras=count)
+    if names:
+        options = replace(options, lora_target_modules=names)
     return replace(job, graph=build_graph(job.family.load("graph"), job.graph.config, job.graph.dtype, options))
 
 
@@ -47,3 +51,14 @@ def _ranks(lora: Lora) -> Iterator[int]:
 def _modules(lora: Lora) -> Iterator[str]:
     """The last part of each module's name: `model.layers.0.self_attn.q_proj.weight` is of `q_proj`."""
     return (name.split(".")[-2] for name in lora.sites)
+
+
+def _of_graph(job: Job, names: Iterable[str]) -> Iterator[str]:
+    """Names of TensorRT-LLM as the graph's, a fused q, k and v as the three where it has them apart; others as they
+    are."""
+    paths = dict.fromkeys(path for layer in job.graph.layers for path, _ in takers(layer))
+    for name in names:
+        parts = {name, *(("attn_q", "attn_k", "attn_v") if name == "attn_qkv" else ())}
+        numbers = {IDS[part] for part in parts if part in IDS}
+        found = [path for path in paths if module_id(f"{path}.weight") in numbers]
+        yield from found or [name]

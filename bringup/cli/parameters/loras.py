@@ -70,7 +70,7 @@ _LIMITS = (
         multiple=True,
         callback=_names,
         metavar="NAMES",
-        help="The modules that LoRAs may change, as PEFT names them: q_proj,v_proj; default: every linear layer.",
+        help="The modules that LoRAs may change, as PEFT or TensorRT-LLM names them; default: every linear layer.",
     ),
     click.option(
         "--max-loras",

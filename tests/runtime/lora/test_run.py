@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 
 from bringup.cli.main import cli
 from bringup.compile.bundle.folder import read_manifest
+from bringup.compile.job import open_job
+from bringup.compile.lora.limits import with_slots
 from bringup.compile.program.program import Interface
+from bringup.diagnostics import BringupError
 from tests.runtime.lora.bases import Base
 
 NEW, PROMPT = 5, [5, 9, 60, 33]
@@ -73,7 +76,7 @@ def test_wrong_words_are_named(gpt2, llama, bundle):
         ("--lora", one, "--lora", one): "two LoRAs are called `one`",
         ("--lora", one, "--lora", two): "there are several LoRAs = help: choose one with --lora-name NAME",
         ("--lora", one, "--lora-name", "three"): "there is no LoRA `three`",
-        ("--batch", "-", "--lora-name", "one"): '--lora-name goes with one prompt = help: in the file of --batch write',
+        ("--batch", "-", "--lora-name", "one"): "--lora-name goes with one prompt = help: in the file of --batch write",
         ("--lora", f"one={llama.loras['plain']}"): "error[BU16",  # of another base: as `lora check` has it
     }
     for words, message in cases.items():
@@ -94,3 +97,21 @@ def test_limits_that_say_nothing_are_refused(gpt2):
     done = bringup(*words, "--max-lora-rank", 2, "--lora-target-modules", "c_atn")
     assert "no module of the layers is called `c_atn`" in done.output
     assert "did you mean `c_attn`?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "wanted"),
+    [
+        ("llama", ["attn_q", "attn_v"], ["self_attn.q_proj", "self_attn.v_proj"]),
+        ("llama", ["attn_qkv"], ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+        ("llama", ["attn_dense", "mlp_gate", "o_proj"], ["self_attn.o_proj", "mlp.up_proj", "o_proj"]),
+        ("gpt2", ["attn_qkv", "mlp_h_to_4h"], ["attn.c_attn", "mlp.c_fc"]),
+    ],
+)
+def test_modules_by_the_names_of_tensorrt_llm(base, given, wanted, request):
+    """docs/source/advanced/lora.md of NVIDIA/TensorRT-LLM; `mlp_gate` is up, as in its checkpoints."""
+    folder = request.getfixturevalue(base).folder
+    job = with_slots(open_job(None, folder), rank=2, modules=given)
+    assert list(job.graph.options.lora_target_modules) == wanted
+    with pytest.raises(BringupError, match="no module of the layers is called `attn_k_norm`"):
+        with_slots(job, rank=2, modules=["attn_k_norm"])
