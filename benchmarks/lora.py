@@ -113,7 +113,7 @@ def report(args: argparse.Namespace, cases: dict[str, Callable[[], object]]) -> 
         f"{args.model}, {args.layers or 'all'} layers, {args.sequences} sequences, rank {args.rank} of {args.modules}"
     )
     for name, own in seconds.items():
-        ratios = [mine / base for mine, base in zip(own, seconds["base"], strict=True)]
+        ratios = [own_step / base for own_step, base in zip(own, seconds["base"], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(f"{name:24} {min(own) * 1e3:8.1f} ms at best; {statistics.median(ratios):.3f} of the base ({spread})")
 

@@ -44,14 +44,14 @@ class Model:
         return entry and entry[1]
 
     def make_room(self, size):
-        kept, gone = list(self.entries), []
-        while sum(entry[2] for entry in kept) + size > self.limit:
-            oldest = next((entry for entry in kept if not entry[3]), None)
+        left, gone = list(self.entries), []
+        while sum(entry[2] for entry in left) + size > self.limit:
+            oldest = next((entry for entry in left if not entry[3]), None)
             if oldest is None:
                 return Full
-            kept.remove(oldest)
+            left.remove(oldest)
             gone.append(oldest[1])
-        self.entries, self.evictions = kept, self.evictions + len(gone)
+        self.entries, self.evictions = left, self.evictions + len(gone)
         return gone
 
     def put(self, key, value, size):
