@@ -96,6 +96,12 @@ class Batch:
 
         return read_lora(self.manifest, path)
 
+    def read_lora_request(self, weights: np.ndarray, config: np.ndarray) -> LoraWeights:
+        """The LoRA of TensorRT-LLM's `LoraWeights` and `LoraConfig` (docs/lora.md). Raises BU173 for other tensors."""
+        from bringup.compile.runtime.lora.reading import read_request
+
+        return read_request(self.manifest, weights, config)
+
     def check(self, request: Request) -> CheckedRequest:
         """Raises what `add` raises, and adds nothing."""
         if inputs := self.interface.entries[-1].token_inputs:

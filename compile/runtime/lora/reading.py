@@ -1,14 +1,22 @@
-"""LoRAs of a bundle from files."""
+"""LoRAs of a bundle, from files and from the two tensors of a TensorRT-LLM request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bringup.adapters.apply.rank_plan import Stages
+from bringup.adapters.lora.trtllm import QKV, Row, number_of, unpack
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.lora.opening import load_lora
-from bringup.compile.runtime.lora.weights import LoraWeights, weights_of
+from bringup.compile.lora.restore import sizes_of_modules
+from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, weights_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bringup.compile.job import Job
 
 
 def read_lora(manifest: Mapping[str, Any], path: str | PathLike[str]) -> LoraWeights:
@@ -16,6 +24,36 @@ def read_lora(manifest: Mapping[str, Any], path: str | PathLike[str]) -> LoraWei
 
     Raises what is wrong with it, as `bringup lora check` does.
     """
-    loaded = load_lora(job_of_bundle(dict(manifest), "dummy"), path)
+    loaded = load_lora(_job(manifest), path)
     loaded.raise_if_errors()
     return weights_of(loaded.lora, loaded.lora.arrays(loaded.files.checkpoint))
+
+
+def read_request(manifest: Mapping[str, Any], weights: np.ndarray, config: np.ndarray) -> LoraWeights:
+    """The LoRA of `LoraWeights` [rows, D·Hi + Ho·D] and `LoraConfig` [rows, 3], which has module, layer and D.
+
+    Raises BU173 for tensors that are none of these, or not of the bundle's model.
+    """
+    job = _job(manifest)
+    signature, stages = job.graph.signature(), Stages(job.graph.layer_path, len(job.graph.layers))
+    names = {place: name for name in signature if (place := number_of(name, stages))}
+    sizes = sizes_of_modules(signature, stages)
+    outputs = {place: size.ho for place, size in sizes.items()}
+    rows = (part for row in unpack(weights, config, sizes) for part in _parts(row, names, outputs))
+    return LoraWeights({names[row.place]: LoraFactors(row.a, row.b.swapaxes(-1, -2)) for row in rows})
+
+
+def _parts(row: Row, names: Mapping[tuple[int, int], str], outputs: Mapping[tuple[int, int], int]) -> Iterator[Row]:
+    """A row; of q, k and v in one, where the model has them apart, the three, which share A."""
+    if row.place in names:
+        yield row
+        return
+    start = 0
+    for module in QKV:
+        stop = start + outputs[row.layer, module]
+        yield Row(module, row.layer, row.a, row.b[start:stop])
+        start = stop
+
+
+def _job(manifest: Mapping[str, Any]) -> Job:
+    return job_of_bundle(dict(manifest), "dummy")

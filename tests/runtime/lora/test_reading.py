@@ -1,0 +1,54 @@
+"""LoRAs for a bundle: from peft's files, and from TensorRT-LLM's two tensors, which have the same products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bringup.adapters.lora.files import open_lora
+from bringup.compile.job import Job, open_job
+from bringup.compile.lora.convert import request_tensors
+from bringup.compile.runtime.lora.reading import read_lora, read_request
+from bringup.diagnostics import BringupError
+from tests.runtime.lora.bases import LORAS
+
+
+def manifest_of(job: Job) -> dict[str, Any]:
+    """What a bundle of a job says of its model."""
+    return {
+        "model": job.family.name, "model_argument": None, "config": job.config, "dtype": "float32", "graph_options": {},
+        "provenance": {"source": "gone"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "lora"), [(base, lora) for base, loras in LORAS.items() for lora in loras])
+def test_the_tensors_of_a_request_are_those_of_the_files(base, lora, request):
+    written = request.getfixturevalue(base)
+    job = open_job(None, written.folder)
+    weights, config, _ = request_tensors(job, open_lora(written.loras[lora]), "float32")
+    asked, read = read_request(manifest_of(job), weights, config), read_lora(manifest_of(job), written.loras[lora])
+    assert asked.factors.keys() == read.factors.keys()
+    for name, (a, b) in asked.factors.items():
+        wanted = read.factors[name]
+        assert np.abs(b.T @ a - wanted.b.T @ wanted.a).max() < 1e-5, name
+
+
+def test_factors_are_those_of_the_files_times_the_scale(llama):
+    """alpha / r = 2: by hand, from the tensors that peft wrote."""
+    read = read_lora(manifest_of(open_job(None, llama.folder)), llama.loras["plain"])
+    tensors = load_file(llama.loras["plain"] / "adapter_model.safetensors")
+    for name, (a, b) in read.factors.items():
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        np.testing.assert_array_equal(a, tensors[f"{module}.lora_A.weight"])
+        np.testing.assert_array_equal(b, 2 * tensors[f"{module}.lora_B.weight"].T)
+    assert len(read.factors) == 4
+
+
+def test_tensors_of_another_model_are_refused(llama, gpt2):
+    job = open_job(None, gpt2.folder)
+    weights, config, _ = request_tensors(job, open_lora(gpt2.loras["all"]), "float32")
+    with pytest.raises(BringupError, match="BU173"):
+        read_request(manifest_of(open_job(None, llama.folder)), weights, config)
