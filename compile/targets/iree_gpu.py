@@ -29,6 +29,7 @@ class IreeGpu(IreeCpu):
     """A family's target for one architecture. A bundle has one IREE module, which bringup does not run."""
 
     options = MappingProxyType({})
+    takes_loras = False  # nothing runs its module, and so nothing fills slots
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"
