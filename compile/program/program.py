@@ -152,11 +152,6 @@ class Interface:
         """The states that steps change; the others are slots of LoRAs."""
         return tuple(state for state in self.states if state.kind != "lora")
 
-    @property
-    def lora_states(self) -> tuple[StateSpec, ...]:
-        """The states that hold LoRAs, a row for each slot."""
-        return tuple(state for state in self.states if state.kind == "lora")
-
     def entry(self, name: str) -> Entry:
         """Raises StopIteration for a name that no entry has."""
         return next(entry for entry in self.entries if entry.name == name)

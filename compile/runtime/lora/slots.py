@@ -31,7 +31,7 @@ class Slots:
     """
 
     def __init__(self, interface: Interface) -> None:
-        specs = {spec.name: spec for spec in interface.lora_states}
+        specs = {spec.name: spec for spec in interface.states if spec.kind == "lora"}
         modules = [name.removesuffix(A) for name in specs if name.endswith(f".{A}")]
         self._specs = {f"{name}{WEIGHT}": (specs[f"{name}{A}"], specs[f"{name}{B}"]) for name in modules}
         self.count = min((spec.shape[0] for spec in specs.values()), default=0)

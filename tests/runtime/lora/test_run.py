@@ -40,7 +40,8 @@ def test_a_bundle_has_slots_for_loras_like_the_given_ones(bundle):
     assert manifest["graph_options"] == {
         "max_lora_rank": 8, "max_loras": 2, "lora_target_modules": ["c_attn", "c_fc", "c_proj"],
     }  # fmt: skip
-    slots = {spec.name: spec.shape for spec in Interface.from_json(manifest["interface"]).lora_states}
+    states = Interface.from_json(manifest["interface"]).states
+    slots = {spec.name: spec.shape for spec in states if spec.kind == "lora"}
     assert slots["transformer.h.1.attn.c_attn.lora.a"] == (2, 8, 24)
     assert slots["transformer.h.1.attn.c_attn.lora.b"] == (2, 8, 72)
     assert len(slots) == 2 * 4 * 2
