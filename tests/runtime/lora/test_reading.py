@@ -29,9 +29,9 @@ def test_the_tensors_of_a_request_are_those_of_the_files(base, lora, request):
     written = request.getfixturevalue(base)
     job = open_job(None, written.folder)
     weights, config, _ = request_tensors(job, open_lora(written.loras[lora]), "float32")
-    asked, read = read_request(manifest_of(job), weights, config), read_lora(manifest_of(job), written.loras[lora])
-    assert asked.factors.keys() == read.factors.keys()
-    for name, (a, b) in asked.factors.items():
+    of_tensors, read = read_request(manifest_of(job), weights, config), read_lora(manifest_of(job), written.loras[lora])
+    assert of_tensors.factors.keys() == read.factors.keys()
+    for name, (a, b) in of_tensors.factors.items():
         wanted = read.factors[name]
         assert np.abs(b.T @ a - wanted.b.T @ wanted.a).max() < 1e-5, name
 
