@@ -1,0 +1,45 @@
+"""Splits groups that no kernel takes into smaller ones, before memory is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph
+from bringup.diagnostics import fail
+
+Taken = Callable[[OpGraph, Group], bool]
+
+
+def split_groups(graph: OpGraph, is_taken: Taken, where: str) -> OpGraph:
+    """The function with groups that kernels take, each as long as it can be, in the same order of operations.
+
+    `where`: what the kernels are for, as an error names it. Raises BU504 for an operation that no kernel takes.
+    """
+    at = 0
+    while at < len(graph.groups):
+        if not is_taken(graph, graph.groups[at]):
+            graph = _smaller(graph, at, is_taken, where)
+        at += 1
+    return graph
+
+
+def _smaller(graph: OpGraph, at: int, is_taken: Taken, where: str) -> OpGraph:
+    """The function with the first operations of a group as a group of their own."""
+    before, group, after = graph.groups[:at], graph.groups[at], graph.groups[at + 1 :]
+    for first, rest in _cuts(group):
+        cut = graph.with_groups([*before, first, rest, *after])
+        if is_taken(cut, first):
+            return cut
+    node = group.nodes[0]
+    shapes = ", ".join(f"{graph.buffers[name].dtype}{list(graph.buffers[name].shape)}" for name in node.outputs)
+    raise fail(
+        "BU504",
+        f"no kernel for {where} takes `{node.op}` of `{graph.name}`, which gives {shapes or 'nothing'}",
+        help="write it with other operations, or use another target",
+    )
+
+
+def _cuts(group: Group) -> Iterator[tuple[Group, Group]]:
+    """A group in two, the first as long as it can be."""
+    for count in range(len(group.nodes) - 1, 0, -1):
+        yield Group(group.nodes[:count]), Group(group.nodes[count:])
