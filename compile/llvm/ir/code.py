@@ -1,0 +1,130 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The IR of elements of a group's results, from its nodes: nothing is stored between them.
+
+Numbers are computed in float32 or i64, and rounded as their nodes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from bringup.compile.llvm.ir.emitter import F32, I64, Emitter, Value, real
+from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Node, View, dense
+
+Kind = Literal["float", "int", "bool"]
+Index = tuple[Value, ...]  # an i64 for each axis
+Formula = Callable[["Code", Node, Index], Value]
+
+
+class Code:
+    """`buffers` and `nodes` are those of the group; `places` has the address of each buffer outside of it."""
+
+    def __init__(
+        self,
+        e: Emitter,
+        buffers: Mapping[str, Buffer],
+        nodes: tuple[Node, ...],
+        places: Mapping[str, Value],
+        formulas: Mapping[str, Formula],
+    ) -> None:
+        self.e, self.b, self.buffers, self.places, self.formulas = e, e.b, buffers, places, formulas
+        self._nodes = {name: node for node in nodes for name in node.outputs}
+        self._known: dict[tuple[str, Index], Value] = {}
+
+    def restart(self) -> None:
+        """Forgets what was computed: another loop follows."""
+        self._known.clear()
+
+    def element(self, name: str, index: Index) -> Value:
+        """What is at an index of a buffer."""
+        key = (name, index)
+        if key not in self._known:
+            buffer, node = self.buffers[name], self._nodes.get(name)
+            if node is None:
+                value = self.load(buffer, dense(buffer.shape), index)
+            else:
+                value = self.e.rounded(self.formulas[node.short](self, node, index), buffer.dtype)
+            self._known[key] = value
+        return self._known[key]
+
+    def at(self, view: View, index: Index) -> Value:
+        """What is at an index of a view."""
+        buffer = self.buffers[view.buffer]
+        if view.buffer not in self._nodes:
+            return self.load(buffer, view.strides, index, view.offset)
+        return self.element(view.buffer, self._through(view, index, buffer))
+
+    def argument(self, value: Argument, index: Index, kind: Kind) -> Value:
+        """A tensor, which is broadcast to the index, or a number, as a value of a kind."""
+        if isinstance(value, View):
+            own = index[len(index) - len(value.shape) :]
+            place = tuple(I64(0) if size == 1 else at for size, at in zip(value.shape, own, strict=True))
+            return self.cast(self.at(value, place), kind_of(self.buffers[value.buffer].dtype), kind)
+        assert isinstance(value, bool | int | float)
+        return real(float(value)) if kind == "float" else I64(int(value)) if kind == "int" else self.truth(bool(value))
+
+    def truth(self, value: bool) -> Value:
+        return self.b.icmp_signed("==", I64(int(value)), I64(1))
+
+    def cast(self, value: Value, own: Kind, kind: Kind) -> Value:
+        b = self.b
+        match own, kind:
+            case ("float", "int"):
+                return b.fptosi(value, I64)
+            case ("float", "bool"):
+                return b.fcmp_unordered("!=", value, real(0.0))
+            case ("int", "float"):
+                return b.sitofp(value, F32)
+            case ("int", "bool"):
+                return b.icmp_signed("!=", value, I64(0))
+            case ("bool", "float"):
+                return b.uitofp(value, F32)
+            case ("bool", "int"):
+                return b.zext(value, I64)
+            case _:
+                return value
+
+    def load(self, buffer: Buffer, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        return self.e.load(self.places[buffer.name], buffer.dtype, self.number(strides, index, offset))
+
+    def number(self, strides: tuple[int, ...], index: Index, offset: int = 0) -> Value:
+        """The element that an index stands for."""
+        found = I64(offset)
+        for at, stride in zip(index, strides, strict=True):
+            if stride:
+                found = self.b.add(found, self.b.mul(at, I64(stride)))
+        return found
+
+    def unflat(self, number: Value, shape: tuple[int, ...]) -> Index:
+        """The index into a dense shape of element `number`."""
+        found: list[Value] = []
+        for size, step in zip(shape, dense(shape), strict=True):
+            found.append(self.b.urem(self.b.udiv(number, I64(step)), I64(size)) if size > 1 else I64(0))
+        return tuple(found)
+
+    def _through(self, view: View, index: Index, buffer: Buffer) -> Index:
+        """The place in a buffer of what is at an index of a view, axis by axis where that is possible."""
+        steps, rest = dense(buffer.shape), view.offset
+        found: list[Value] = []
+        starts: list[int] = []
+        for size, step in zip(buffer.shape, steps, strict=True):
+            starts.append(min(rest // step, size - 1) if size > 1 else 0)
+            rest -= starts[-1] * step
+            found.append(I64(starts[-1]))
+        taken: set[int] = set()
+        for at, size, stride in zip(index, view.shape, view.strides, strict=True):
+            if size == 1 or stride == 0:
+                continue
+            axis = next((n for n, step in enumerate(steps) if buffer.shape[n] > 1 and stride % step == 0), None)
+            far = axis is None or starts[axis] + (size - 1) * (stride // steps[axis]) >= buffer.shape[axis]
+            if axis is None or far or axis in taken or rest:
+                return self.unflat(self.number(view.strides, index, view.offset), buffer.shape)
+            taken.add(axis)
+            found[axis] = self.b.add(self.b.mul(at, I64(stride // steps[axis])), I64(starts[axis]))
+        return tuple(found)
+
+
+def kind_of(dtype: str) -> Kind:
+    """What numbers of a dtype are computed as."""
+    return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"

@@ -1,0 +1,256 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+"""Emitter: one function of LLVM IR, with loops, memory in the dtypes of tensors, and sums of vectors.
+
+Floats are computed as float32, one number or a vector of them; whole numbers as i64. Every kernel is a function
+`(arguments, thread, threads, scratch)`: all threads run it, and each does its share. `arguments` is an array of 8-byte
+slots: addresses, i64, or float64. `scratch` is memory of the thread alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.machine import Machine
+
+Value = Any  # an ir.Value: llvmlite has no types
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F32, F64, POINTER, NOTHING = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
+KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
+# How a number is stored; bfloat16 is the upper half of a float32.
+STORED = {
+    "float32": F32,
+    "bfloat16": I16,
+    "int64": I64,
+    "int32": I32,
+    "int16": I16,
+    "int8": I8,
+    "uint8": I8,
+    "bool": I8,
+}
+FLOATS = ("float32", "bfloat16")
+_SIZES = {"float32": 4, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+def size_of(dtype: str) -> int:
+    """The bytes of an element."""
+    return _SIZES[dtype]
+
+
+def number(value: int) -> Value:
+    """A whole number."""
+    return I64(value)
+
+
+def real(value: float, like: Value | None = None) -> Value:
+    """A float32; where `like` is a vector, one in each lane."""
+    kind = F32 if like is None else like.type
+    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else F32(value)
+
+
+def vector(lanes: int, element: Any = F32) -> Any:
+    """The type of `lanes` numbers; that of one is the element's."""
+    return ir.VectorType(element, lanes) if lanes > 1 else element
+
+
+class Cell:
+    """A variable: LLVM turns it into registers."""
+
+    def __init__(self, b: ir.IRBuilder, kind: Any, initial: Value) -> None:
+        with b.goto_entry_block():
+            self._place = b.alloca(kind)
+        self._b, self._kind = b, kind
+        self.set(initial)
+
+    def get(self) -> Value:
+        return self._b.load(self._place, typ=self._kind)
+
+    def set(self, value: Value) -> None:
+        self._b.store(value, self._place)
+
+
+class Emitter:
+    """The function that is being written; `b` is llvmlite's builder, at its end."""
+
+    def __init__(self, module: ir.Module, name: str, machine: Machine, kind: ir.FunctionType = KERNEL) -> None:
+        self.module, self.machine = module, machine
+        self.function = ir.Function(module, kind, name)
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    @property
+    def thread(self) -> Value:
+        return self.function.args[1]
+
+    @property
+    def threads(self) -> Value:
+        return self.function.args[2]
+
+    @property
+    def scratch(self) -> Value:
+        return self.function.args[3]
+
+    def slot(self, at: int, kind: Any) -> Value:
+        """An argument of the kernel, as it is stored: POINTER, I64 or F64."""
+        return self.b.load(self.b.gep(self.function.args[0], [I64(at)], source_etype=I64), typ=kind, align=8)
+
+    def intrinsic(self, name: str, kind: Any, arguments: list[Value], **settings: Any) -> Value:
+        """A call of an intrinsic `llvm.…`, whose overloaded types are in its name."""
+        found = self.module.globals.get(name)
+        if found is None:
+            found = ir.Function(self.module, ir.FunctionType(kind, [each.type for each in arguments]), name)
+        return self.b.call(found, arguments, **settings)
+
+    # --- control
+
+    @contextmanager
+    def loop(self, begin: Value, end: Value, step: int | Value = 1) -> Generator[Value]:
+        """A loop over i64 numbers below `end`; the block is its body."""
+        b = self.b
+        head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        i = b.phi(I64)
+        i.add_incoming(begin, before)
+        b.cbranch(b.icmp_signed("<", i, end), body, after)
+        b.position_at_end(body)
+        yield i
+        i.add_incoming(b.add(i, I64(step) if isinstance(step, int) else step), b.block)
+        b.branch(head)
+        b.position_at_end(after)
+
+    def each(self, begin: Value, end: Value, body: Callable[[Value, int], None]) -> None:
+        """`body(i, lanes)` for all of begin:end, in vectors of the machine's width and then one by one."""
+        b, lanes = self.b, self.machine.lanes
+        length = b.sub(end, begin)
+        middle = b.add(begin, b.sub(length, b.srem(length, I64(lanes))))
+        with self.loop(begin, middle, lanes) as i:
+            body(i, lanes)
+        with self.loop(middle, end) as i:
+            body(i, 1)
+
+    def sum(self, begin: Value, end: Value, term: Callable[[Value, int], Value]) -> Value:
+        """The float32 sum of `term(i, lanes)`."""
+        lanes = self.machine.lanes
+        many, one = Cell(self.b, vector(lanes), self.zero(lanes)), Cell(self.b, F32, self.zero())
+
+        def add(i: Value, width: int) -> None:
+            cell = many if width > 1 else one
+            cell.set(self.b.fadd(cell.get(), term(i, width)))
+
+        self.each(begin, end, add)
+        return self.b.fadd(self.total(many.get()), one.get())
+
+    def share(self, count: Value, each: int = 1) -> tuple[Value, Value]:
+        """This thread's part of `count` pieces of work, (begin, end), where it begins at a multiple of `each`."""
+        b = self.b
+        blocks = b.udiv(b.add(count, I64(each - 1)), I64(each))
+
+        def bound(thread: Value) -> Value:
+            return self.least(b.mul(b.udiv(b.mul(blocks, thread), self.threads), I64(each)), count)
+
+        return bound(self.thread), bound(b.add(self.thread, I64(1)))
+
+    def least(self, one: Value, other: Value) -> Value:
+        """Of two whole numbers."""
+        return self.b.select(self.b.icmp_signed("<", one, other), one, other)
+
+    def most(self, one: Value, other: Value) -> Value:
+        return self.b.select(self.b.icmp_signed(">", one, other), one, other)
+
+    # --- memory
+
+    def at(self, place: Value, dtype: str, index: Value) -> Value:
+        """The address of an element."""
+        return self.b.gep(place, [index], source_etype=STORED[dtype])
+
+    def load(self, place: Value, dtype: str, index: Value, lanes: int = 1) -> Value:
+        """An element, or so many after each other: as float32, i64 or i1."""
+        b, kind = self.b, STORED[dtype]
+        raw = b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype))
+        if dtype == "float32" or dtype == "int64":
+            return raw
+        if dtype == "bfloat16":
+            wide = b.zext(raw, vector(lanes, I32))
+            return b.bitcast(b.shl(wide, _splat(I32, 16, lanes)), vector(lanes))
+        if dtype == "bool":
+            return b.icmp_unsigned("!=", raw, _splat(I8, 0, lanes))
+        return (b.zext if dtype == "uint8" else b.sext)(raw, vector(lanes, I64))
+
+    def store(self, place: Value, dtype: str, index: Value, value: Value) -> None:
+        """Writes a number, or a vector of numbers, in a dtype."""
+        b, lanes = self.b, _lanes(value)
+        if dtype == "bfloat16":
+            value = self._upper_half(value)
+        elif dtype == "bool":
+            value = b.zext(value, vector(lanes, I8))
+        elif dtype != "float32" and dtype != "int64":
+            value = b.trunc(value, vector(lanes, STORED[dtype]))
+        b.store(value, self.at(place, dtype, index), align=size_of(dtype))
+
+    def rounded(self, value: Value, dtype: str) -> Value:
+        """A float32 as a float of a dtype has it; whole numbers keep the bits of theirs."""
+        b, lanes = self.b, _lanes(value)
+        if dtype == "bfloat16":
+            wide = b.shl(b.zext(self._upper_half(value), vector(lanes, I32)), _splat(I32, 16, lanes))
+            return b.bitcast(wide, value.type)
+        if dtype in ("float32", "int64", "bool"):
+            return value
+        narrow = b.trunc(value, vector(lanes, STORED[dtype]))
+        return (b.zext if dtype == "uint8" else b.sext)(narrow, value.type)
+
+    def _upper_half(self, value: Value) -> Value:
+        """float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
+        b, lanes = self.b, _lanes(value)
+        kind = vector(lanes, I32)
+        bits = b.bitcast(value, kind)
+        odd = b.and_(b.lshr(bits, _splat(I32, 16, lanes)), _splat(I32, 1, lanes))
+        near = b.add(b.add(bits, odd), _splat(I32, 0x7FFF, lanes))
+        is_nan = b.fcmp_unordered("uno", value, value)
+        bits = b.select(is_nan, b.or_(bits, _splat(I32, 0x400000, lanes)), near)
+        return b.trunc(b.lshr(bits, _splat(I32, 16, lanes)), vector(lanes, I16))
+
+    # --- vectors
+
+    def spread(self, value: Value, lanes: int) -> Value:
+        """A number in every lane."""
+        if lanes == 1:
+            return value
+        kind = vector(lanes, value.type)
+        first = self.b.insert_element(kind(ir.Undefined), value, I32(0))
+        return self.b.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(I32, lanes)([I32(0)] * lanes))
+
+    def multiply_add(self, one: Value, other: Value, term: Value) -> Value:
+        """one · other + term, rounded once where the processor does that."""
+        return self.intrinsic(f"llvm.fmuladd.{suffix(term)}", term.type, [one, other, term])
+
+    def total(self, value: Value) -> Value:
+        """The sum of all lanes."""
+        if _lanes(value) == 1:
+            return value
+        name = f"llvm.vector.reduce.fadd.{suffix(value)}"
+        return self.intrinsic(name, F32, [F32(0.0), value], fastmath=("reassoc",))
+
+    def zero(self, lanes: int = 1) -> Value:
+        return real(0.0, vector(lanes)(ir.Undefined)) if lanes > 1 else F32(0.0)
+
+    def finish(self) -> None:
+        """Ends a function that gives nothing."""
+        self.b.ret_void()
+
+
+def suffix(value: Value) -> str:
+    """How intrinsics write the type of a float32 or of a vector of them."""
+    return f"v{value.type.count}f32" if isinstance(value.type, ir.VectorType) else "f32"
+
+
+def _lanes(value: Value) -> int:
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def _splat(kind: Any, value: int, lanes: int) -> Value:
+    return vector(lanes, kind)([kind(value)] * lanes) if lanes > 1 else kind(value)

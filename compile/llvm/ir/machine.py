@@ -1,0 +1,80 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+"""Machine: the processor that kernels are compiled for, and what they need to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+# By what a processor has: float32 numbers of a vector register, and how many registers there are.
+_AVX512, _AVX2, _SSE, _NEON = (16, 32), (8, 16), (4, 16), (4, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """`cpu` is LLVM's name of a processor, `features` what it has beyond that name's, sorted."""
+
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+
+    @property
+    def lanes(self) -> int:
+        """float32 numbers of a vector register."""
+        return self._vectors[0]
+
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return self._vectors[1]
+
+    @property
+    def is_x86(self) -> bool:
+        return self.triple.startswith("x86_64")
+
+    def runs_on(self, other: Machine) -> bool:
+        """Whether code for this machine runs on another."""
+        return self.triple == other.triple and set(self.features) <= set(other.features)
+
+    def target_machine(self) -> Any:
+        """LLVM's, at its highest level of optimisation, for code that is loaded into this process."""
+        from llvmlite import binding
+
+        _initialise()
+        features = ",".join(f"+{name}" for name in self.features)
+        target = binding.Target.from_triple(self.triple)
+        return target.create_target_machine(cpu=self.cpu, features=features, opt=3, reloc="pic", jit=True)
+
+    @property
+    def _vectors(self) -> tuple[int, int]:
+        if not self.is_x86:
+            return _NEON if self.triple.startswith(("aarch64", "arm64")) else _SSE
+        found = set(self.features)
+        if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= found:
+            return _AVX512
+        return _AVX2 if {"avx2", "fma"} <= found else _SSE
+
+
+@cache
+def host() -> Machine:
+    """The processor of this machine."""
+    from llvmlite import binding
+
+    _initialise()
+    features = tuple(sorted(name for name, has in binding.get_host_cpu_features().items() if has))
+    return Machine(triple=binding.get_process_triple(), cpu=binding.get_host_cpu_name(), features=features)
+
+
+def generic() -> Machine:
+    """Any processor of this machine's kind: code for it runs on all of them."""
+    return Machine(triple=host().triple, cpu="x86-64" if host().is_x86 else "generic", features=())
+
+
+@cache
+def _initialise() -> None:
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
