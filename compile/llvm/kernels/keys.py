@@ -1,0 +1,88 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Which rows of a cache a query sees, and how a score is completed: what both kernels of attention share.
+
+A query at position p sees the keys at positions j with p - window < j <= p; with a ring, those that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Emitter, Value
+from bringup.compile.llvm.ir.functions import tanh
+from bringup.graphs.core.step import BLOCK
+
+LEAST = -3.4e38  # the score of a key that is not seen
+
+
+class Keys:
+    """The arguments of attention that say where keys are.
+
+    Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, theirs; out, which is
+    dense; positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes;
+    heads; key heads; sequences; bytes of scratch memory for what each query needs.
+    """
+
+    def __init__(self, e: Emitter, settings: Mapping[str, Any]) -> None:
+        self.e, self.settings = e, settings
+        self.q, self.k, self.v, self.out = (e.slot(at, POINTER) for at in (0, 3, 6, 9))
+        self.q_row, self.q_head, self.k_row, self.k_head, self.v_row, self.v_head = (
+            e.slot(at, I64) for at in (1, 2, 4, 5, 7, 8)
+        )
+        self.positions, self.starts, self.table, self.rows = (e.slot(at, POINTER) for at in (10, 11, 12, 13))
+        self.columns, self.ring, self.window = (e.slot(at, I64) for at in (14, 15, 16))
+        self.scale, self.softcap = (e.b.fptrunc(e.slot(at, F64), F32) for at in (17, 18))
+        self.sinks, self.slopes = (e.slot(at, POINTER) for at in (19, 20))
+        self.heads, self.groups, self.sequences = (e.slot(at, I64) for at in (21, 22, 23))
+
+    def group(self, head: Value) -> Value:
+        """The key head of a query head."""
+        return self.e.b.udiv(head, self.e.b.udiv(self.heads, self.groups))
+
+    def position(self, token: Value) -> Value:
+        return self.e.load(self.positions, "int64", token)
+
+    def first(self, position: Value) -> Value:
+        """The first key that the query at a position sees."""
+        b = self.e.b
+        return self.e.most(I64(0), b.sub(b.add(position, I64(1)), self.window))
+
+    def row(self, sequence: Value, at: Value) -> Value:
+        """The row of a sequence's key at a position."""
+        b = self.e.b
+        match self.settings["rows"]:
+            case "ring":
+                begin = b.mul(self.e.load(self.rows, "int64", sequence), self.ring)
+                return b.add(begin, b.urem(at, self.ring))
+            case "first ring":
+                return b.urem(at, self.ring)
+            case "table":
+                entry = b.add(b.mul(sequence, self.columns), b.udiv(at, I64(BLOCK)))
+                return b.add(b.mul(self.e.load(self.table, "int64", entry), I64(BLOCK)), b.urem(at, I64(BLOCK)))
+            case _:
+                return at
+
+    def key(self, row: Value, group: Value) -> Value:
+        """Address of a key."""
+        b = self.e.b
+        return self.e.at(self.k, self.settings["k"], b.add(b.mul(row, self.k_row), b.mul(group, self.k_head)))
+
+    def value(self, row: Value, group: Value) -> Value:
+        b = self.e.b
+        return self.e.at(self.v, self.settings["v"], b.add(b.mul(row, self.v_row), b.mul(group, self.v_head)))
+
+    def query(self, token: Value, head: Value) -> Value:
+        b = self.e.b
+        return self.e.at(self.q, self.settings["q"], b.add(b.mul(token, self.q_row), b.mul(head, self.q_head)))
+
+    def score(self, product: Value, head: Value, distance: Value) -> Value:
+        """A score from the product of query and key; `distance`: the key's position less the query's, as float32."""
+        e, lanes = self.e, getattr(product.type, "count", 1)
+        found = e.b.fmul(product, e.spread(self.scale, lanes))
+        if self.settings["softcap"]:
+            cap = e.spread(self.softcap, lanes)
+            found = e.b.fmul(tanh(e, e.b.fdiv(found, cap)), cap)
+        if self.settings["slopes"]:
+            found = e.multiply_add(e.spread(e.load(self.slopes, self.settings["slopes"], head), lanes), distance, found)
+        return found

@@ -1,0 +1,146 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""x · weightᵀ + bias of many rows, tile by tile in registers (Goto and van de Geijn 2008).
+
+A thread has some panels of the weight: as many rows of it as a tile has columns, transposed and in float32, in its
+scratch memory. All rows of x pass over them while they are in the cache.
+
+M rows of x · N rows of the weight · K channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
+from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.compile.llvm.select.sizes import TILE_VECTORS
+
+
+def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots: x, its stride; weight, its stride; bias; out, which is dense; M; N; K; panels of scratch memory.
+
+    Scratch memory has a row of a tile, `tile` rows of x where these are of 16 bits, and the panels. All strides count
+    elements.
+    """
+    b, width = e.b, TILE_VECTORS * e.machine.lanes
+    tile = settings["tile"]
+    x, weight, bias, out = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
+    x_stride, w_stride, rows, columns, channels, most = (e.slot(at, I64) for at in (1, 3, 6, 7, 8, 9))
+    wide = packed = e.at(e.scratch, "float32", I64(width))
+    if settings["x"] != "float32":
+        packed = e.at(wide, "float32", b.mul(I64(tile), channels))
+    whole = b.sub(rows, b.srem(rows, I64(tile)))
+    size = b.mul(channels, I64(width))
+    begin, end = e.share(b.udiv(b.add(columns, I64(width - 1)), I64(width)))
+
+    def panels(first: Value, last: Value, row: Value, count: int) -> None:
+        """Tiles of `count` rows of x from `row` on, over all panels that are packed."""
+        place = e.at(x, settings["x"], b.mul(row, x_stride))
+        own, stride = as_float32(e, settings["x"], place, x_stride, count, channels, wide)
+        with e.loop(first, last) as panel:
+            factors = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
+            sums = _products(e, own, stride, factors, channels, count)
+            _store(e, settings, sums, out, bias, row, b.mul(panel, I64(width)), columns)
+
+    with e.loop(begin, end, most) as first:
+        last = e.least(b.add(first, most), end)
+        with e.loop(first, last) as panel:
+            place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
+            _pack(e, settings["weight"], weight, w_stride, b.mul(panel, I64(width)), columns, channels, place)
+        with e.loop(I64(0), whole, tile) as row:
+            panels(first, last, row, tile)
+        with e.loop(whole, rows) as row:
+            panels(first, last, row, 1)
+    e.finish()
+
+
+def _products(e: Emitter, x: Value, stride: Value, factors: Value, channels: Value, count: int) -> list[list[Value]]:
+    """The sums of a tile: for each of its rows, `TILE_VECTORS` vectors."""
+    b, lanes = e.b, e.machine.lanes
+    cells = [[Cell(b, vector(lanes), e.zero(lanes)) for _ in range(TILE_VECTORS)] for _ in range(count)]
+    with e.loop(I64(0), channels) as k:
+        at = b.mul(k, I64(TILE_VECTORS * lanes))
+        loaded = [e.load(factors, "float32", b.add(at, I64(n * lanes)), lanes) for n in range(TILE_VECTORS)]
+        for row, sums in enumerate(cells):
+            one = e.spread(e.load(x, "float32", b.add(b.mul(I64(row), stride), k)), lanes)
+            for cell, other in zip(sums, loaded, strict=True):
+                cell.set(e.multiply_add(one, other, cell.get()))
+    return [[cell.get() for cell in sums] for sums in cells]
+
+
+def _store(
+    e: Emitter, settings: Mapping[str, Any], sums: list[list[Value]], out: Value, bias: Value, row: Value,
+    column: Value, columns: Value,
+) -> None:  # fmt: skip
+    """Writes a tile with its bias; of the last panel only the columns that there are."""
+    b, lanes = e.b, e.machine.lanes
+
+    def write(place: Value, at: Value, value: Value, width: int) -> None:
+        if settings["bias"]:
+            value = b.fadd(value, e.load(bias, settings["bias"], at, width))
+        e.store(out, settings["out"], b.add(place, at), value)
+
+    inside = b.icmp_signed("<=", b.add(column, I64(TILE_VECTORS * lanes)), columns)
+    with b.if_else(inside) as (all_of_it, part):
+        with all_of_it:
+            for n, values in enumerate(sums):
+                place = b.mul(b.add(row, I64(n)), columns)
+                for v, value in enumerate(values):
+                    write(place, b.add(column, I64(v * lanes)), value, lanes)
+        with part:
+            for n, values in enumerate(sums):
+                place = b.mul(b.add(row, I64(n)), columns)
+                for v, value in enumerate(values):
+                    e.store(e.scratch, "float32", I64(v * lanes), value)
+                with e.loop(I64(0), b.sub(columns, column)) as i:
+                    write(place, b.add(column, i), e.load(e.scratch, "float32", i), 1)
+
+
+def _pack(
+    e: Emitter, dtype: str, weight: Value, stride: Value, column: Value, columns: Value, channels: Value, place: Value
+) -> None:
+    """Writes the rows of a panel, transposed; those past the end are copies of the last one."""
+    b, lanes = e.b, e.machine.lanes
+    width = TILE_VECTORS * lanes
+    last = b.sub(columns, I64(1))
+    with e.loop(I64(0), I64(width), lanes) as part:
+        first = b.add(column, part)
+        rows = [e.at(weight, dtype, b.mul(e.least(b.add(first, I64(n)), last), stride)) for n in range(lanes)]
+
+        def write(k: Value, count: int, rows: list[Value] = rows, part: Value = part) -> None:
+            loaded = [e.load(row, dtype, k, count) for row in rows]
+            for n, value in enumerate(transposed(e, loaded) if count > 1 else [_joined(e, loaded)]):
+                e.store(place, "float32", b.add(b.mul(b.add(k, I64(n)), I64(width)), part), value)
+
+        e.each(I64(0), channels, write)
+
+
+def transposed(e: Emitter, rows: list[Value]) -> list[Value]:
+    """As many vectors as each has lanes, rows and columns exchanged: one bit of both numbers after the other."""
+    count = len(rows)
+    bit = 1
+    while bit < count:
+        low = [lane if not lane & bit else count + lane - bit for lane in range(count)]
+        high = [lane + bit if not lane & bit else count + lane for lane in range(count)]
+        rows = list(rows)
+        for n in range(count):
+            if not n & bit:
+                one, other = rows[n], rows[n | bit]
+                rows[n], rows[n | bit] = (
+                    e.b.shuffle_vector(one, other, ir.VectorType(I32, count)([I32(lane) for lane in mask]))
+                    for mask in (low, high)
+                )
+        bit *= 2
+    return rows
+
+
+def _joined(e: Emitter, numbers: list[Value]) -> Value:
+    """Numbers as the lanes of a vector."""
+    found = vector(len(numbers))(ir.Undefined)
+    for lane, value in enumerate(numbers):
+        found = e.b.insert_element(found, value, I32(lane))
+    return found

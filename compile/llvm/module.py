@@ -1,0 +1,73 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Kernels as one module of LLVM IR, compiled to an object file, and an object file as functions of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from llvmlite import binding, ir
+
+from bringup.compile.llvm import kernels as folder
+from bringup.compile.llvm.ir.emitter import Emitter
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.ir.threads import define_threads
+from bringup.compile.llvm.select.call import Kernel
+
+FILES = {"rms_norm": "norms", "layer_norm": "norms"}  # of kernels whose file has another name
+ELEMENTS = "elements"  # the kernel that goes element by element: LLVM puts these into vectors
+
+
+def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
+    """Two modules of some kernels, each once: what runs a step with kernels that have vectors; those of elements."""
+    written, elements = ir.Module("kernels"), ir.Module(ELEMENTS)
+    for module in (written, elements):
+        module.triple = machine.triple
+    define_threads(written, machine)
+    for name, kernel in sorted({kernel.name: kernel for kernel in kernels}.items()):
+        module = elements if kernel.stem == ELEMENTS else written
+        emit = getattr(import_module(f"{folder.__name__}.{FILES.get(kernel.stem, kernel.stem)}"), kernel.stem)
+        emit(Emitter(module, name, machine), kernel.values)
+    return str(written), str(elements)
+
+
+def compiled(text: str, machine: Machine, *, vectorise: bool) -> bytes:
+    """The object file of a module. Raises RuntimeError for text that is not one.
+
+    With `vectorise` loops over elements become loops over vectors. Kernels that have vectors of their own take ten
+    times as long to compile so, and run no faster; nor do they where loops are unrolled.
+    """
+    target = machine.target_machine()
+    module = binding.parse_assembly(text)
+    module.data_layout = str(target.target_data)
+    module.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = vectorise
+    options.slp_vectorization = options.loop_unrolling = options.loop_interleaving = False
+    builder = binding.create_pass_builder(target, options)
+    builder.getModulePassManager().run(module, builder)
+    return target.emit_object(module)
+
+
+class Loaded:
+    """The functions of object files, which are in memory as long as this is."""
+
+    def __init__(self, objects: Iterable[bytes], machine: Machine) -> None:
+        """Raises RuntimeError for what is not an object file for this machine."""
+        self._engines = [_engine(code, machine) for code in objects]
+
+    def address(self, name: str) -> int:
+        """Raises LookupError where there is no such function."""
+        for engine in self._engines:
+            if found := engine.get_function_address(name):
+                return found
+        raise LookupError(f"the object files have no function `{name}`")
+
+
+def _engine(code: bytes, machine: Machine) -> binding.ExecutionEngine:
+    """An engine of its own for each file: in one, the constants of a second file are read at wrong addresses."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine.target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

@@ -1,0 +1,65 @@
+"""Groups of a single `attention`: of one query a sequence, or of packed prompts."""
+
+from __future__ import annotations
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.select.attention import number, whole_number
+from bringup.compile.kernels.select.attention_calls import Step, step_of
+from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.sizes import QUERY_VECTORS
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph
+
+DTYPES = ("float32", "bfloat16")
+NO_WINDOW = 1 << 40
+
+
+def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
+    """One call. Keys that an indexer has chosen are not taken."""
+    if len(group.nodes) != 1 or group.nodes[0].short != "attention":
+        return None
+    node = group.nodes[0]
+    q, k, v = (argument_of(graph, node, name) for name in ("q_NHK", "k_SGK", "v_SGV"))
+    sinks, slopes, chosen = (argument_of(graph, node, name) for name in ("sinks_H", "slopes_H", "chosen_NL"))
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    out, step = result_of(graph, node), step_of(graph, node)
+    given = [each for each in (q, k, v, out, sinks, slopes) if each is not None]
+    unit = all(each.strides[-1] == 1 for each in given)
+    if chosen is not None or not unit or not {each.dtype for each in given} <= set(DTYPES) or out.dtype != q.dtype:
+        return None
+    window, ring, softcap = whole_number(node, "window"), whole_number(node, "ring"), number(node, "softcap")
+    settings = {
+        **{"q": q.dtype, "k": k.dtype, "v": v.dtype, "rows": _rows(step, ring), "softcap": softcap is not None},
+        **{"sinks": sinks.dtype if sinks else "", "slopes": slopes.dtype if slopes else ""},
+        **{"channels": q.shape[2], "values": v.shape[2]},
+    }
+    tokens, heads, _ = q.shape
+    table = step.block_table
+    arguments: list[Operand] = [
+        *(q.place, q.strides[0], q.strides[1], k.place, k.strides[0], k.strides[1]),
+        *(v.place, v.strides[0], v.strides[1], out.place),
+        *(step.positions.place, step.starts.place, table.place, step.rows.place, table.shape[1]),
+        *(ring or 1, window or NO_WINDOW, number(node, "scale") or 0.0, softcap or 1.0),
+        *(_place(sinks), _place(slopes), heads, k.shape[1], step.sequences),
+    ]
+    keys = min(step.length, window or step.length)
+    if step.decode:
+        return (call("attention_decode", settings, arguments, 4 * keys),)
+    width = QUERY_VECTORS * machine.lanes
+    keys = min(step.length, keys + width)  # that some queries see together
+    scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys
+    return (call("attention_prefill", settings, [*arguments, tokens, keys], scratch),)
+
+
+def _place(tensor: Tensor | None) -> Operand:
+    return tensor.place if tensor else 0
+
+
+def _rows(step: Step, ring: int | None) -> str:
+    """How the row of a key follows from its position; see `kernels.keys`."""
+    if ring is not None:
+        return "first ring" if step.contiguous else "ring"
+    return "in order" if step.contiguous else "table"

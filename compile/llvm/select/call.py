@@ -1,0 +1,44 @@
+"""Kernel and Call: what a launch of a schedule becomes on the CPU, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from bringup.compile.kernels.call import Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel with all that its code depends on. Equal kernels are compiled once.
+
+    `stem` names a file of bringup/compile/llvm/kernels and the function in it that emits the code.
+    """
+
+    stem: str
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """The function's name in compiled code."""
+        return f"{self.stem}_{sha256(repr(self.settings).encode()).hexdigest()[:24]}"
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return dict(self.settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One run of a kernel by all threads. `arguments` fill its slots; `scratch` is in bytes, of each thread."""
+
+    kernel: Kernel
+    arguments: tuple[Operand, ...]
+    scratch: int = 0
+
+
+def call(stem: str, settings: Mapping[str, Any], arguments: list[Operand], scratch: int = 0) -> Call:
+    """A call of a kernel with these settings."""
+    return Call(kernel=Kernel(stem, tuple(sorted(settings.items()))), arguments=tuple(arguments), scratch=scratch)

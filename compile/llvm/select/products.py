@@ -1,0 +1,45 @@
+"""Groups of a single `linear`: few rows of activations by `linear_rows`, more by `linear_tiles`."""
+
+from __future__ import annotations
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.code.types import rows_of
+from bringup.compile.kernels.select.tensors import argument_of, result_of
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.sizes import FEW_ROWS, TILE_VECTORS
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
+
+DTYPES = ("float32", "bfloat16")
+PANELS = 256 << 10  # bytes of panels that a thread has in its cache at a time
+
+
+def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
+    """One call; none where there are no rows."""
+    if len(group.nodes) != 1 or group.nodes[0].short != "linear":
+        return None
+    node = group.nodes[0]
+    x, weight, bias = (argument_of(graph, node, name) for name in ("x", "weight", "bias"))
+    out, view = result_of(graph, node), node.argument("x")
+    assert x is not None
+    assert weight is not None
+    assert isinstance(view, View)
+    rows = rows_of(view)
+    dtypes = {each.dtype for each in (x, weight, bias, out) if each is not None}
+    unit = x.strides[-1] == weight.strides[-1] == 1 and (bias is None or bias.is_dense)
+    if rows is None or not unit or not dtypes <= set(DTYPES):
+        return None
+    count, stride = rows
+    columns, channels = weight.shape
+    settings = {"x": x.dtype, "weight": weight.dtype, "bias": bias.dtype if bias else "", "out": out.dtype}
+    given: list[Operand] = [x.place, stride, weight.place, weight.strides[0], bias.place if bias else 0, out.place]
+    if count == 0:
+        return ()
+    wide = 0 if x.dtype == "float32" else channels  # numbers of a row that is converted
+    if count <= FEW_ROWS:
+        return (call("linear_rows", settings | {"rows": count}, [*given, columns, channels], 4 * wide * count),)
+    tile = 8 if machine.registers >= 32 else 4
+    panel = TILE_VECTORS * machine.lanes
+    panels = max(1, min(8, PANELS // (4 * channels * panel)))
+    scratch = 4 * (panel + tile * wide + panels * panel * channels)
+    return (call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch),)

@@ -1,0 +1,22 @@
+"""The selectors in order: the first that takes a group gives its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.select.attention import attention
+from bringup.compile.llvm.select.call import Call
+from bringup.compile.llvm.select.elements import elements
+from bringup.compile.llvm.select.products import products
+from bringup.compile.llvm.select.rows import rows
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph
+
+# (function, one of its groups, processor) -> the calls, None where it does not take the group.
+Selector = Callable[[OpGraph, Group, Machine], tuple[Call, ...] | None]
+SELECTORS: tuple[Selector, ...] = (attention, products, rows, elements)
+
+
+def calls_of(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
+    """The calls of a group, in order; None where no kernel takes it as it is."""
+    return next((found for select in SELECTORS if (found := select(graph, group, machine)) is not None), None)

@@ -1,0 +1,5 @@
+"""Sizes that kernels and what selects them have in common."""
+
+FEW_ROWS = 8  # rows of activations, at most, whose sums of products are in registers for one row of a weight
+TILE_VECTORS = 3  # vectors of columns in a tile of a product
+QUERY_VECTORS = 2  # vectors of queries that prefill computes together

@@ -1,0 +1,79 @@
+"""Runs the kernels of a function's only group in this process, thread after thread, between guarded bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.llvm.ir.machine import Machine, generic, host
+from bringup.compile.llvm.module import Loaded, compiled, texts_of
+from bringup.compile.llvm.select.call import Call, Kernel
+from bringup.compile.llvm.select.registry import calls_of
+from bringup.compile.schedule.graph.op_graph import OpGraph
+
+MACHINES: Mapping[str, Machine] = {"host": host(), "generic": generic()}
+GUARD, BYTE = 256, 0xA5
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+class Memory:
+    """Copies of arrays, each with bytes around it that nothing may write."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._raw: dict[str, np.ndarray] = {}
+        self._like = dict(arrays)
+        for name, array in arrays.items():
+            raw = np.full(array.nbytes + 2 * GUARD, BYTE, np.uint8)
+            raw[GUARD : GUARD + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._raw[name] = raw
+
+    def address(self, name: str) -> int:
+        return self._raw[name].ctypes.data + GUARD
+
+    def read(self, name: str) -> np.ndarray:
+        like = self._like[name]
+        return self._raw[name][GUARD : GUARD + like.nbytes].view(like.dtype).reshape(like.shape)
+
+    def check(self) -> None:
+        for name, raw in self._raw.items():
+            assert (raw[:GUARD] == BYTE).all(), f"bytes before `{name}` were written"
+            assert (raw[GUARD + self._like[name].nbytes :] == BYTE).all(), f"bytes after `{name}` were written"
+
+
+def run(graph: OpGraph, arrays: Mapping[str, np.ndarray], machine: str = "host", threads: int = 2) -> Memory:
+    """The memory after all calls of the group; kernels wait for nothing inside, so threads can run one by one."""
+    calls = calls_of(graph, graph.groups[0], MACHINES[machine])
+    assert calls is not None
+    memory = Memory(arrays)
+    for call in calls:
+        _run(call, memory, machine, threads)
+    memory.check()
+    return memory
+
+
+def _run(call: Call, memory: Memory, machine: str, threads: int) -> None:
+    function = KERNEL(_loaded(call.kernel, machine).address(call.kernel.name))
+    slots = bytearray(b"".join(_slot(operand, memory) for operand in call.arguments))
+    arguments = np.frombuffer(slots, np.uint8)
+    for thread in range(threads):
+        scratch = Memory({"scratch": np.full(call.scratch, 0xFF, np.uint8)})  # NaN
+        function(arguments.ctypes.data, thread, threads, scratch.address("scratch"))
+        scratch.check()
+
+
+def _slot(operand: Operand, memory: Memory) -> bytes:
+    if isinstance(operand, float):
+        return struct.pack("=d", operand)
+    return struct.pack("=q", operand if isinstance(operand, int) else memory.address(operand.buffer) + operand.offset)
+
+
+@cache
+def _loaded(kernel: Kernel, machine: str) -> Loaded:
+    own = MACHINES[machine]
+    texts = zip(texts_of([kernel], own), (False, True), strict=True)
+    return Loaded([compiled(text, own, vectorise=vectorise) for text, vectorise in texts], own)

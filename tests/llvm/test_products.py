@@ -1,0 +1,66 @@
+"""Products on the CPU against float64 by torch: odd sizes, strided rows, one thread and more than columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from bringup.compile.schedule.graph.op_graph import View
+from tests.kernels.graphs import NUMPY, Function, far
+from tests.llvm.native import run
+
+# Largest |difference| over largest |result|: sums of float32; results of bfloat16 are rounded to it.
+TOLERANCES = {"float32": 1e-6, "bfloat16": 4e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`gap`: elements between the rows of x."""
+
+    rows: int
+    columns: int
+    channels: int
+    dtype: str = "float32"
+    has_bias: bool = True
+    gap: int = 0
+
+
+CASES = {
+    "one_row": Case(rows=1, columns=37, channels=131),
+    "one_number": Case(rows=1, columns=1, channels=1),
+    "one_row_bfloat16": Case(rows=1, columns=50, channels=300, dtype="bfloat16", has_bias=False),
+    "few_rows": Case(rows=3, columns=19, channels=77, gap=5),
+    "few_rows_bfloat16": Case(rows=8, columns=9, channels=33, dtype="bfloat16"),
+    "no_row": Case(rows=0, columns=9, channels=33),
+    "tiles": Case(rows=64, columns=96, channels=64),
+    "odd_tiles": Case(rows=37, columns=101, channels=53, gap=7),
+    "narrow_tiles": Case(rows=9, columns=5, channels=3, has_bias=False),
+    "tiles_bfloat16": Case(rows=33, columns=70, channels=129, dtype="bfloat16"),
+    "many_panels": Case(rows=12, columns=400, channels=24),
+}
+
+
+def function_of(case: Case) -> Function:
+    function = Function()
+    width = case.channels + case.gap
+    function.given("x", (case.rows, width), case.dtype, "temporary")
+    x = View("x", (case.rows, case.channels), (width, 1), case.gap)
+    weight = function.given("w", (case.columns, case.channels), case.dtype)
+    bias = function.given("b", (case.columns,), case.dtype) if case.has_bias else None
+    shapes = {"y": ((case.rows, case.columns), case.dtype)}
+    function.node("bringup.linear.default", shapes, x=x, weight=weight, bias=bias)
+    return function
+
+
+@pytest.mark.parametrize("machine", ["host", "generic"])
+@pytest.mark.parametrize("name", CASES)
+def test_products(name: str, machine: str) -> None:
+    case = CASES[name]
+    function = function_of(case)
+    given = function.arrays | {"y": np.full((case.rows, case.columns), np.nan, NUMPY[case.dtype])}
+    for threads in (1, 3, 64):
+        found = run(function.graph("y"), given, machine, threads).read("y")
+        if case.rows:
+            assert far(found, function.expected()["y"]) <= TOLERANCES[case.dtype]
