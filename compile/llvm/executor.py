@@ -1,0 +1,152 @@
+"""LlvmExecutor: runs the entry points of a bundle on the CPU, a list of compiled launches each."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.llvm.module import Loaded
+from bringup.compile.llvm.pool import Pool, aligned
+from bringup.compile.llvm.select.call import Call
+from bringup.compile.program.bind_weights import check_weights, dtype_of
+from bringup.compile.program.program import Entry, Interface, TensorSpec
+from bringup.compile.schedule.liveness import GIVEN, Owner
+from bringup.compile.schedule.schedule import Launch, Schedule
+from bringup.graphs.core.step import FIELDS, step_shapes
+
+Calls = Mapping[str, tuple[tuple[Call, ...], ...]]  # by function: the calls of each of its groups
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An entry point with its memory: the fields of a step, by name; the launches and the arguments that they have."""
+
+    fields: Mapping[str, np.ndarray]
+    launches: np.ndarray
+    arguments: np.ndarray
+    outputs: Mapping[str, np.ndarray]
+
+
+class LlvmExecutor:
+    """Executor of a schedule with compiled kernels; see `program.Executor`.
+
+    Weights are read where they are mapped. A step copies its fields in, runs its launches without Python between them,
+    and copies its outputs out.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        calls: Calls,
+        schedule: Schedule,
+        interface: Interface,
+        weights: Mapping[str, np.ndarray],
+        threads: int,
+    ) -> None:
+        """Raises BU609 for weights that do not fit, LookupError where a kernel is missing."""
+        check_weights(interface, weights)
+        self._calls, self._schedule, self._interface = calls, schedule, interface
+        every = [call for groups in calls.values() for group in groups for call in group]
+        self._addresses = {kernel: loaded.address(kernel.name) for kernel in {call.kernel for call in every}}
+        self._weights = {spec.name: np.ascontiguousarray(weights[spec.name]) for spec in interface.weights}
+        self._states = {spec.name: _array(spec) for spec in interface.states}
+        self._arena = aligned(schedule.nbytes)
+        self._entries: dict[str, Ready] = {}
+        self._pool = Pool(loaded, threads, max((call.scratch for call in every), default=0))
+
+    def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs the launches of one entry point."""
+        ready = self._entries.get(entry)
+        if ready is None:
+            ready = self._entries[entry] = self._ready(self._interface.entry(entry))
+        for name, field in ready.fields.items():
+            given = np.asarray(step[name])
+            if given.shape != field.shape:  # a block table has as many blocks as the longest sequence
+                field[...] = 0
+            field[tuple(slice(size) for size in given.shape)] = given
+        self._pool.run(ready.launches.ctypes.data, len(ready.launches))
+        return {name: array.copy() for name, array in ready.outputs.items()}
+
+    def reset(self) -> None:
+        """Zeroes the states."""
+        for state in self._states.values():
+            state.reshape(-1).view(np.uint8)[:] = 0
+
+    def states(self) -> dict[str, np.ndarray]:
+        """A copy of every state, by name."""
+        return {name: state.copy() for name, state in self._states.items()}
+
+    def set_states(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrites the states named."""
+        for name, array in arrays.items():
+            self._states[name][...] = array
+
+    def close(self) -> None:
+        """Ends the threads, once; no step follows."""
+        self._pool.close()
+
+    # before the first step of an entry point
+
+    def _ready(self, entry: Entry) -> Ready:
+        interface = self._interface
+        shapes = step_shapes(entry.num_tokens, entry.num_sequences, interface.max_blocks)
+        specs = [*(TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS), *entry.inputs]
+        fields = {spec.name: _array(spec) for spec in specs}
+        slots: list[bytes] = []
+        found: list[tuple[int, int]] = []  # kernel, number of its first slot
+        for launch, call in self._launches(entry.name):
+            found.append((self._addresses[call.kernel], len(slots)))
+            slots += [self._slot(launch, operand, entry.name, fields) for operand in call.arguments]
+        arguments = np.frombuffer(bytearray(b"".join(slots)), np.uint64)
+        launches = np.array([(kernel, arguments.ctypes.data + 8 * at) for kernel, at in found], np.uint64)
+        plan = self._schedule.entries[entry.name]
+        outputs = {name: self._output(entry.name, owner) for name, owner in plan.outputs.items()}
+        return Ready(fields, launches.reshape(-1, 2), arguments, outputs)
+
+    def _launches(self, entry: str) -> Iterator[tuple[Launch, Call]]:
+        """Every call of an entry point, in order."""
+        listed = (group for call in self._schedule.entries[entry].calls for group in self._calls[call.function])
+        for launch, calls in zip(self._schedule.launches(entry), listed, strict=True):
+            for call in calls:
+                yield launch, call
+
+    def _slot(self, launch: Launch, operand: Operand, entry: str, fields: Mapping[str, np.ndarray]) -> bytes:
+        """8 bytes: a float64, a whole number, or an address."""
+        if isinstance(operand, float):
+            return struct.pack("=d", operand)
+        if isinstance(operand, int):
+            return struct.pack("=q", operand)
+        buffer = launch.graph.buffers[operand.buffer]
+        match buffer.kind:
+            case "weight":
+                base = self._weights[launch.call.prefix + buffer.name].ctypes.data
+            case "state":
+                base = self._states[launch.call.prefix + buffer.name].ctypes.data
+            case "step":
+                base = fields[buffer.name.removeprefix("step:")].ctypes.data
+            case "value" | "temporary":
+                number, name = launch.call.values.get(buffer.name, (launch.at, buffer.name))
+                if number == GIVEN:
+                    base = fields[name].ctypes.data
+                else:
+                    base = self._arena.ctypes.data + self._schedule.entries[entry].calls[number].places[name]
+        return struct.pack("=q", base + operand.offset)
+
+    def _output(self, entry: str, owner: Owner) -> np.ndarray:
+        """An output, where the launches write it."""
+        call = self._schedule.entries[entry].calls[owner[0]]
+        buffer = self._schedule.graphs[call.function].buffers[owner[1]]
+        raw = self._arena[call.places[owner[1]] :][: buffer.nbytes]
+        return raw.view(dtype_of(buffer.dtype)).reshape(buffer.shape)
+
+
+def _array(spec: TensorSpec) -> np.ndarray:
+    """Zeros for a tensor."""
+    dtype = dtype_of(spec.dtype)
+    memory = aligned(int(np.prod(spec.shape, dtype=np.int64)) * dtype.itemsize)
+    memory[:] = 0
+    return memory.view(dtype).reshape(spec.shape)

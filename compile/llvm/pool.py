@@ -1,0 +1,88 @@
+"""Pool: the threads that run a step, and their memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.llvm.ir.threads import STEP, WORDS, WORK, Word
+
+if TYPE_CHECKING:
+    from bringup.compile.llvm.module import Loaded
+
+ALIGNMENT = 4096  # bytes: no two threads write one cache line
+SPINS = 4000  # reads of a waiting thread before it sleeps: some 50 µs
+_LOCK = 256  # bytes, more than any mutex or condition variable of POSIX threads has
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Bytes [nbytes] of any content, from the begin of a page on."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    return memory[begin : begin + nbytes]
+
+
+class Pool:
+    """`threads` threads, the caller's among them; each has `scratch` bytes of its own.
+
+    Workers wait in machine code, without Python's lock, and sleep where nothing runs. They end with `close`, or
+    with the last reference to the pool.
+    """
+
+    def __init__(self, loaded: Loaded, threads: int, scratch: int) -> None:
+        size = -(-max(scratch, 1) // ALIGNMENT) * ALIGNMENT
+        self._memory = memory = aligned(size * threads)
+        self._job = job = aligned(8 * WORDS).view(np.uint64)
+        locks = _locks()
+        job[:] = 0
+        job[[Word.THREADS, Word.SPINS]] = threads, SPINS if threads <= processors() else 0
+        job[[Word.MUTEX, Word.CONDITION]] = locks[0].ctypes.data, locks[1].ctypes.data
+        job[[Word.SCRATCH, Word.SCRATCH_SIZE]] = memory.ctypes.data, size
+        self._step = step = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address(STEP))
+        work = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address(WORK))
+        workers = [threading.Thread(target=work, args=(job.ctypes.data, n), daemon=True) for n in range(1, threads)]
+        for worker in workers:
+            worker.start()
+
+        self._close = weakref.finalize(self, _close, job, step, workers, (loaded, memory, locks))
+
+    def run(self, launches: int, count: int) -> None:
+        """Runs `count` pairs of a kernel's address and that of its arguments, from the address `launches` on."""
+        self._job[[Word.LAUNCHES, Word.COUNT]] = launches, count
+        self._step(self._job.ctypes.data)
+
+    def close(self) -> None:
+        """Ends the workers, once; no step follows."""
+        self._close()
+
+
+def _close(
+    job: np.ndarray, step: Callable[[int], None], workers: list[threading.Thread], in_use: tuple[object, ...]
+) -> None:
+    """Ends the workers; what they use is there until then."""
+    job[[Word.STOP, Word.COUNT]] = 1, 0
+    step(job.ctypes.data)
+    for worker in workers:
+        worker.join()
+    del in_use
+
+
+def _locks() -> tuple[np.ndarray, np.ndarray]:
+    """A mutex and a condition variable."""
+    library = ctypes.CDLL(None)
+    mutex, condition = aligned(_LOCK), aligned(_LOCK)
+    for name, memory in (("pthread_mutex_init", mutex), ("pthread_cond_init", condition)):
+        if status := getattr(library, name)(ctypes.c_void_p(memory.ctypes.data), None):
+            raise OSError(status, os.strerror(status))
+    return mutex, condition
