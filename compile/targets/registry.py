@@ -14,6 +14,7 @@ from bringup.compile.cache.source_digest import files_behind
 from bringup.compile.targets.gpu import GPU_TARGETS
 from bringup.compile.targets.iree_cpu import IREE_CPU
 from bringup.compile.targets.iree_gpu import IREE_GPU
+from bringup.compile.targets.llvm import LLVM
 from bringup.compile.targets.schedule import SCHEDULE_TARGET
 from bringup.compile.targets.target import Option, Target
 from bringup.compile.targets.torch import TORCH
@@ -22,7 +23,7 @@ from bringup.diagnostics import BringupError, did_you_mean, fail
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU, SCHEDULE_TARGET, *GPU_TARGETS, *IREE_GPU)
+BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU, LLVM, SCHEDULE_TARGET, *GPU_TARGETS, *IREE_GPU)
 ALIASES = {"cpu": IREE_CPU.name}  # the best target for the processor of this machine
 _WORD = r"[a-z0-9][a-z0-9._-]*"
 _NAME = re.compile(_WORD)  # of an option

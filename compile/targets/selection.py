@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bringup.graphs.core.graph import Graph
     from bringup.spec import TensorInfo
 
-GPU_PACKAGES = ("triton", "cuda-bindings")  # of the extra `gpu`; all others are of `compile`
+EXTRAS = {"triton": "gpu", "cuda-bindings": "gpu", "llvmlite": "llvm"}  # of packages; all others are of `compile`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Selection:
         for name in self.target.requires:
             if not installed(name):
                 message = f"target `{self.name}` requires `{name}`, which is not installed"
-                extra = "gpu" if name in GPU_PACKAGES else "compile"
+                extra = EXTRAS.get(name, "compile")
                 package = name if self.package else f"'bringup[{extra}]'"
                 raise fail("BU922", message, help=f"run: pip install {package}")
 

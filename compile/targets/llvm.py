@@ -1,0 +1,186 @@
+"""The target `llvm`: the launches of a schedule as machine code, from LLVM IR that is emitted in Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bringup.compile.cache.processor import processor
+from bringup.compile.cache.text_digests import digest
+from bringup.compile.targets.schedule import (
+    SCHEDULE,
+    ScheduleTarget,
+    read_schedule,
+    reference_executor,
+    schedule_of,
+    summary_of,
+)
+from bringup.compile.targets.target import Option, Options
+from bringup.system.atomic import write_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bringup.compile.llvm.executor import Calls
+    from bringup.compile.llvm.ir.machine import Machine
+    from bringup.compile.llvm.select.call import Call, Kernel
+    from bringup.compile.program.program import Executor, Interface
+    from bringup.compile.program.trace_cached import EncodedProgram
+    from bringup.compile.schedule.graph.op_graph import Group, OpGraph
+    from bringup.compile.schedule.schedule import Schedule
+    from bringup.compile.targets.module_store import ModuleStore
+
+REFERENCE, THREADS = "reference", "threads"
+# A launch is one operation, or a run of element-wise ones: between launches there is a barrier of threads, which takes
+# less than a microsecond.
+PASSES = "-fuse-rows,-fuse-epilogues,-fuse-experts,-fuse-rotary,-fuse-norms"
+
+
+class LlvmTarget(ScheduleTarget):
+    """A bundle has the schedule, and object files that no C compiler and no linker had a part in.
+
+    Where the processor is another one, kernels are compiled as the bundle is opened: the schedule says all of them.
+    """
+
+    name = "llvm"
+    summary = "kernels as LLVM IR, compiled by llvmlite for the processor of this machine"
+    requires = ("torch", "llvmlite")
+    options = {  # noqa: RUF012  a Mapping of the protocol
+        "cpu": Option(
+            default="host",
+            choices=("host", "generic"),
+            help="the processor to compile for: host, or generic for every one of this kind",
+        ),
+    }
+    phases = ("schedule", "llvm")
+    cache_dtypes = ("float32", "bfloat16")
+
+    @contextmanager
+    def lower(
+        self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
+    ) -> Generator[Callable[[], str]]:
+        """A dump is that of `schedule`, and has each function after the splits too."""
+        from bringup.compile.llvm.files import write_objects
+        from bringup.compile.schedule.codec import schedule_to_json
+
+        machine = _machine(options)
+        schedule, calls = _launches(program, machine, dump_dir)
+        threads = ThreadPoolExecutor(1)
+        work = threads.submit(_objects, calls, machine, store)
+
+        def finish() -> str:
+            objects = work.result()
+            write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
+            write_objects(folder, machine, objects)
+            return f"{sum(map(len, objects)) / 1e3:,.0f} kB of kernels; {summary_of(schedule)}"
+
+        try:
+            yield finish
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def load(
+        self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
+    ) -> Executor:
+        schedule = read_schedule(folder, interface)
+        if device == REFERENCE:
+            return reference_executor(schedule, interface, weights)
+        from bringup.compile.llvm.executor import LlvmExecutor
+        from bringup.compile.llvm.files import read_machine, read_objects
+        from bringup.compile.llvm.ir.machine import host
+        from bringup.compile.llvm.module import Loaded
+        from bringup.compile.llvm.pool import processors
+
+        machine = read_machine(folder, host())
+        calls = _calls(schedule, machine or host())
+        objects = read_objects(folder) if machine else _objects(calls, host(), None)
+        count = int(device.partition(":")[2] or processors()) if device else processors()
+        return LlvmExecutor(Loaded(objects, machine or host()), calls, schedule, interface, weights, count)
+
+    def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
+        """The schedule, or the IR of all kernels before LLVM's passes."""
+        from bringup.compile.schedule.text import text_of
+
+        machine = _machine(options)
+        schedule, calls = _launches(program, machine, dump_dir)
+        if phase == "schedule":
+            return text_of(schedule, program.interface).encode()
+        from bringup.compile.llvm.module import texts_of
+
+        return "\n".join(texts_of(_kernels(calls), machine)).encode()
+
+    def cache_key(self, options: Options) -> Mapping[str, str]:
+        """The processor counts where kernels are compiled for the host's."""
+        return {"processor": processor()} if options["cpu"] == "host" else {}
+
+    def devices(self) -> Sequence[str]:
+        return (THREADS, REFERENCE)
+
+    def check_device(self, name: str) -> None:
+        """`threads:4` is the executor with four threads."""
+        if not re.fullmatch(rf"{THREADS}:[1-9][0-9]{{0,3}}", name):
+            super().check_device(name)
+
+
+LLVM = LlvmTarget()
+
+
+def _machine(options: Options) -> Machine:
+    from bringup.compile.llvm.ir.machine import generic, host
+
+    return host() if options["cpu"] == "host" else generic()
+
+
+def _launches(program: EncodedProgram, machine: Machine, dump_dir: Path | None) -> tuple[Schedule, Calls]:
+    """The schedule, and by function the calls of each group. Raises BU504 for an operation that no kernel takes."""
+    from bringup.compile.llvm.select.registry import calls_of
+    from bringup.compile.schedule.split import split_groups
+
+    def is_taken(graph: OpGraph, group: Group) -> bool:
+        return calls_of(graph, group, machine) is not None
+
+    schedule = schedule_of(
+        program, {"passes": PASSES}, dump_dir, lambda graph: split_groups(graph, is_taken, "the CPU")
+    )
+    return schedule, _calls(schedule, machine)
+
+
+def _calls(schedule: Schedule, machine: Machine) -> Calls:
+    """Raises ValueError where a schedule has an operation that no kernel takes."""
+    from bringup.compile.llvm.select.registry import calls_of
+
+    found: dict[str, tuple[tuple[Call, ...], ...]] = {}
+    for name, graph in schedule.graphs.items():
+        calls = [calls_of(graph, group, machine) for group in graph.groups]
+        if None in calls:
+            group = graph.groups[calls.index(None)]
+            raise ValueError(f"no kernel for the CPU takes `{group.name}` of `{name}`")
+        found[name] = tuple(each for each in calls if each is not None)
+    return found
+
+
+def _kernels(calls: Calls) -> list[Kernel]:
+    return [call.kernel for groups in calls.values() for group in groups for call in group]
+
+
+def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> list[bytes]:
+    """The object files of all kernels, from the cache where it has them."""
+    from bringup.compile.llvm.module import compiled, texts_of
+
+    start = time.perf_counter()
+    found: list[bytes] = []
+    for text, vectorise in zip(texts_of(_kernels(calls), machine), (False, True), strict=True):
+        inputs = {"text": digest(text), "machine": f"{machine.cpu} {' '.join(machine.features)}"}
+        code = store.get(inputs) if store else None
+        if code is None:
+            code = compiled(text, machine, vectorise=vectorise)
+            if store:
+                store.put(inputs, code, what="kernels of the CPU", seconds=time.perf_counter() - start)
+        found.append(code)
+    return found
