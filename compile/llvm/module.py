@@ -54,7 +54,7 @@ class Loaded:
     """The functions of object files, which are in memory as long as this is."""
 
     def __init__(self, objects: Iterable[bytes], machine: Machine) -> None:
-        """Raises RuntimeError for what is not an object file for this machine."""
+        """What is no object file ends the process."""
         self._engines = [_engine(code, machine) for code in objects]
 
     def address(self, name: str) -> int:

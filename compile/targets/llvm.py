@@ -92,16 +92,17 @@ class LlvmTarget(ScheduleTarget):
         if device == REFERENCE:
             return reference_executor(schedule, interface, weights)
         from bringup.compile.llvm.executor import LlvmExecutor
-        from bringup.compile.llvm.files import read_machine, read_objects
+        from bringup.compile.llvm.files import read_description
         from bringup.compile.llvm.ir.machine import host
         from bringup.compile.llvm.module import Loaded
         from bringup.compile.llvm.pool import processors
 
-        machine = read_machine(folder, host())
-        calls = _calls(schedule, machine or host())
-        objects = read_objects(folder) if machine else _objects(calls, host(), None)
-        count = int(device.partition(":")[2] or processors()) if device else processors()
-        return LlvmExecutor(Loaded(objects, machine or host()), calls, schedule, interface, weights, count)
+        written = read_description(folder)
+        machine = written.machine if written.fit(host()) else host()
+        calls = _calls(schedule, machine)
+        objects = written.read(folder) if machine is written.machine else _objects(calls, machine, None)
+        threads = int(device.partition(":")[2] or processors()) if device else processors()
+        return LlvmExecutor(Loaded(objects, machine), calls, schedule, interface, weights, threads)
 
     def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
         """The schedule, or the IR of all kernels before LLVM's passes."""

@@ -43,22 +43,22 @@ def test_logits(case: Case, tmp_path: Path, record_property) -> None:
     inputs = {name: rows[: len(tokens)] for name, rows in written.inputs.items()}
     one = load(bundle)
     ours = parity.run(one, tokens, PROMPT, **inputs)
-    wanted = _eager(job, tokens, inputs)
+    wanted = eager(job, tokens, inputs)
     assert one.manifest["target"] == "schedule"
     worst = float(np.abs(ours - wanted).max() / np.abs(wanted).max())
     if not job.graph.inputs:
-        worst = max(worst, _four(one, tokens, wanted))
+        worst = max(worst, four(one, tokens, wanted))
     record_property("parity", f"{case} schedule: {worst:.1e}")
     assert worst <= NEAR
 
 
-def _eager(job, tokens: list[int], inputs: dict[str, np.ndarray]) -> np.ndarray:
+def eager(job, tokens: list[int], inputs: dict[str, np.ndarray]) -> np.ndarray:
     """Logits of all tokens at once."""
     step = sequence_step(tokens, 0, len(tokens), CONTEXT)
     return Eager(job, CONTEXT)({**step, **inputs}).float().numpy()
 
 
-def _four(session: Session, tokens: list[int], wanted: np.ndarray) -> float:
+def four(session: Session, tokens: list[int], wanted: np.ndarray) -> float:
     """How far four sequences that begin alike are from one: packed prefill, then decode of all."""
     session.reset()
     executor, interface = session.executor, session.interface

@@ -1,0 +1,152 @@
+"""The target `llvm`: logits and tokens next to torch's, on this processor and on one that the bundle was not for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bringup.cli.main import cli
+from bringup.compile.job import open_job
+from bringup.compile.llvm.executor import LlvmExecutor
+from bringup.compile.pipeline import build
+from bringup.compile.runtime.session import Session, load
+from bringup.diagnostics import BringupError
+from tests.models import family, parity
+from tests.schedule.models import CONFIGS, CONTEXT, PREFILL, job_of
+from tests.schedule.test_families import BATCH, FIRST, PROMPT, STEPS, eager, four
+
+NEAR = 1e-5  # largest |difference| over largest |logit| in float32: sums in another order
+# In bfloat16 both round between operations, and a sum that differs in its last bit is rounded to another neighbour.
+NEAR_16 = 3e-2
+PROMPTS = ([13], list(range(14, 34)))
+NEW = 6
+FAST = ("bloom", "llama")
+DENSE = ("gpt2", "gpt_neox", "gemma2", "gemma3", "olmo2", "phi3", "qwen2", "qwen3", "smollm2", *FAST)
+SETTINGS = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
+
+
+def tokens_of(session: Session) -> list[list[int]]:
+    found: list[list[int]] = []
+    for prompt in PROMPTS:
+        session.reset()
+        found.append(list(session.generate(prompt, max_new_tokens=NEW)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """Tiny GPT-2 in float32."""
+    folder = tmp_path_factory.mktemp("llvm")
+    return build(job_of("gpt2", folder), out=folder / "b", target="llvm", **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> list[list[int]]:
+    """The tokens of the same model by torch."""
+    folder = tmp_path_factory.mktemp("torch")
+    return tokens_of(load(build(job_of("gpt2", folder), out=folder / "b", target="torch", **SETTINGS)))
+
+
+@pytest.mark.filterwarnings("ignore:BU151")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in DENSE])
+def test_logits(name: str, tmp_path: Path, record_property) -> None:
+    """Prefill and decode of one sequence; then four at once, of different lengths, in blocks in any order."""
+    case = FIRST[name]
+    job = family.written(case.module, case.name, tmp_path / "checkpoint", case.dtype).job()
+    settings = {"max_seq_len": CONTEXT, "buckets": (PROMPT,), "all_logits": True, "max_batch_size": BATCH}
+    session = load(build(job, out=tmp_path / "b", target="llvm", **settings))
+    assert isinstance(session.executor, LlvmExecutor)
+    tokens = parity.random_tokens(PROMPT + STEPS, job.graph.config.vocab_size)
+    expected = eager(job, tokens, {})
+    worst = float(np.abs(parity.run(session, tokens, PROMPT) - expected).max() / np.abs(expected).max())
+    worst = max(worst, four(session, tokens, expected))
+    record_property("parity", f"{case} llvm: {worst:.1e}")
+    assert worst <= NEAR
+
+
+@pytest.mark.parametrize("executor", [None, "threads:1", "threads:7", "reference"])
+def test_the_tokens_of_torch(bundle: Path, wanted: list[list[int]], executor: str | None) -> None:
+    session = load(bundle, executor)
+    assert isinstance(session.executor, LlvmExecutor) is (executor != "reference")
+    assert tokens_of(session) == wanted
+
+
+def test_run_prints_the_tokens_of_torch(bundle: Path, wanted: list[list[int]]) -> None:
+    tokens = ",".join(map(str, PROMPTS[1]))
+    result = CliRunner().invoke(cli, ["run", str(bundle), "--tokens", tokens, "--max-new-tokens", str(NEW), "--json"])
+    assert json.loads(result.stdout)["tokens"] == wanted[1]
+
+
+def test_bfloat16_is_as_near_as_its_digits(tmp_path: Path) -> None:
+    """Weights are read as they are stored; sums are float32, and results are rounded where torch rounds them."""
+    checkpoint = parity.save_checkpoint(CONFIGS["llama"], tmp_path / "checkpoint", "bfloat16")
+    job = open_job(checkpoint=str(checkpoint))
+    sessions = [load(build(job, out=tmp_path / name, target=name, **SETTINGS)) for name in ("llvm", "torch")]
+    ours, theirs = (np.asarray(session.prefill(PROMPTS[1]), np.float32) for session in sessions)
+    assert np.abs(ours - theirs).max() <= NEAR_16 * np.abs(theirs).max()
+
+
+def test_a_bundle_for_another_processor_is_compiled_as_it_is_opened(
+    bundle: Path, wanted: list[list[int]], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(bundle, other)
+    machine = json.loads((other / "kernels.json").read_text("utf-8"))
+    machine["features"] = [*machine["features"], "of-another"]
+    (other / "kernels.json").write_text(json.dumps(machine), "utf-8")
+    (other / "kernels.o").write_bytes(b"machine code of another processor")
+    assert tokens_of(load(other)) == wanted
+
+
+def test_a_bundle_for_every_processor(wanted: list[list[int]], tmp_path: Path) -> None:
+    options = {"cpu": "generic"}
+    found = build(job_of("gpt2", tmp_path), out=tmp_path / "b", target="llvm", target_options=options, **SETTINGS)
+    assert json.loads((found / "kernels.json").read_text("utf-8"))["features"] == []
+    assert tokens_of(load(found)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("kernels.o", b"none"), ("elements.o", b""), ("kernels.json", b'{"triple": 1}')]
+)
+def test_files_that_compile_does_not_write_are_refused(bundle: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(bundle, other)
+    (other / file).write_bytes(content)
+    with pytest.raises(BringupError, match="BU603"):
+        load(other)
+
+
+def test_an_operation_that_no_kernel_takes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BringupError, match=r"BU504: no kernel for the CPU takes `bringup\.top_experts\.default`"):
+        build(job_of("gpt_oss", tmp_path), out=tmp_path / "b", target="llvm", **SETTINGS)
+    assert not (tmp_path / "b").exists()
+
+
+def test_states_can_be_put_back(bundle: Path) -> None:
+    session = load(bundle)
+    session.prefill(PROMPTS[1])
+    executor = session.executor
+    before = executor.states()
+    executor.reset()
+    assert all(not state.any() for state in executor.states().values())
+    executor.set_states(before)
+    for name, state in executor.states().items():
+        np.testing.assert_array_equal(state, before[name])
+
+
+@pytest.mark.parametrize("name", ["threads:0", "threads:", "gpu", "threads:two"])
+def test_another_executor_is_refused(bundle: Path, name: str) -> None:
+    with pytest.raises(BringupError, match="BU018"):
+        load(bundle, name)
+
+
+def test_weights_stay_where_they_are_mapped(bundle: Path) -> None:
+    executor = load(bundle).executor
+    assert isinstance(executor, LlvmExecutor)
+    assert executor._weights
+    assert not any(array.flags.owndata for array in executor._weights.values())
