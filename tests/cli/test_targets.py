@@ -51,7 +51,7 @@ def test_text(bringup) -> None:
 def test_json(bringup) -> None:
     output = json.loads(bringup("targets", "--format", "json").stdout)
     assert output["broken"] == []
-    torch, cpu, schedule, *gpu = output["targets"]
+    torch, cpu, llvm, schedule, *gpu = output["targets"]
     assert {each["family"] for each in gpu} == {"cuda", "rocm", "iree-cuda", "iree-rocm"}
     assert gpu[3]["name"] == "cuda:sm_90"
     assert gpu[3]["devices"] == ["gpu", "emulate", "reference"]
@@ -59,6 +59,8 @@ def test_json(bringup) -> None:
     assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("iree-cpu", ["cpu"], ["mlir", "vmfb"])
     assert cpu["options"]["cpu"]["default"] == "host"
     assert cpu["options"]["pack-weights"]["choices"] == ["yes", "no"]
+    assert (llvm["name"], llvm["phases"], llvm["devices"]) == ("llvm", ["schedule", "llvm"], ["threads", "reference"])
+    assert llvm["options"]["cpu"]["choices"] == ["host", "generic"]
     assert (schedule["name"], schedule["phases"], schedule["devices"]) == ("schedule", ["schedule"], ["reference"])
 
 

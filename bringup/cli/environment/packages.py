@@ -40,6 +40,7 @@ PACKAGES = (
     Package("transformers", "transformers", "verify", optional=True),
     Package("accelerate", "accelerate", "verify", optional=True),
     Package("triton", "triton", "", optional=True),
+    Package("llvmlite", "llvmlite", "llvm", optional=True),
 )
 
 
