@@ -40,7 +40,7 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
     def panels(first: Value, last: Value, row: Value, count: int) -> None:
         """Tiles of `count` rows of x from `row` on, over all panels that are packed."""
         place = e.at(x, settings["x"], b.mul(row, x_stride))
-        own, stride = as_float32(e, settings["x"], place, x_stride, count, channels, wide)
+        own, stride = as_float32(e, settings["x"], place, x_stride, count, channels, wide, I64(0))
         with e.loop(first, last) as panel:
             factors = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
             sums = _products(e, own, stride, factors, channels, count)
