@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """x · weightᵀ + bias of few rows: each thread reads its rows of the weight once, from begin to end.
 
-Numbers of bfloat16 are read in pairs, and the rows of x are copied in the same order: in blocks of two vectors, the even
-channels and then the odd ones.
+Numbers of bfloat16 are read in pairs, and the rows of x are copied in the same order: in blocks of two vectors, the
+even channels and then the odd ones.
 
 M rows of x · N rows of the weight · K channels
 """
@@ -37,10 +37,7 @@ def linear_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
         with e.loop(I64(0), whole, step) as k:
             for chain in range(0, chains, 2 if paired else 1):
                 at = b.add(k, I64(chain * lanes))
-                if paired:
-                    factors = e.load_pairs(w, at, lanes)
-                else:
-                    factors = (e.load(w, settings["weight"], at, lanes),)
+                factors = e.load_pairs(w, at, lanes) if paired else (e.load(w, settings["weight"], at, lanes),)
                 for n, factor in enumerate(factors):
                     _add(e, factor, x, x_stride, b.add(at, I64(n * lanes)), [row[chain + n] for row in sums])
         rest = [Cell(b, vector(1), e.zero()) for _ in range(rows)]
