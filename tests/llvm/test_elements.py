@@ -131,6 +131,18 @@ def test_whole_numbers_masks_and_parts() -> None:
         np.testing.assert_array_equal(array, function.expected()[name].astype(array.dtype))
 
 
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_sum_of_a_short_axis(keepdim: bool) -> None:
+    """Which sequence each token is of: the number of sequences that begin before it."""
+    function = Function()
+    tokens = function.array("t", np.arange(7, dtype=np.int64)[:, None], "int64", "step")
+    starts = function.array("s", np.array([[3, 3, 6]], np.int64), "int64", "step")
+    begun = function.node("aten.ge.Tensor", {"b": ((7, 3), "bool")}, self=tokens, other=starts)
+    shape = (7, 1) if keepdim else (7,)
+    function.node("aten.sum.dim_IntList", {"y": (shape, "int64")}, self=begun, dim=(-1,), keepdim=keepdim, dtype=None)
+    assert outputs(function, "y")[0].ravel().tolist() == [0, 0, 0, 2, 2, 2, 3]
+
+
 def test_a_transposed_copy_of_what_the_group_gives() -> None:
     function = Function()
     x = function.given("x", (4, 6))

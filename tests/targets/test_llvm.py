@@ -26,7 +26,7 @@ NEAR_16 = 3e-2
 PROMPTS = ([13], list(range(14, 34)))
 NEW = 6
 FAST = ("bloom", "llama")
-DENSE = ("gpt2", "gpt_neox", "gemma2", "gemma3", "olmo2", "phi3", "qwen2", "qwen3", "smollm2", *FAST)
+DENSE = ("gpt2", "gpt_neox", "gemma2", "gemma3", "olmo2", "phi3", "qwen2", "qwen3", *FAST)
 SETTINGS = {"max_seq_len": CONTEXT, "buckets": (PREFILL,)}
 
 

@@ -174,6 +174,17 @@ def _rows(code: Code, node: Node, index: Index) -> Value:
     return code.cast(value, kind_of(code.buffers[source.buffer].dtype), _kind(code, node))
 
 
+def _total(code: Code, node: Node, index: Index) -> Value:
+    """The sum along a short last axis."""
+    view, kind = node.arguments[0], _kind(code, node)
+    assert isinstance(view, View)
+    lead, own, found = index[: len(view.shape) - 1], kind_of(code.buffers[view.buffer].dtype), None
+    for n in range(view.shape[-1]):
+        value = code.cast(code.at(view, (*lead, I64(n))), own, kind)
+        found = value if found is None else (code.b.fadd if kind == "float" else code.b.add)(found, value)
+    return found
+
+
 def rows_of(node: Node) -> tuple[View, int, View]:
     """Of a look-up: what it reads, the axis, and the numbers on it."""
     source = node.arguments[0]
@@ -199,5 +210,5 @@ FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("to", "clone", "_to_copy"), _same),
     **dict.fromkeys(("index", "index_select"), _rows),
     **{"neg": _negative, "abs": _absolute, "relu": _relu, "mul": _product, "div": _quotient, "clamp": _clamp},
-    **{"pow": _power, "where": _where, "arange": _arange, "full": _full, "cat": _cat},
+    **{"pow": _power, "where": _where, "arange": _arange, "full": _full, "cat": _cat, "sum": _total},
 }

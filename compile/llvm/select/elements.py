@@ -13,10 +13,11 @@ PLAIN = OF_FLOATS | frozenset(
     {
         *("gt", "ge", "lt", "le", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not"),
         *("logical_and", "logical_or", "logical_not", "neg", "abs", "add", "sub", "mul", "maximum", "minimum", "clamp"),
-        *("where", "to", "clone", "_to_copy", "arange", "full", "cat", "index", "index_select"),
+        *("where", "to", "clone", "_to_copy", "arange", "full", "cat", "index", "index_select", "sum"),
     }
 )
 POWERS = (2, 3, 0.5, -0.5)
+SHORT = 64  # numbers of an axis, at most, whose sum is written out
 
 
 def elements(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
@@ -50,6 +51,10 @@ def _is_taken(graph: OpGraph, node: Node) -> bool:
             return len(given) == 1 and _counts(graph, given[0])
         case "index_select":
             return _counts(graph, node.argument("index"))
+        case "sum":
+            view, axes = node.arguments[0], node.argument("dim")
+            last = len(view.shape) - 1 if isinstance(view, View) else -1
+            return isinstance(view, View) and axes in ((-1,), (last,)) and 1 <= view.shape[-1] <= SHORT
         case "arange":
             return all(isinstance(node.argument(name) or 0, int) for name in ("start", "step"))
         case _:
