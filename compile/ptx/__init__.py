@@ -7,6 +7,7 @@ from bringup.compile.ptx.hardware.device import Device as Device
 from bringup.compile.ptx.program import Program as Program
 from bringup.compile.ptx.program import Run as Run
 from bringup.compile.ptx.watch.banks import Banks as Banks
+from bringup.compile.ptx.watch.early import Early as Early
 from bringup.compile.ptx.watch.last_store import LastStore as LastStore
 from bringup.compile.ptx.watch.order import Order as Order
 from bringup.compile.ptx.watch.races import Races as Races

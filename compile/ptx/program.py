@@ -32,7 +32,8 @@ MAX_STEPS = 2_000_000
 class Run:
     """What a launch did. `instructions` counts those of all lanes, `steps` basic blocks.
 
-    `bytes`, `banks`, `races`, `order`, `unwritten` and `last_store` are the results of the observers of these names.
+    `bytes`, `banks`, `races`, `order`, `unwritten`, `early` and `last_store` are the results of the observers of these
+    names.
     """
 
     instructions: int = 0
@@ -42,6 +43,7 @@ class Run:
     races: Any = None
     order: Any = None
     unwritten: Any = None
+    early: Any = None
     last_store: Any = None
 
 

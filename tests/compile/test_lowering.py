@@ -150,9 +150,9 @@ def test_short_prompt_and_all_logits(kind: str) -> None:
 def test_states_are_updated_in_place() -> None:
     run = executor("iree", "gpt", torch.float32)
     assert isinstance(run, IreeExecutor)
-    before = [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states]
+    before = [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states.values()]
     run.step("decode", make_step(np.array([1]), 0, 1))
-    assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states] == before
+    assert [view.map().asarray([1], np.dtype(np.uint8)).ctypes.data for view in run._states.values()] == before
 
 
 @pytest.mark.slow

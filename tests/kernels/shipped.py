@@ -66,7 +66,8 @@ def buffers_of(task: Task, calls: Sequence[KernelCall]) -> dict[str, Given]:
         buffer = task.graph.buffers[name]
         written = name in group.outputs
         content = None if written else np.ascontiguousarray(task.arrays[name]).reshape(-1).view(np.uint8)
-        found[name] = Given(buffer.nbytes, content, name, changed=written or name in group.updates)
+        fixed = not written and buffer.kind in ("weight", "state", "step")
+        found[name] = Given(buffer.nbytes, content, name, changed=written or name in group.updates, fixed=fixed)
     return found
 
 

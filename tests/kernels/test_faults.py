@@ -1,4 +1,4 @@
-"""Ten faults, each planted in a kernel that bundles have: in its source, its PTX, or its call. Each is found and named.
+"""Faults, each planted in a kernel that bundles have: in its source, its PTX, or its call. Each is found and named.
 
 What finds them is what `bringup kernels test` runs: `LaunchRunner`, and the comparison with what is right.
 """
@@ -50,6 +50,7 @@ class Fault:
     text: tuple[str, str, str] | None = None
     ptx: Callable[[str], str] | None = None
     call: Callable[[KernelCall], KernelCall] | None = None
+    capability: str = CAPABILITY
 
 
 def without_a_release(text: str) -> str:
@@ -68,6 +69,13 @@ def without_zeros(text: str) -> str:
     return re.sub(
         r"mov\.u32 %r\d+, %r\d+;\n(?=(?:\s*mov\.u32[^\n]*\n)*\s*@%p\d+ ld\.global[^\n]*evict_first)", "", text
     )
+
+
+def with_a_late_wait(text: str) -> str:
+    """The wait for the launch before is the last that the kernel does."""
+    before, wait, after = text.partition("griddepcontrol.wait ;")
+    head, end, tail = after.rpartition("ret;")
+    return f"{before}{head}{wait}\n{end}{tail}"
 
 
 def exchanged(*names: str) -> Callable[[KernelCall], KernelCall]:
@@ -95,8 +103,8 @@ UNWRITTEN = r"read of global memory never written: attention_parts\.py:\d+: .* a
 FAULTS = {
     "missing mask": Fault(
         "linear",
-        r"out of bounds load of \d+ bytes at weight \+ \d+ \(of 17600 bytes\)(.|\n)* at linear\.py:51: .*ld\.global",
-        text=("linear.py", "m = live[:, None] & (at < K)", "m = live[:, None] & (at < K + BK)"),
+        r"out of bounds load of \d+ bytes at weight \+ \d+ \(of 17600 bytes\)(.|\n)* at linear\.py:\d+: .*ld\.global",
+        text=("linear.py", "mask=live[:, None] & (at < K)", "mask=live[:, None] & (at < K + 999)"),
     ),
     "missing barrier": Fault("linear", r"read after write: .*: ld\.shared.* shared memory \+ ", ptx=without_a_barrier),
     "missing release": Fault(
@@ -125,7 +133,7 @@ FAULTS = {
     "wrong page": Fault(
         "attention_decode",
         UNWRITTEN,
-        text=("attention_parts.py", "sequence * TABLE + key // BLOCK)", "sequence * TABLE + key // BLOCK + 1)"),
+        text=("attention_parts.py", "TABLE + key // BLOCK, mask", "TABLE + key // BLOCK + 1, mask"),
     ),
     "another sequence's page": Fault(
         "attention_decode",
@@ -140,6 +148,12 @@ FAULTS = {
             "        part = of_heads * SPLITS + split\n",
             "        part = of_heads * SPLITS + split\n        total += tl.exp2(sinks * 1.4426950408889634 - top)\n",
         ),
+    ),
+    "a fetch before the wait": Fault(
+        "linear",
+        r"access before the wait for the launch before: linear\.py:\d+: .* at x \+ 0 \(of \d+ bytes\)",
+        ptx=with_a_late_wait,
+        capability="sm_90",
     ),
     "stale scratch: a counter": Fault(
         "attention_decode",
@@ -158,7 +172,9 @@ FAULTS = {
 def compiled_with(tmp_path, monkeypatch):
     """Compiles a kernel here, from a copy of the sources in which one text stands for another."""
 
-    def compiled(kernel: Kernel, file: str = "", old: str = "", new: str = "") -> Compiled:
+    def compiled(
+        kernel: Kernel, file: str = "", old: str = "", new: str = "", *, capability: str = CAPABILITY
+    ) -> Compiled:
         package = f"planted_{tmp_path.name}"
         folder = shutil.copytree(FOLDER, tmp_path / package)
         for path in folder.glob("*.py"):
@@ -170,7 +186,7 @@ def compiled_with(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
         monkeypatch.setattr(worker, "source", import_module(package))
-        return worker.compile_kernel(kernel, CAPABILITY)
+        return worker.compile_kernel(kernel, capability)
 
     yield compiled
     for name in [name for name in sys.modules if name.startswith("planted_")]:
@@ -233,6 +249,8 @@ def test_a_planted_fault_is_found_and_named(name: str, compiled_with) -> None:
     whole = sound(fault.stem)
     (call,) = whole.calls
     compiled = whole.compiled[whole.plan.kernels[call.kernel].digest]
+    if fault.capability != CAPABILITY:
+        compiled = compiled_with(call.kernel, capability=fault.capability)
     if fault.ptx:
         text = fault.ptx(compiled.assembly)
         assert text != compiled.assembly

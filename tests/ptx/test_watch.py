@@ -174,3 +174,37 @@ setp.eq.s32 %p2, %r6, 3; @%p2 st.global.b32 [%rd3+512], %r1; ret;"""
     _, done = run(body, blocks=4, watch=[ptx.Order()])
     kinds = {each.kind for each in done.order}
     assert kinds == ({"a store over what another block reads without an order"} if found else set())
+
+
+WAIT = "griddepcontrol.wait;"
+READ = "mul.wide.s32 %rd3, %r1, 4; add.s64 %rd3, %rd3, %rd1; ld.global.b32 %r9, [%rd3];"
+WRITE = "mul.wide.s32 %rd3, %r1, 4; add.s64 %rd3, %rd3, %rd1; st.global.b32 [%rd3], %r1;"
+
+
+def early(body: str, fixed: bool | np.ndarray) -> tuple[str, ...]:
+    """What `Early` finds in a kernel of one block over 128 numbers, of which launches before write those not fixed."""
+    device = ptx.Device(1 << 16)
+    out = device.alloc(4 * 128, "out")
+    watch = ptx.Early(device)
+    watch.mark(out, fixed, 4 * 128)
+    done = program(body).launch(device, (1,), [struct.pack("<Q", out)], watch=[watch])
+    return tuple(map(str, done.early))
+
+
+@pytest.mark.parametrize(
+    ("body", "fixed", "count"),
+    [
+        (f"{READ} {WAIT} ret;", False, 128),
+        (f"{READ} {WAIT} ret;", True, 0),
+        (f"{READ} {WAIT} ret;", np.arange(4 * 128) != 77, 1),
+        (f"{WRITE} {WAIT} ret;", True, 128),
+        (f"{WAIT} {READ} {WRITE} ret;", False, 0),
+        (f"setp.lt.s32 %p1, %r1, 32; @%p1 bra $WAITED; {READ} $WAITED: {WAIT} ret;", False, 96),
+        (f"{READ} {WRITE} ret;", False, 0),  # it does not wait, so it does not start early
+    ],
+)
+def test_accesses_before_the_wait(body, fixed, count):
+    """A kernel that starts early touches nothing that the launch before may write."""
+    found = early(body, fixed)
+    assert bool(found) == bool(count)
+    assert all(f"; {count} accesses, first in block 0 at out" in each for each in found)

@@ -12,7 +12,7 @@ from bringup.compile.cuda.arguments import packed
 from bringup.compile.cuda.kernel_plan import KernelPlan
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.select.scratch import COUNTERS
-from bringup.compile.ptx import Bytes, Device, LastStore, Order, Program, Races, Unwritten
+from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Program, Races, Unwritten
 from bringup.compile.ptx.assembly.errors import PtxError
 from bringup.compile.ptx.watch.order import TWO_WRITERS
 
@@ -26,7 +26,7 @@ class Given:
 
     `content`: its bytes before the launch; None for what the launch gives, which is then memory never written. Buffers
     of an equal `place` are one memory. `parts`: which equal parts of the content count as written; None: all.
-    `changed`: whether the launch may store there.
+    `changed`: whether the launch may store there. `fixed`: which bytes no launch of the step before this one writes.
     """
 
     nbytes: int
@@ -34,6 +34,7 @@ class Given:
     place: object
     parts: np.ndarray | None = None
     changed: bool = True
+    fixed: np.ndarray | bool = False
 
 
 @dataclass(slots=True)
@@ -106,9 +107,10 @@ class LaunchRunner:
         counters = device.alloc(scratch, SCRATCH)
         device.fill(counters, 0, min(scratch, COUNTERS))
         global_scratch = device.alloc(own, "global scratch") if own else 0
-        unwritten = Unwritten(device)
+        unwritten, early = Unwritten(device), Early(device)
         unwritten.mark(counters, min(scratch, COUNTERS))
         for name, each in buffers.items():
+            early.mark(addresses[name], each.fixed, each.nbytes)
             if each.content is not None:
                 unwritten.mark(addresses[name], each.nbytes, each.parts)
         for call in calls:
@@ -125,14 +127,14 @@ class LaunchRunner:
                     call.grid,
                     arguments,
                     shared=kernel.shared,
-                    watch=[*observers(addresses), unwritten],
+                    watch=[*observers(addresses), unwritten, early],
                     **dict(settings),
                 )
             except PtxError as fault:
                 seen.findings.append(str(fault))
                 return {}
             _note(run, seen, _constants(buffers))
-            seen.findings += [early for early in program.early_reads if early not in seen.findings]
+            seen.findings += [each for each in program.early_reads if each not in seen.findings]
         left = np.flatnonzero(device.read(counters, np.uint8, (min(scratch, COUNTERS),)))
         if left.size:
             seen.findings.append(f"it leaves a counter that is not zero: {SCRATCH} + {left[0]}")
@@ -193,6 +195,6 @@ def _note(run: Any, seen: Seen, constants: frozenset[str]) -> None:
         if not race.harmless:
             seen.findings.append(str(race))
     seen.findings += map(str, getattr(run, "order", None) or ())
-    for read in run.unwritten:
+    for read in (*run.unwritten, *run.early):
         if str(read) not in seen.findings:
             seen.findings.append(str(read))

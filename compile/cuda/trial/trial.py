@@ -58,6 +58,7 @@ class Trial(ReferenceExecutor):
         super().__init__(schedule, interface, weights)
         self._kernels, self._runner = plan, LaunchRunner(plan, programs)
         self._step: TrialStep | None = None
+        self._before: dict[str, np.ndarray] = {}  # the states as the step finds them
         self._rows: dict[tuple[str, str, int], Row] = {}
         self._drawn: dict[str, Row] = {}
         self._done: set[tuple[str, str, int]] = set()
@@ -66,7 +67,7 @@ class Trial(ReferenceExecutor):
         """Everything, by launch; `say` hears the name of each entry point."""
         for step in trial_steps(self._interface, vocabulary, self):
             say(step.entry.name)
-            self._step, self._done = step, set()
+            self._step, self._done, self._before = step, set(), self.states()
             results = self.step(step.entry.name, step.arrays)
             if calls := self._kernels.sampling.get(step.entry.name):
                 self._draw(step, calls, results[LOGITS])
@@ -140,7 +141,21 @@ class Trial(ReferenceExecutor):
             return Given(buffer.nbytes, None, place)
         changed = name in launch.group.updates
         content = np.ascontiguousarray(to_numpy(self._bound(plan, launch, buffer, given))).reshape(-1).view(np.uint8)
-        return Given(buffer.nbytes, content.copy(), place, self._known_rows(launch, buffer), changed)
+        return Given(
+            buffer.nbytes,
+            content.copy(),
+            place,
+            self._known_rows(launch, buffer),
+            changed,
+            self._fixed(launch, buffer, content),
+        )
+
+    def _fixed(self, launch: Launch, buffer: Buffer, content: np.ndarray) -> np.ndarray | bool:
+        """What no launch of the step writes before this one: weights, fields, and of states what is as it was."""
+        if buffer.kind == "state":
+            before = self._before[launch.call.prefix + buffer.name]
+            return np.ascontiguousarray(before).reshape(-1).view(np.uint8) == content
+        return buffer.kind in ("weight", "step")
 
     def _known_rows(self, launch: Launch, buffer: Buffer) -> np.ndarray | None:
         """Of a paged cache that attention reads: the rows of the step's sequences, and the padding block."""

@@ -126,6 +126,12 @@ def fence(context: Context, mask: Mask, instruction: Instruction) -> None:
         observer.fence(context, instruction, mask)
 
 
+def wait_for_launches(context: Context, mask: Mask, instruction: Instruction) -> None:
+    """griddepcontrol.wait: nothing to do, as launches are done in order here."""
+    for observer in context.launch.observers:
+        observer.wait_for_launches(context, instruction, mask)
+
+
 def _restricted(context: Context, copy: Copy, lanes: Array) -> Copy:
     return replace(copy, mask=lanes if copy.mask is None else lanes & copy.mask)
 

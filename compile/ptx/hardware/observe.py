@@ -136,5 +136,8 @@ class Observer:
     ) -> None:
         """Threads of block `row` see that a phase has ended."""
 
+    def wait_for_launches(self, context: Context, instruction: Instruction, mask: Mask) -> None:
+        """griddepcontrol.wait: what launches before have written is there."""
+
     def fence(self, context: Context, instruction: Instruction, mask: Mask) -> None:
         """fence.* or membar.*"""

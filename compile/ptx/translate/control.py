@@ -12,7 +12,13 @@ from bringup.compile.ptx.translate.writer import BlockWriter
 
 
 def _nothing(_writer: BlockWriter, _instruction: Instruction) -> None:
-    """Time, registers and dependent launches are not modelled; lanes of a warp run in step."""
+    """Time and registers are not modelled; lanes of a warp run in step."""
+
+
+def _depend(writer: BlockWriter, instruction: Instruction) -> None:
+    """Launches are in order here. Observers see the wait."""
+    if instruction.has("wait"):
+        writer.emit(f"wait_for_launches(context, {writer.mask}, {writer.here})")
 
 
 def _trap(writer: BlockWriter, _instruction: Instruction) -> None:
@@ -21,7 +27,8 @@ def _trap(writer: BlockWriter, _instruction: Instruction) -> None:
 
 EMITTERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     "trap": _trap,
-    **dict.fromkeys(("nanosleep", "griddepcontrol", "setmaxnreg", "bar"), _nothing),
+    "griddepcontrol": _depend,
+    **dict.fromkeys(("nanosleep", "setmaxnreg", "bar"), _nothing),
 }
 """The function that writes each opcode. `bar` here is bar.warp.sync."""
 
