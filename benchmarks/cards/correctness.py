@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cards import tables
 from benchmarks.cards.failures import FAILURES, reason
 from benchmarks.cards.launches import checked
 from benchmarks.cards.rows import Model, save
@@ -86,10 +87,10 @@ def _of_model(
         session.reset()
         prompt, more = tokens[: sizes.prompt], tokens[sizes.prompt :]
         logits = [session.prefill(prompt)[-1], *(session.decode(token) for token in more)]
-        yield {"what": "sampled tokens", "kernels": "largest + draw", **_sampled(session, prompt)}
+        yield {"what": tables.SAMPLED, "kernels": "largest + draw", **_sampled(session, prompt)}
     wanted = _transformers(folder / "checkpoint", tokens)[sizes.prompt - 1 :]
     error, limit = float(np.abs(np.stack(logits) - wanted).max() / np.abs(wanted).max()), LOGITS[dtype]
-    yield {"what": "logits", "kernels": "all", "error": error, "limit": limit, "ok": error <= limit}
+    yield {"what": tables.LOGITS, "kernels": "all", "error": error, "limit": limit, "ok": error <= limit}
 
 
 def _sampled(session: Session, prompt: list[int]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+LOGITS, SAMPLED = "logits", "sampled tokens"  # the rows of whole models
+
 
 def markdown(results: Mapping[str, Any]) -> str:
     """What ran where, then a table for each part that was run."""
@@ -18,23 +20,40 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _correctness(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each model and dtype, with the launch that is nearest to its limit, and each row past its limit."""
     compared = [row for row in rows if "not run" not in row]
-    wrong = sum(not row["ok"] for row in compared)
+    wrong = [row for row in compared if not row["ok"]]
     head = [
-        f"{len(compared)} comparisons, {wrong} past their limit. Launches: the largest difference from float64 over "
-        "the largest number. Logits: from transformers in float32.",
+        f"{len(compared)} comparisons, {len(wrong)} past their limit. Launches: the largest difference from float64 "
+        "over the largest number, and the launch that has it. Logits: from transformers in float32. The JSON file has "
+        "every launch.",
         "",
-        "| model | dtype | what | kernels | error | limit | |",
-        "|---|---|---|---|---|---|---|",
+        "| model | dtype | launches | largest difference | limit | logits | limit | sampled tokens that differ |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    lines = [
-        f"| {row['model']} | {row['dtype']} | not run: {row['not run']} | | | | |"
-        if "not run" in row
-        else f"| {row['model']} | {row['dtype']} | {row['what']} | {row['kernels']} | {row['error']:.1e} | "
-        f"{row['limit']:.0e} | {'' if row['ok'] else 'WRONG'} |"
-        for row in rows
+    models: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        models.setdefault((row["model"], row["dtype"]), []).append(row)
+    lines = [f"| {model} | {dtype} | {_of_model(found)} |" for (model, dtype), found in models.items()]
+    past = [
+        f"- {row['model']}, {row['dtype']}: {row['what']} ({row['kernels']}), {row['error']:.1e} of {row['limit']:.0e}"
+        for row in wrong
     ]
-    return "\n".join(head + lines)
+    return "\n".join(head + lines + (["", "Past their limit:", "", *past] if past else []))
+
+
+def _of_model(rows: Sequence[Mapping[str, Any]]) -> str:
+    for row in rows:
+        if reason := row.get("not run"):
+            return f"not run: {reason} | | | | |"
+    whole = {row["what"]: row for row in rows if row["what"] in (LOGITS, SAMPLED)}
+    launches = [row for row in rows if row["what"] not in whole]
+    worst = max(launches, key=lambda row: row["error"])
+    logits = whole[LOGITS]
+    return (
+        f"{len(launches)} | {worst['error']:.1e}: {worst['what']} | {worst['limit']:.0e} | {logits['error']:.1e} | "
+        f"{logits['limit']:.0e} | {whole[SAMPLED]['error']:.0f}"
+    )
 
 
 def _speed(rows: Sequence[Mapping[str, Any]]) -> str:

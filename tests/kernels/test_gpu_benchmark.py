@@ -40,7 +40,9 @@ def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(correctness, "trial_steps", lambda *given: islice(steps(*given), 1))
     wrong = list(correctness.rows(DRY[1:], "sm_90", "emulate", ("float32",), SMALL, math.inf))
     assert any(not row["ok"] for row in wrong)
-    assert "WRONG" in markdown({"device": "a card", "about": {}, "correctness": wrong})
+    assert "Past their limit:\n\n- Llama, float32: " in markdown(
+        {"device": "a card", "about": {}, "correctness": wrong}
+    )
 
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
