@@ -46,14 +46,13 @@ def _of_model(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         if reason := row.get("not run"):
             return f"not run: {reason} | | | | |"
-    whole = {row["what"]: row for row in rows if row["what"] in (LOGITS, SAMPLED)}
+    whole = {row["what"]: row for row in rows if row["what"] in (LOGITS, SAMPLED)}  # a run may have ended before them
     launches = [row for row in rows if row["what"] not in whole]
     worst = max(launches, key=lambda row: row["error"])
-    logits = whole[LOGITS]
-    return (
-        f"{len(launches)} | {worst['error']:.1e}: {worst['what']} | {worst['limit']:.0e} | {logits['error']:.1e} | "
-        f"{logits['limit']:.0e} | {whole[SAMPLED]['error']:.0f}"
-    )
+    cells = [str(len(launches)), f"{worst['error']:.1e}: {worst['what']}", f"{worst['limit']:.0e}"]
+    cells += [f"{whole[LOGITS][key]:.1e}" if LOGITS in whole else "" for key in ("error", "limit")]
+    cells.append(f"{whole[SAMPLED]['error']:.0f}" if SAMPLED in whole else "")
+    return " | ".join(cells)
 
 
 def _speed(rows: Sequence[Mapping[str, Any]]) -> str:
