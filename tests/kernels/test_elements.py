@@ -54,6 +54,19 @@ def test_integers_comparisons_and_choices() -> None:
     near(f, "w", "e")
 
 
+def test_remainders_and_choices_of_a_number() -> None:
+    """A remainder has the sign of what is divided by."""
+    f = Function()
+    x = f.array("x", np.arange(-20, 20).reshape(5, 8), "int64", "value")
+    rest = f.node("aten.remainder.Scalar", {"r": ((5, 8), "int64")}, self=x, other=7)
+    f.node("aten.remainder.Scalar", {"n": ((5, 8), "int64")}, self=x, other=-6)
+    small = f.node("aten.lt.Scalar", {"l": ((5, 8), "bool")}, self=x, other=-4)
+    f.node("aten.where.ScalarSelf", {"w": ((5, 8), "int64")}, condition=small, self=99, other=rest)
+    wide = f.given("y", (5, 8), kind="value")
+    f.node("aten.remainder.Scalar", {"q": ((5, 8), FLOAT)}, self=wide, other=0.75)
+    near(f, "w", "n", "q")
+
+
 def test_parts_side_by_side_and_an_empty_axis_of_one() -> None:
     f = Function()
     a, b = f.given("a", (3, 1, 5), kind="value"), f.given("b", (3, 1, 2), kind="value")

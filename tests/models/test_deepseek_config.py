@@ -51,6 +51,15 @@ def test_the_published_config_is_read_and_its_parameters_counted() -> None:
     assert graph.state_bytes() == 61 * (512 + 64) * 2
 
 
+def test_both_names_of_indexed_layers_are_read() -> None:
+    """transformers 5.17 writes the older one."""
+    raw = json.loads(DeepseekV32Config(num_hidden_layers=2).to_json_string(use_diff=False))
+    whole = OurV32.from_hf(raw | {"layer_types": ["indexed_attention"] * 2})
+    assert OurV32.from_hf(raw | {"layer_types": ["deepseek_sparse_attention"] * 2}) == whole
+    with pytest.raises(BringupError, match="layer_types"):
+        OurV32.from_hf(raw | {"layer_types": ["full_attention"] * 2})
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [(DeepseekV2Config(num_experts_per_tok=6), OurV2), (DeepseekV3Config(), OurV3), (DeepseekV32Config(), OurV32)],
