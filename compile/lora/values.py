@@ -12,10 +12,10 @@ def refuse_wrong_values(job: Job, loaded: Loaded) -> None:
     """Before an adapter is applied: raises what is wrong with it, BU168, BU169 and BU172. Reads all its factors."""
     loaded.raise_if_errors()
     _refuse_copies(job, loaded)
-    _refuse_zeros(loaded)
+    refuse_wrong_factors(loaded)
 
 
-def _refuse_zeros(loaded: Loaded) -> None:
+def refuse_wrong_factors(loaded: Loaded) -> None:
     """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite."""
     import numpy as np
 

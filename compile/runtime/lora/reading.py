@@ -11,6 +11,7 @@ from bringup.adapters.lora.trtllm import QKV, Row, number_of, unpack
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.restore import sizes_of_modules
+from bringup.compile.lora.values import refuse_wrong_factors
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, weights_of
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 def read_lora(manifest: Mapping[str, Any], path: str | PathLike[str]) -> LoraWeights:
     """The LoRA in a folder or a file, for the model of a bundle; the bundle's checkpoint need not be there any more.
 
-    Raises what is wrong with it, as `bringup lora check` does.
+    Raises what is wrong with it, as `bringup lora check` does, BU169 and BU172.
     """
     loaded = load_lora(_job(manifest), path)
     loaded.raise_if_errors()
+    refuse_wrong_factors(loaded)
     return weights_of(loaded.lora, loaded.lora.arrays(loaded.files.checkpoint))
 
 

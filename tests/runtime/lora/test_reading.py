@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bringup.adapters.lora.files import open_lora
 from bringup.compile.job import Job, open_job
@@ -52,3 +53,14 @@ def test_tensors_of_another_model_are_refused(llama, gpt2):
     weights, config, _ = request_tensors(job, open_lora(gpt2.loras["all"]), "float32")
     with pytest.raises(BringupError, match="BU173"):
         read_request(manifest_of(open_job(None, llama.folder)), weights, config)
+
+
+@pytest.mark.parametrize(("code", "value"), [("BU169", 0.0), ("BU172", np.nan)])
+def test_one_that_changes_nothing_is_refused(llama, tmp_path, code, value):
+    """As peft writes it before the first step of training; and one with NaN."""
+    folder = shutil.copytree(llama.loras["plain"], tmp_path / "lora")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    changed = {name: np.full_like(array, value) if "lora_B" in name else array for name, array in tensors.items()}
+    save_file(changed, folder / "adapter_model.safetensors")
+    with pytest.raises(BringupError, match=code):
+        read_lora(manifest_of(open_job(None, llama.folder)), folder)
