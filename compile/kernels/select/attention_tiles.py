@@ -62,8 +62,7 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
         keys = max(_least_keys(capability), min(32, _floor((2048 if capability in SPILLING else 4096) // widest)))
         few = widest <= (128 if capability in SPILLING else 256)
         return Tiles(rows, keys, 4 if few or not is_nvidia(capability) else 8, 2)
-    warps = 8 if capability in SPILLING and widest > 256 else 4
-    return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), warps, 3 if widest <= 64 else 2)
+    return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), 4, 3 if widest <= 64 else 2)
 
 
 def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capability: str) -> Tiles:

@@ -84,9 +84,8 @@ def attention_decode(
     Channels of keys are taken as K1 + K2, powers of 2, values as V1. LENGTH keys of a sequence fit the caches; a split
     has LEAST tiles of keys or more, so few keys take few splits. WIDTH: SPLITS as a power of two. WIDE: products of
     float32 numbers. `mixed`, `top`, `total` are memory for the splits; `count` int32 [B, grid's second axis] is zero
-    before and after. Pointers that are not needed are None. The first tile is fetched before the launch waits, but for
-    the row of the sequence's newest token, which the launch before writes; where it is KNOWN that launches before
-    write nothing else that it reads but queries and what is `chosen`.
+    before and after. Pointers that are not needed are None. Where launches start early, and it is KNOWN that those
+    before write nothing of the first tile but the row of the newest token, that tile is fetched before the wait.
     """
     let_next_start(EARLY)
     if not KNOWN:
@@ -95,6 +94,8 @@ def attention_decode(
     tile = tl.program_id(1)
     sequence = tl.program_id(2)
     DOT: tl.constexpr = tl.float32 if WIDE else q_NHK.dtype.element_ty
+    FIRST: tl.constexpr = KNOWN and EARLY
+    DONE: tl.constexpr = KEYS if FIRST else 0
     EACH: tl.constexpr = H // G
     TILES: tl.constexpr = (EACH + HEADS - 1) // HEADS
     group = tile // TILES
@@ -127,48 +128,52 @@ def attention_decode(
     c1 = tl.arange(0, K1)
     cv = tl.arange(0, V1)
     at = tl.arange(0, KEYS)
-    k2 = None
-    key = low + at
-    seen = (key >= begin) & (key < high)
-    is_old = seen & (key < position)
-    row = first_row(low, sequence, block_table_BP, rows_B, low < high, TABLE, RING)
-    k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
-    v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
-    k1 = channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT)
-    if K2:
-        c2 = tl.arange(0, K2)
-        k2 = channels(k_rows, is_old[None, :], c2[:, None], K, K1, K2, DOT)
-    values = channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT)
-
+    first2 = None
+    if FIRST:
+        key = low + at
+        seen = (key >= begin) & (key < high)
+        is_old = seen & (key < position)
+        row = first_row(low, sequence, block_table_BP, rows_B, low < high, TABLE, RING)
+        k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
+        v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
+        first1 = channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT)
+        if K2:
+            first2 = channels(k_rows, is_old[None, :], tl.arange(0, K2)[:, None], K, K1, K2, DOT)
+        first_values = channels(v_rows, is_old[:, None], cv[None, :], V, 0, V1, DOT)
     if KNOWN:
         wait_for_last(EARLY)
     if split >= used:
         return
+
     q_heads = q_NHK + sequence * Q_ROW + head[:, None] * Q_HEAD
     q1 = channels(q_heads, is_head[:, None], c1[None, :], K, 0, K1, DOT)
     q2 = None
-    is_new = seen & (key == position)
-    k1 += channels(k_rows, is_new[None, :], c1[:, None], K, 0, K1, DOT)  # of each row one of both is 0
     if K2:
+        c2 = tl.arange(0, K2)
         q2 = channels(q_heads, is_head[:, None], c2[None, :], K, K1, K2, DOT)
-        k2 += channels(k_rows, is_new[None, :], c2[:, None], K, K1, K2, DOT)
-    values += channels(v_rows, is_new[:, None], cv[None, :], V, 0, V1, DOT)
     if chosen_BL is not None:
         chosen = chosen_BL + sequence.to(tl.int64) * LENGTH
-        seen = seen & (tl.load(chosen + key, mask=seen, other=0) != 0)
-
     top = tl.full((HEADS,), -INFINITY, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     mixed = tl.zeros((HEADS, V1), tl.float32)
-    top, total, mixed = with_tile(q1, q2, k1, k2, values, key - position, seen, slopes, scale, top, total, mixed,
-                                  K2, SOFTCAP)  # fmt: skip
-    for start in range(low + KEYS, high, KEYS):
+    if FIRST:
+        is_new = seen & (key == position)
+        first1 += channels(k_rows, is_new[None, :], c1[:, None], K, 0, K1, DOT)  # of each row one of both is 0
+        if K2:
+            first2 += channels(k_rows, is_new[None, :], c2[:, None], K, K1, K2, DOT)
+        first_values += channels(v_rows, is_new[:, None], cv[None, :], V, 0, V1, DOT)
+        if chosen_BL is not None:
+            seen = seen & (tl.load(chosen + key, mask=seen, other=0) != 0)
+        top, total, mixed = with_tile(q1, q2, first1, first2, first_values, key - position, seen, slopes, scale,
+                                      top, total, mixed, K2, SOFTCAP)  # fmt: skip
+    for start in range(low + DONE, high, KEYS):
         key = start + at
         seen = (key >= begin) & (key < high)
         row = first_row(start, sequence, block_table_BP, rows_B, True, TABLE, RING)
         k_rows = k_SGK + row * K_ROW + group * K_HEAD + at[None, :] * K_ROW
         v_rows = v_SGV + row * V_ROW + group * V_HEAD + at[:, None] * V_ROW
         k1 = channels(k_rows, seen[None, :], c1[:, None], K, 0, K1, DOT)
+        k2 = None
         if K2:
             k2 = channels(k_rows, seen[None, :], c2[:, None], K, K1, K2, DOT)
         values = channels(v_rows, (key < high)[:, None], cv[None, :], V, 0, V1, DOT)
