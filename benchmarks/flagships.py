@@ -1,7 +1,7 @@
-"""`bringup check` of each flagship's whole checkpoint, headers only, beside a process that merely parses the headers.
+"""`bringup check` of each flagship's whole checkpoint, headers only, next to a process that merely parses the headers.
 
 `python -m benchmarks.flagships [--rounds N] [--only NAME]… [--out FILE]`. Each round runs both in turn, so that what
-else the machine does meets both; the ratio is of the medians. Processor time (user and system) is beside the elapsed
+else the machine does meets both; the ratio is of the medians. Processor time (user and system) is next to the elapsed
 time: on a busy machine it is the steadier of the two.
 """
 
@@ -87,8 +87,8 @@ def measured(name: str, tensors: int, folder: Path, rounds: int) -> str:
 
 def report(rows: list[str], rounds: int) -> str:
     lines = [
-        "`bringup check` of whole published checkpoints of which only the headers are real (tests/flagships), beside a "
-        f"Python process that reads and `json.loads` the same headers. Whole processes, medians of {rounds} rounds.",
+        "`bringup check` of whole published checkpoints of which only the headers are real (tests/flagships), next to "
+        f"a Python process that reads and `json.loads` the same headers. Whole processes, medians of {rounds} rounds.",
         "",
         "| checkpoint | tensors | exit | check, s | parse, s | ratio | check, processor s | parse, processor s | ratio "
         "| peak, MB |",

@@ -1,4 +1,4 @@
-"""How long `bringup lora` takes beside peft's own load of the same adapter.
+"""How long `bringup lora` takes next to peft's own load of the same adapter.
 
     python benchmarks/lora_convert.py [--layers N] [--hidden N] [--rank R]
 

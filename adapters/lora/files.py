@@ -42,7 +42,7 @@ class LoraFiles:
 
 
 def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
-    """An adapter: a folder that peft or mlx-lm wrote, a GGUF file of llama.cpp, or tensors of Megatron-Bridge beside
+    """An adapter: a folder that peft or mlx-lm wrote, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to
     its run_config.yaml. Only headers are read.
 
     Raises BU034 where nothing is, BU160 and BU161 for its config, BU2xx for what is wrong with its files.

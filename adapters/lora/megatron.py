@@ -18,7 +18,7 @@ from bringup.diagnostics import fail
 from bringup.graphs.core.axes import sizes_of
 from bringup.graphs.core.signature import Declared, Signature
 
-FILE = "run_config.yaml"  # beside a checkpoint of a training run
+FILE = "run_config.yaml"  # next to a checkpoint of a training run
 _PARAMETER = re.compile(r"(?:model\.)?layers\.(\d+)\.(self_attn|mlp)\.(\w+)_proj\.weight")
 _NUMBER = re.compile(r"^\s+(dim|alpha):\s*([0-9.]+)\s*$", re.MULTILINE)
 _PEFT = re.compile(r"^peft:\s*\n((?:[ \t]+.*\n?|\s*\n)*)", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Whether adapter_config.json and the tensors beside it name the same modules."""
+"""Whether adapter_config.json and the tensors next to it name the same modules."""
 
 from __future__ import annotations
 

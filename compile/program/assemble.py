@@ -37,7 +37,7 @@ Code = TypeVar("Code")
 class Stage:
     """One function to trace: a part of the model, for the steps of an entry point.
 
-    `path` is where its module hangs ("" for the graph itself), `values` what it is called with beside the step. With
+    `path` is where its module hangs ("" for the graph itself), `values` what it is called with next to the step. With
     `lora`, the last value is the slot of each sequence's LoRA.
     """
 

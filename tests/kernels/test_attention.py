@@ -58,7 +58,7 @@ CASES = {
 ON_SM_80 = {"decode": (), "prefill_bfloat16": ()} | dict.fromkeys(
     ("prefill", "prefill_float16", "prefill_oss", "decode_bfloat16", "decode_float16", "decode_oss"), pytest.mark.slow
 )
-# What another case computes too, with more beside it, or what the other of decode and prefill shows.
+# What another case computes too, with more next to it, or what the other of decode and prefill shows.
 SHOWN = {
     *("decode_one_group", "decode_many_heads", "decode_window", "decode_sinks", "decode_alibi", "decode_chosen"),
     *("decode_float16", "decode_mixed", "prefill_one_token", "prefill_window", "prefill_sinks", "prefill_softcap"),

@@ -138,7 +138,7 @@ def _is_open(e: Emitter, job: Value, generation: Value) -> Value:
 
 
 def _pause(e: Emitter) -> None:
-    """Tells the processor that this is a loop that waits."""
+    """A hint to the processor that this is a loop that waits."""
     if e.machine.is_x86:
         e.intrinsic("llvm.x86.sse2.pause", NOTHING, [])
     elif e.machine.triple.startswith(("aarch64", "arm64")):
