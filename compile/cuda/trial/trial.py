@@ -151,7 +151,7 @@ class Trial(ReferenceExecutor):
         )
 
     def _fixed(self, launch: Launch, buffer: Buffer, content: np.ndarray) -> np.ndarray | bool:
-        """What no launch of the step writes before this one: weights, fields, and of states what is as it was."""
+        """What no earlier launch of the step writes: weights, fields, and the unchanged bytes of states."""
         if buffer.kind == "state":
             before = self._before[launch.call.prefix + buffer.name]
             return np.ascontiguousarray(before).reshape(-1).view(np.uint8) == content

@@ -6,7 +6,6 @@ give what was there before, and a store may be lost. Here launches run one after
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,34 +16,21 @@ from bringup.compile.ptx.hardware.context import Context, Launch, Mask
 from bringup.compile.ptx.hardware.device import Device
 from bringup.compile.ptx.hardware.observe import Observer
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
-from bringup.compile.ptx.watch.lanes import active_pairs, place
+from bringup.compile.ptx.watch.lanes import active_pairs
+from bringup.compile.ptx.watch.wrong_accesses import WrongAccess, WrongAccesses
 
-
-@dataclass(slots=True)
-class EarlyAccess:
-    """Accesses of one instruction: how many, and the block and the place of the first."""
-
-    instruction: str
-    count: int
-    block: int
-    place: str
-
-    def __str__(self) -> str:
-        return (
-            f"access before the wait for the launch before: {self.instruction}; {self.count} accesses, "
-            f"first in block {self.block} at {self.place}"
-        )
+KIND = "access before the wait for the launch before"
 
 
 class Early(Observer):
     """Finds them in launches of a kernel that waits; others start when all is done. `result()` is a tuple of
-    `EarlyAccess`."""
+    `WrongAccess`."""
 
     name = "early"
 
     def __init__(self, device: Device) -> None:
         self._fixed: NDArray[np.bool_] = np.zeros(device.nbytes, np.bool_)
-        self._found: dict[int, EarlyAccess] = {}
+        self._found = WrongAccesses(KIND)
         self._waits = False
 
     def mark(self, address: int, fixed: NDArray[np.bool_] | bool, nbytes: int) -> None:
@@ -53,7 +39,7 @@ class Early(Observer):
         self._fixed[start : start + nbytes] = fixed
 
     def begin(self, launch: Launch) -> None:
-        self._found = {}
+        self._found = WrongAccesses(KIND)
         instructions = launch.kernel.instructions
         self._waits = any(each.base == "griddepcontrol" and each.has("wait") for each in instructions)
 
@@ -90,16 +76,8 @@ class Early(Observer):
         bad = ~waited[rows, threads]
         if not store:
             bad &= ~self._fixed[offsets[:, None] + np.arange(size)].all(1)
-        if not bad.any():
-            return
-        found = self._found.get(instruction.index)
-        if found is None:
-            first = int(np.argmax(bad))
-            where = context.device.describe(int(offsets[first]))
-            text, block = place(context.launch.kernel, instruction), int(context.blocks[rows[first]])
-            found = self._found[instruction.index] = EarlyAccess(text, 0, block, where)
-        found.count += int(np.count_nonzero(bad))
+        self._found.add(context, instruction, offsets, rows, bad)
 
-    def result(self) -> tuple[EarlyAccess, ...]:
+    def result(self) -> tuple[WrongAccess, ...]:
         """The accesses by instruction."""
-        return tuple(self._found.values())
+        return self._found.all()

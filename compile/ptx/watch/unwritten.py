@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,34 +12,21 @@ from bringup.compile.ptx.hardware.context import Context, Launch, Mask
 from bringup.compile.ptx.hardware.device import UNSIGNED, Device
 from bringup.compile.ptx.hardware.observe import Observer
 from bringup.compile.ptx.hardware.spaces import GLOBAL_BASE
-from bringup.compile.ptx.watch.lanes import active_pairs, place
+from bringup.compile.ptx.watch.lanes import active_pairs
+from bringup.compile.ptx.watch.wrong_accesses import WrongAccess, WrongAccesses
 
-
-@dataclass(slots=True)
-class UnwrittenRead:
-    """Reads of one instruction: how many, and the block and the place of the first."""
-
-    instruction: str
-    count: int
-    block: int
-    place: str
-
-    def __str__(self) -> str:
-        return (
-            f"read of global memory never written: {self.instruction}; {self.count} accesses, "
-            f"first in block {self.block} at {self.place}"
-        )
+KIND = "read of global memory never written"
 
 
 class Unwritten(Observer):
     """Finds such reads. One of them may watch several launches of a device, one after the other: what these store is
-    written from then on. `result()` is a tuple of `UnwrittenRead`, of the last launch."""
+    written from then on. `result()` is a tuple of `WrongAccess`, of the last launch."""
 
     name = "unwritten"
 
     def __init__(self, device: Device) -> None:
         self._written: NDArray[np.uint8] = np.zeros(device.nbytes, np.uint8)  # 1 for each byte that is
-        self._found: dict[int, UnwrittenRead] = {}
+        self._found = WrongAccesses(KIND)
 
     def mark(self, address: int, nbytes: int, parts: NDArray[np.bool_] | None = None) -> None:
         """The host has written memory at an address: all of it, or some of its equal parts."""
@@ -52,27 +38,18 @@ class Unwritten(Observer):
             range_.reshape(len(parts), -1)[parts] = 1
 
     def begin(self, launch: Launch) -> None:
-        self._found = {}
+        self._found = WrongAccesses(KIND)
 
-    def result(self) -> tuple[UnwrittenRead, ...]:
+    def result(self) -> tuple[WrongAccess, ...]:
         """The reads by instruction."""
-        return tuple(self._found.values())
+        return self._found.all()
 
     def read_global(self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int) -> None:
         offsets, rows, _ = active_pairs(context, index, mask)
         self._check(context, instruction, offsets, rows, size)
 
     def _check(self, context: Context, instruction: Instruction, offsets: Any, rows: Any, size: int) -> None:
-        bad = ~self._all(offsets, size)
-        if not bad.any():
-            return
-        found = self._found.get(instruction.index)
-        if found is None:
-            first = int(np.argmax(bad))
-            where = context.device.describe(int(offsets[first]))
-            text, block = place(context.launch.kernel, instruction), int(context.blocks[rows[first]])
-            found = self._found[instruction.index] = UnwrittenRead(text, 0, block, where)
-        found.count += int(np.count_nonzero(bad))
+        self._found.add(context, instruction, offsets, rows, ~self._all(offsets, size))
 
     def write_global(
         self, context: Context, instruction: Instruction, index: Any, mask: Mask, size: int, values: list[Any]
