@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
+from bringup.adapters.apply.compiled_transpose import transpose
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -37,7 +39,8 @@ def strided_copy(target: np.ndarray, source: np.ndarray, casting: Casting) -> No
     rows, columns = min(ROWS, source.shape[-2]), min(WIDTH // source.itemsize, source.shape[-1])
     padded = np.empty((rows, columns + PADDING // source.itemsize), source.dtype)
     for index in product(*map(range, source.shape[:-2])):
-        _transpose(target[index], source[index], padded[:, :columns], casting)
+        if not transpose(target[index], source[index]):
+            _transpose(target[index], source[index], padded[:, :columns], casting)
 
 
 def _transpose(target: np.ndarray, source: np.ndarray, tile: np.ndarray, casting: Casting) -> None:
