@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
-from bringup.adapters.schemes.gptq_words import group_size, outputs
+from bringup.adapters.schemes.gptq_words import NEUTRAL, group_size, outputs
 from bringup.adapters.schemes.scheme import Scheme, Stored, StoredMatrix
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
@@ -54,10 +54,20 @@ def _rows(words: Expr) -> Expr:
 
 
 def read(words: Fields) -> Awq:
-    """How a program would multiply (`backend`, `do_fuse`, …) is not followed."""
-    words.read |= {"backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"}
+    """How a program would multiply (`backend`, `do_fuse`, …) is not followed.
+
+    GPT-QModel writes AWQ with words of its own (`QuantizeConfig.to_dict` in gptqmodel/quantization/config.py): the
+    layout as `format` and `checkpoint_format` next to `version`, and words of GPTQ with the one value that AWQ has.
+    """
+    words.read |= NEUTRAL | {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
     words.only("bits", 4)
-    words.only("format" if "version" not in words.raw else "version", "gemm", "GEMM")
+    for key in ("version", "format", "checkpoint_format"):
+        words.only(key, "gemm", "GEMM")
+    words.only("pack_dtype", "int32")
+    for key in ("desc_act", "lm_head"):
+        words.only(key, False)
+    for key in ("adapter", "rotation", "dynamic"):
+        words.only(key, None)
     zeros = words.take("zero_point", bool, True)
     return Awq(group_size(words), zeros, UnquantizedModules.from_fields(words))
 

@@ -9,6 +9,12 @@ import pytest
 from bringup.adapters.schemes.fp8 import Fp8Blocks
 from bringup.adapters.schemes.registry import OWN, read_quantisation, scheme_of
 
+# GPT-QModel's words for AWQ (its `QuantizeConfig.to_dict`).
+AWQ = {
+    "bits": 4, "group_size": 32, "desc_act": False, "lm_head": False, "method": "awq", "quant_method": "awq",
+    "format": "gemm", "checkpoint_format": "gemm", "pack_dtype": "int32", "zero_point": True, "version": "gemm",
+    "meta": {"offload_to_disk": True},
+}  # fmt: skip
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
@@ -28,6 +34,10 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
         ),
         ("BU120", "weight_block_sizes", FP8 | {"weight_block_sizes": [64, 64]}),
         ("BU120", "bits", {"quant_method": "mxfp4", "bits": 3}),
+        ("BU122", "checkpoint_format", AWQ | {"checkpoint_format": "gemv"}),
+        ("BU122", "desc_act", AWQ | {"desc_act": True}),
+        ("BU122", "lm_head", AWQ | {"lm_head": True}),
+        ("BU122", "dynamic", AWQ | {"dynamic": {"-:.*down_proj": {}}}),
     ],
 )
 def test_words_that_are_refused(code: str, key: str, words: dict[str, Any]) -> None:
@@ -40,6 +50,7 @@ def test_words_that_are_read() -> None:
     assert not found.findings
     assert isinstance(found.stored, Fp8Blocks)
     assert found.stored.block == (128, 128)
+    assert not read_quantisation({"quantization_config": AWQ}, "llama").findings
     assert read_quantisation({}, "llama").stored is None
     assert read_quantisation({"quantization_config": None}, "llama").stored is None
 
