@@ -17,6 +17,7 @@ State = tuple[int, int, int, int]
 
 _digests: dict[tuple[Path, frozenset[str]], tuple[State, str]] = {}
 _trees: dict[Path, tuple[State, str, ast.Module]] = {}
+_without_stale_bytecode: dict[Path, State] = {}
 
 
 def digest(text: str) -> str:
@@ -56,9 +57,14 @@ def parsed(file: Path) -> tuple[str, ast.Module]:
 
 def _state(file: Path) -> State:
     found = file.stat()
-    if max(found.st_mtime, found.st_ctime) > STARTED - _TICK or _has_stale_bytecode(file, found):
+    state = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    if max(found.st_mtime, found.st_ctime) > STARTED - _TICK:
         raise Untrusted(file)
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    if _without_stale_bytecode.get(file) != state:  # byte code that is written later is newer than the file
+        if _has_stale_bytecode(file, found):
+            raise Untrusted(file)
+        _without_stale_bytecode[file] = state
+    return state
 
 
 def _has_stale_bytecode(file: Path, found: os.stat_result) -> bool:
