@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from bringup.compile.kernels import aot
+from bringup.compile.targets import torch_executor
+from bringup.system.gc_pause import gc_paused
+from tests.loaded_programs import LoadedPrograms
 from tests.triton_processes import Processes
 
 START = aot._worker
@@ -94,6 +98,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests live to the end: the collector looks for no garbage among them, now or later."""
+    with gc_paused():
+        collected = yield
+    gc.freeze()
+    return collected
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # at the end of the process modules are collected, as they are without this
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
@@ -128,6 +145,14 @@ def triton_processes() -> Iterator[None]:
         patch.setattr(aot, "_worker", processes.worker)
         yield
     processes.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def loaded_programs() -> Iterator[None]:
+    """A program of the target `torch` that many bundles hold is read once by a worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_executor, "load_archive", LoadedPrograms(torch_executor.load_archive))
+        yield
 
 
 @pytest.fixture
