@@ -1,4 +1,4 @@
-"""A model in two files of its own, written where a test wants it, edited by the test, compiled by fresh processes."""
+"""A model in two files of its own, written where a test wants it, edited by the test, compiled by processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.resources.compiles import Nursery
+
+COMMAND = ("compile", "./mini.py", "--checkpoint", "dummy", "--config", "config.json")
 
 HELPERS = """\
 SCALE = 1.5
@@ -107,13 +111,14 @@ class Mini:
     """The files, and the command line run on them, each time in a process of its own."""
 
     folder: Path
+    nursery: Nursery
 
     @classmethod
-    def write(cls, folder: Path) -> Mini:
+    def write(cls, folder: Path, nursery: Nursery) -> Mini:
         (folder / "helpers.py").write_text(HELPERS)
         (folder / "mini.py").write_text(MODEL)
         (folder / "config.json").write_text(json.dumps(CONFIG))
-        return cls(folder)
+        return cls(folder, nursery)
 
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.folder / file
@@ -121,20 +126,25 @@ class Mini:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def compile(
-        self, *words: str, cache: str = "cache", package: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """`bringup compile ./mini.py` with weights that depend on nothing but their names.
+    def compile(self, *words: str, cache: str = "cache") -> str:
+        """What `bringup compile ./mini.py` prints, with weights that depend on nothing but their names.
 
-        `package` is the folder of another installation.
+        The process is a child of one that has imported torch, and no file of the folder.
         """
-        command = [sys.executable, "-m", "bringup", "compile", "./mini.py", "--checkpoint", "dummy"]
-        command += ["--config", "config.json", *words]
+        environment = {"BRINGUP_COMPILE_CACHE": str(self.folder / cache)}
+        ended = self.nursery.run(*COMMAND, *words, folder=str(self.folder), environment=environment)
+        assert ended.code == 0, ended.said
+        return ended.said
+
+    def compile_alone(self, *words: str, cache: str = "cache", package: Path | None = None) -> str:
+        """The same by a process that has imported nothing. `package` is the folder of another installation."""
         path = ":".join(map(str, [package, self.folder] if package else [self.folder]))
         places = {"BRINGUP_COMPILE_CACHE": str(self.folder / cache), "PYTHONPATH": path}
-        return subprocess.run(
+        command = [sys.executable, "-m", "bringup", *COMMAND, *words]
+        done = subprocess.run(
             command, cwd=self.folder, env=os.environ | places, capture_output=True, text=True, check=True
         )
+        return done.stderr
 
     def mlir(self, name: str, cache: str = "cache") -> str:
         """The whole program's text."""

@@ -13,8 +13,8 @@ from tests.cache.mini import Mini
 
 
 @pytest.fixture(scope="module")
-def mini(tmp_path_factory) -> Mini:
-    written = Mini.write(tmp_path_factory.mktemp("mini"))
+def mini(tmp_path_factory, nursery) -> Mini:
+    written = Mini.write(tmp_path_factory.mktemp("mini"), nursery)
     written.compile("-o", "a.bundle")
     return written
 
@@ -25,13 +25,13 @@ def logits(mini: Mini, bundle: str):
 
 def test_the_same_compile_again_does_nothing_and_says_so(mini):
     before = {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")}
-    output = mini.compile("-o", "a.bundle").stderr
+    output = mini.compile("-o", "a.bundle")
     assert "up to date" in output
     assert {path: path.stat().st_mtime_ns for path in (mini.folder / "a.bundle").rglob("*")} == before
 
 
 def test_another_place_takes_everything_from_the_cache(mini):
-    output = mini.compile("-o", "b.bundle").stderr
+    output = mini.compile("-o", "b.bundle")
     assert "all from the cache" in output
     assert "module.vmfb" in output
     assert output.count("from the cache") == 2
@@ -42,7 +42,7 @@ def test_another_place_takes_everything_from_the_cache(mini):
 
 
 def test_another_target_is_another_bundle(mini):
-    output = mini.compile("-o", "a.bundle", "--target", "torch", "--force").stderr
+    output = mini.compile("-o", "a.bundle", "--target", "torch", "--force")
     assert "from the cache" not in output
     assert "shared with the bundle" in output
     assert not (mini.folder / "a.bundle" / "module.vmfb").exists()
@@ -57,7 +57,7 @@ def test_weights_that_were_touched_are_not_shared(mini):
         if path.exists():
             path.chmod(0o644)
             path.write_bytes(bytes(len(whole)))
-    output = mini.compile("-o", "e.bundle").stderr
+    output = mini.compile("-o", "e.bundle")
     assert "shared" not in output
     assert (mini.folder / "e.bundle" / "weights.safetensors").read_bytes() == whole
 
@@ -67,7 +67,7 @@ def test_an_edit_of_a_forward_keeps_the_weights_and_changes_the_numbers(mini):
     mini.compile(*words)
     before = logits(mini, "f.bundle")
     mini.edit("mini.py", "return x + helpers.twice(y)", "return x - helpers.twice(y)")
-    output = mini.compile(*words).stderr
+    output = mini.compile(*words)
     mini.edit("mini.py", "return x - helpers.twice(y)", "return x + helpers.twice(y)")
     assert "shared with the bundle" in output
     assert "4 of them from the cache" in output

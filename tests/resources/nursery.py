@@ -3,7 +3,9 @@
 Reads a JSON request a line, answers with a JSON line. {"words": [...], "errors": FILE, "environment": {…},
 "limit": [address space, file size] in bytes or null, "before": "package:function", called in the child before the
 command} starts `bringup WORDS` and answers its process id; {"wait": PID} answers its exit code (negative: a signal),
-seconds, and the peak memory of it and of its children, in bytes.
+seconds, and the peak memory of it and of its children, in bytes. With a "folder" the child runs there, finds modules
+there, and takes every source file for what it runs: only files that this process has not imported may be edited.
+{"prepare": "package:function"} is called here, once for all children to come.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from importlib import import_module
 
 from bringup.cli.main import cli
 from bringup.compile import pipeline
+from bringup.compile.cache import text_digests
 from bringup.compile.program import trace
 from bringup.compile.targets import iree_compiler as iree  # noqa: F401
 from bringup.compile.targets import torch_executor as run_torch  # noqa: F401
@@ -36,9 +39,13 @@ def start(request: dict) -> int:
     for kind, limit in ((resource.RLIMIT_AS, space), (resource.RLIMIT_FSIZE, file)):
         if limit:
             resource.setrlimit(kind, (limit, limit))
+    if folder := request.get("folder"):
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        sys.dont_write_bytecode = True  # an edit within a second, to a text as long, would not be noticed
+        text_digests.STARTED = float("inf")
     if before := request.get("before"):
-        module, _, name = before.partition(":")
-        getattr(import_module(module), name)(*request.get("arguments", []))
+        call(before, *request.get("arguments", []))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     try:
         signals.catch()
@@ -46,6 +53,11 @@ def start(request: dict) -> int:
     except SystemExit as end:
         sys.stderr.flush()
         os._exit(int(end.code or 0))
+
+
+def call(place: str, *arguments: object) -> None:
+    module, _, name = place.partition(":")
+    getattr(import_module(module), name)(*arguments)
 
 
 def wait(child: int) -> dict:
@@ -70,6 +82,8 @@ if __name__ == "__main__":
         if "wait" in command:
             answer = wait(command["wait"])
             answer["seconds"] = time.monotonic() - began.pop(command["wait"])
+        elif "prepare" in command:
+            answer = call(command["prepare"])
         else:
             answer = start(command)
             began[answer] = time.monotonic()
