@@ -26,6 +26,7 @@ from bringup.diagnostics import BringupError
 from bringup.graphs.gpt2 import GPT2, SIZES, GPT2Config
 
 TINY = SIZES["gpt2"] | {"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 21}
+BUCKETS = (32,)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def job(tmp_path_factory) -> Job:
 
 @pytest.fixture(scope="module")
 def bundle(job, tmp_path_factory) -> Path:
-    return build(job, out=tmp_path_factory.mktemp("out") / "tiny.bundle", target="torch")
+    return build(job, out=tmp_path_factory.mktemp("out") / "tiny.bundle", target="torch", buckets=BUCKETS)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def weights(job: Job) -> dict[str, np.ndarray]:
 
 def test_a_graph_and_a_dict_of_its_weights(job, session, tmp_path):
     graph = GPT2(GPT2Config.from_hf(TINY))
-    out = build(graph, weights=weights(job), out=tmp_path / "b", target="torch")
+    out = build(graph, weights=weights(job), out=tmp_path / "b", target="torch", buckets=BUCKETS)
     tokens = [3, 1, 4]
     one = session.prefill(tokens)
     assert np.array_equal(bringup.load(out).prefill(tokens), one)
@@ -72,7 +73,7 @@ def test_missing_extra_and_misshaped_weights_are_reported_at_once_before_export(
     given["transformer.h.9.extra"] = np.zeros(3, np.float32)
     given["transformer.h.1.mlp.c_fc.weight"] = given["transformer.h.1.mlp.c_fc.weight"].T
     with pytest.raises(BringupError) as caught:
-        build(GPT2(GPT2Config.from_hf(TINY)), weights=given, out=tmp_path / "b", target="torch")
+        build(GPT2(GPT2Config.from_hf(TINY)), weights=given, out=tmp_path / "b", target="torch", buckets=BUCKETS)
     found = {(finding.code, finding.sources) for finding in caught.value.findings}
     assert found == {
         ("BU101", ("transformer.h.0.ln_1.weight",)),
@@ -129,25 +130,25 @@ def test_bad_tokens_are_refused(session, tokens, code):
 
 def test_an_existing_bundle_is_unchanged_unless_forced(job, tmp_path):
     out = tmp_path / "b"
-    build(job, out=out, target="torch")
+    build(job, out=out, target="torch", buckets=BUCKETS)
     before = (out / "manifest.json").stat().st_ino
     with pytest.raises(BringupError, match="BU011"):
-        build(job, out=out, target="torch", max_seq_len=32)
+        build(job, out=out, target="torch", buckets=BUCKETS, max_seq_len=32)
     assert (out / "manifest.json").stat().st_ino == before
-    build(job, out=out, target="torch", force=True)
+    build(job, out=out, target="torch", buckets=BUCKETS, force=True)
     assert (out / "manifest.json").stat().st_ino != before
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(job, tmp_path, monkeypatch):
-    out = build(job, out=tmp_path / "b", target="torch")
+    out = build(job, out=tmp_path / "b", target="torch", buckets=BUCKETS)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bringup.compile.pipeline.place_weights", full)
     with pytest.raises(BringupError, match="BU902"):
-        build(job, out=out, target="torch", force=True)
+        build(job, out=out, target="torch", buckets=BUCKETS, force=True)
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert bringup.load(out).prefill([1]).shape == (1, 21)
@@ -157,7 +158,7 @@ def test_something_else_in_the_way_is_never_replaced(job, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("…")
     with pytest.raises(BringupError, match="BU012"):
-        build(job, out=tmp_path / "mine", target="torch", force=True)
+        build(job, out=tmp_path / "mine", target="torch", buckets=BUCKETS, force=True)
     assert (tmp_path / "mine" / "thesis.tex").exists()
 
 

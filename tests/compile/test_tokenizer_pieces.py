@@ -44,7 +44,7 @@ def test_the_ids_and_the_text(kind: str, tokenizer: Tokenizer, text: str) -> Non
     assert tokenizer.decode(ids) == truth.decode(ids)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(text=st.text().filter(plain))
 def test_the_ids_and_the_text_of_anything(kind: str, tokenizer: Tokenizer, text: str) -> None:
     truth = pieces(kind)
@@ -53,7 +53,7 @@ def test_the_ids_and_the_text_of_anything(kind: str, tokenizer: Tokenizer, text:
     assert tokenizer.decode(ids) == truth.decode(ids)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(ids=st.lists(st.integers(0, 519) | st.integers(3, 258), max_size=30), skip=st.booleans())
 def test_streamed_pieces_make_up_the_text(kind: str, tokenizer: Tokenizer, ids: list[int], skip: bool) -> None:
     """Any ids: half of them are bytes, mostly no UTF-8."""
@@ -62,7 +62,7 @@ def test_streamed_pieces_make_up_the_text(kind: str, tokenizer: Tokenizer, ids: 
     assert "".join(streamed) + stream.finish() == tokenizer.decode(ids, skip_special=skip)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(ids=st.lists(st.integers(3, 519) | st.integers(3, 258), max_size=30))
 def test_the_text_of_any_ids(kind: str, tokenizer: Tokenizer, ids: list[int]) -> None:
     """Wrong bytes become U+FFFD one by one, and right ones beside them stay. Control tokens are skipped over.
