@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -75,36 +77,39 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.fixture(scope="module")
-def sessions(plain: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Job, Session]]:
-    found: dict[str, tuple[Job, Session]] = {}
-    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+def session_of(plain: Job, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Job, Session]]:
+    """The job with a cache of a dtype, and what it compiles to; each is compiled once, when a test asks for it."""
+
+    @cache
+    def compiled(dtype: str) -> tuple[Job, Session]:
         job, out = with_cache(plain, dtype), tmp_path_factory.mktemp(dtype) / "b"
         settings = {"target": "torch", "max_seq_len": CONTEXT, "buckets": (BUCKET,), "all_logits": True}
-        found[dtype] = job, load(build(job, out=out, **settings))
-    return found
+        return job, load(build(job, out=out, **settings))
+
+    return compiled
 
 
 @pytest.mark.parametrize(
     "dtype", ["bfloat16", *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float8_e4m3fn", "float8_e5m2"))]
 )
-def test_a_program_may_round_as_its_cache_does(sessions: dict[str, tuple[Job, Session]], dtype: str) -> None:
-    job, session = sessions[dtype]
+def test_a_program_may_round_as_its_cache_does(session_of: Callable[[str], tuple[Job, Session]], dtype: str) -> None:
+    job, session = session_of(dtype)
     found = parity_of(session, job)
     assert (found.ok, found.dtype, found.findings) == (True, "float32", [])
     assert found.differences[0].phase == GRAPH
     assert all(difference.excess > 0.01 for difference in found.differences[1:])
 
 
-def test_a_coarser_cache_than_the_job_has_departs(sessions: dict[str, tuple[Job, Session]], plain: Job) -> None:
+def test_a_coarser_cache_than_the_job_has_departs(session_of: Callable[[str], tuple[Job, Session]], plain: Job) -> None:
     """The bound is of the cache's dtype: what float8 rounds is no rounding of bfloat16, nor that of float32."""
-    for job, dtype in ((sessions["bfloat16"][0], "float8_e4m3fn"), (plain, "bfloat16")):
-        found = parity_of(sessions[dtype][1], job)
+    for job, dtype in ((session_of("bfloat16")[0], "float8_e4m3fn"), (plain, "bfloat16")):
+        found = parity_of(session_of(dtype)[1], job)
         assert not found.ok
         assert all(difference.ok is (difference.phase == GRAPH) for difference in found.differences)
 
 
-def test_a_departure_is_bisected(sessions: dict[str, tuple[Job, Session]]) -> None:
-    job, session = sessions["bfloat16"]
+def test_a_departure_is_bisected(session_of: Callable[[str], tuple[Job, Session]]) -> None:
+    job, session = session_of("bfloat16")
     assert parity_of(session, job, 20, 2, bisect=True).ok
 
 
