@@ -21,6 +21,7 @@ COMMANDS = {
     "inspect": "Print what a checkpoint holds: tensors, config, tokenizer.",
     "init": "Draft graph, adapter and test of an unknown architecture.",
     "run": "Generate text, or token ids, from a bundle.",
+    "bench": "Time a bundle or a model, next to other engines.",
     "verify": "Compare with the reference implementation.",
     "explain": "Explain a code, a parameter or a tensor.",
     "convert": "Write a checkpoint's weights as a graph or each rank wants them.",
@@ -37,7 +38,7 @@ COMMANDS = {
     "completion": "Print a shell's completion script.",
 }
 WEIGHTS = frozenset({"convert", "diff", "export", "fit", "init", "lock", "lora"})  # commands in bringup/cli/weights
-LAUNCHES = frozenset({"kernels"})  # in bringup/cli/launches
+LAUNCHES = frozenset({"bench", "kernels"})  # in bringup/cli/launches
 
 
 class Bringup(click.Group):

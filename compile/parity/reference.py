@@ -39,17 +39,13 @@ class Reference:
         transformers.utils.logging.disable_progress_bar()
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
         self.cache_dtype = None if cache_dtype == dtype else cache_dtype
-        self.model, loading = _open(
+        self.model = open_model(
             checkpoint,
             config,
             dtype=getattr(torch, dtype),
             attn_implementation="eager",
             experts_implementation="eager",
-            output_loading_info=True,
         )
-        if missing := sorted(loading["missing_keys"]):
-            raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
-        self.model.eval()
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Float32 [T, V] of every position."""
@@ -184,8 +180,16 @@ def known_config(config: Mapping[str, Any]) -> Any:
     return read
 
 
-def _open(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """transformers' model, and what it says of loading it."""
+def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> Any:
+    """transformers' model, for inference. Raises BU703 as `Reference` does."""
+    model, loading = _loaded(checkpoint, config, **options, output_loading_info=True)
+    if missing := sorted(loading["missing_keys"]):
+        raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
+    return model.eval()
+
+
+def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers says of loading it."""
     import transformers
 
     kind: Any = transformers.AutoModelForImageTextToText if _sees(config) else transformers.AutoModelForCausalLM

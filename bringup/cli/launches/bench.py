@@ -1,0 +1,143 @@
+"""`bringup bench`: how fast a bundle, or a model compiled for the purpose, is here, next to other engines."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from bringup.arguments import FLOAT_DTYPES
+from bringup.cli.parameters.options import Named, job_options, open_named, quantize_option, revised, weights_option
+from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
+from bringup.cli.parameters.words import OneOf
+from bringup.diagnostics import BringupError
+from bringup.render.json_text import json_text
+
+if TYPE_CHECKING:
+    from bringup.compile.bench.timing import Shape
+    from bringup.progress import Progress
+
+INPUTS, OUTPUT, BATCHES = (32, 512), 128, (1, 8)
+PEERS = ("transformers", "llama.cpp")
+
+
+class _Counts(click.ParamType[list[int]]):
+    name = "counts"
+
+    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        words = value.split(",")
+        if not all(word.isdecimal() and int(word) for word in words):
+            self.fail(f"`{value}` is not a list of whole numbers from 1 on; write 32,512")
+        return [int(word) for word in words]
+
+
+COUNTS = _Counts()
+
+
+def _default(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))
+
+
+@click.command("bench")
+@job_options
+@click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
+@click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each [{OUTPUT}].")
+@click.option("--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time [{_default(BATCHES)}].")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Rounds before them.")
+@click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
+              help="Also time another engine, in turns: transformers or llama.cpp (repeatable).")  # fmt: skip
+@click.option("--gguf", type=click.Path(), metavar="FILE", help="The file of the same model that llama.cpp opens.")
+@click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Processors for each engine; default: all.")
+@click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for.  [default: cpu]")
+@target_options
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", help="Dtype that a MODEL computes in.")
+@weights_option
+@quantize_option
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Of the prompts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+def command(
+    taken: list[int] | None, new: int | None, batches: list[int] | None, rounds: int, warmup: int,
+    against: tuple[str, ...], gguf: str | None, executor: str | None, threads: int | None, target: str | None,
+    target_option: Mapping[str, str], weights: str | None, seed: int, as_json: bool, **named: Unpack[Named],
+) -> None:  # fmt: skip
+    """Time BUNDLE, or MODEL compiled for the purpose: time to the first token, latency of the others, memory.
+
+    Prompts are random tokens, the same for every engine; each engine is a process of its own. Shapes that a bundle
+    has no room for are left out, unless an option asks for them.
+    """
+    from bringup.compile.bench.bench import bench
+    from bringup.compile.bench.timing import Shape
+    from bringup.render.bench import bench_text
+    from bringup.render.progress import StageLines
+
+    lines = StageLines()
+    shapes = [Shape(b, i, new or OUTPUT) for b, i in product(batches or BATCHES, taken or INPUTS)]
+    given = (taken, new, batches) != (None, None, None)
+    with _bundle(named, target, target_option, weights, shapes, lines) as bundle:
+        report = bench(
+            bundle,
+            shapes if given else _fitting(bundle, shapes),
+            against=tuple(dict.fromkeys(against)),
+            checkpoint=revised(None, named["checkpoint"], named["revision"]),
+            gguf=gguf,
+            executor=executor,
+            threads=threads,
+            rounds=rounds,
+            warmup=warmup,
+            seed=seed,
+            progress=lines,
+        ).as_json()
+    print((json_text if as_json else bench_text)(report), end="")
+
+
+@contextmanager
+def _bundle(
+    named: Named, target: str | None, options: Mapping[str, str], weights: str | None, shapes: Sequence[Shape],
+    progress: Progress,
+) -> Generator[Path]:  # fmt: skip
+    """The bundle of that name, or one that is compiled for the shapes and removed afterwards."""
+    from bringup.compile.bundle.folder import bundle_of
+    from bringup.compile.pipeline import build
+
+    found = bundle_of(named["model"]) if named["model"] else None
+    if found is not None:
+        if target or options or weights or named.get("quantize") or named.get("dtype", "auto") != "auto":
+            raise click.UsageError(f"`{found}` is a bundle: it has its own target, options, dtype and weights")
+        yield found
+        return
+    job = open_named(named)
+    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        yield build(
+            job, out=Path(folder, "bundle"), target=target or "cpu", target_options=options,
+            max_seq_len=max(shape.length for shape in shapes), max_batch_size=max(shape.batch for shape in shapes),
+            weights_form=weights or "auto", progress=progress,
+        )  # fmt: skip
+
+
+def _fitting(bundle: Path, shapes: Sequence[Shape]) -> list[Shape]:
+    """The shapes that a bundle has room for. Raises BU024 where that is none."""
+    from bringup.compile.bench.bench import check_shape
+    from bringup.compile.bundle.folder import read_manifest
+
+    manifest = read_manifest(bundle)
+    refused: dict[Shape, BringupError] = {}
+    for shape in shapes:
+        try:
+            check_shape(manifest, shape)
+        except BringupError as error:
+            refused[shape] = error
+    if len(refused) == len(shapes):
+        raise refused[shapes[0]]
+    for error in refused.values():
+        print(f"note: {error.findings[0].message}", file=sys.stderr)
+    return [shape for shape in shapes if shape not in refused]

@@ -1,0 +1,41 @@
+"""Timings as a table: a line for each shape and contender, with how many times as fast as it the bundle is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bringup.render.words import plural, size, table
+
+_HEADS = ("batch", "in", "out", "engine", "TTFT ms", "ITL p50", "p90", "p99", "tokens/s", "cpu ms/token", "of read")
+_RATIOS = ("TTFT x", "ITL x", "tokens/s x", "equal")
+
+
+def bench_text(report: dict[str, Any]) -> str:
+    """What `bringup bench` prints of `Report.as_json`, with a newline at its end."""
+    compared = any("ratios" in row for row in report["rows"])
+    heads = (*_HEADS, *_RATIOS) if compared else _HEADS
+    rows = [_line(row, compared) for row in report["rows"]]
+    engines = [(each["name"], each["dtype"], f"peak {size(each['peak_bytes'])}") for each in report["contenders"]]
+    read, weights = f"{report['read_bytes_per_s'] / 1e9:.1f} GB/s", size(report["weight_bytes"])
+    counts = f"{plural(report['rounds'], 'round')}, {plural(report['threads'], 'thread')}"
+    last = f"{counts}; memory is read with {read}; a step reads {weights} of weights"
+    return f"{table([heads, *rows])}\n\n{table(engines)}\n{last}\n"
+
+
+def _line(row: dict[str, Any], compared: bool) -> tuple[str, ...]:
+    share = row["bandwidth_share"]
+    cells = (
+        *(str(row[name]) for name in ("batch", "input", "output")),
+        row["contender"],
+        f"{row['ttft_ms']['p50']:.1f}",
+        *(f"{row['itl_ms'][f'p{p}']:.2f}" if row["itl_ms"] else "" for p in (50, 90, 99)),
+        f"{row['tokens_per_s']:.1f}",
+        f"{row['processor_ms_per_token']:.2f}",
+        "" if share is None else f"{share:.2f}",
+    )
+    if not compared:
+        return cells
+    ratios = row.get("ratios", {})
+    found = (f"{ratios[name]:.2f}" if name in ratios else "" for name in ("ttft", "itl", "tokens_per_s"))
+    equal = f"{row['equal_tokens']} of {row['output']}" if "equal_tokens" in row else ""
+    return (*cells, *found, equal)

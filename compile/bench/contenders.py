@@ -1,0 +1,108 @@
+"""The engines that are timed. Each is opened in a process of its own; see `process`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup.compile.bench.timing import Contender, Timing
+from bringup.compile.bundle.bundle_job import job_of_bundle
+from bringup.compile.bundle.folder import read_manifest
+from bringup.compile.parity.reference import open_model
+from bringup.compile.runtime.batch import Batch, load_batch
+from bringup.compile.runtime.request import Request
+from bringup.diagnostics import BringupError, fail
+
+BUNDLE, TRANSFORMERS, LLAMA_CPP = "bringup", "transformers", "llama.cpp"
+
+
+class Bundle:
+    """A bundle, by a batch of as many requests as there are prompts."""
+
+    def __init__(self, bundle: str, *, executor: str | None = None, threads: int = 1) -> None:
+        manifest = read_manifest(Path(bundle))
+        self._batch: Batch = load_batch(bundle, executor)
+        self.name, self.dtype = f"{BUNDLE} {manifest['target']}", manifest["dtype"]
+
+    def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
+        start, processor = time.perf_counter(), time.process_time()
+        order = [self._batch.add(Request(prompt, max_new_tokens=new)) for prompt in prompts]
+        tokens: dict[int, list[int]] = {id: [] for id in order}
+        times: dict[int, list[float]] = {id: [] for id in order}
+        while self._batch:
+            for event in self._batch.step():
+                tokens[event.id].append(event.token)
+                times[event.id].append(time.perf_counter() - start)
+        spent = time.process_time() - processor
+        return Timing([tokens[id] for id in order], [times[id] for id in order], spent)
+
+
+class Transformers:
+    """The model of a bundle's checkpoint in transformers: eager, its default attention, a growing cache.
+
+    A greedy loop does a little less than `generate`. Raises BU703 where transformers has no such model.
+    """
+
+    def __init__(self, bundle: str, *, checkpoint: str | None = None, threads: int = 1) -> None:
+        import torch
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        torch.set_num_threads(threads)
+        manifest = read_manifest(Path(bundle))
+        job = job_of_bundle(manifest, checkpoint)
+        self.name, self.dtype = f"{TRANSFORMERS} {transformers.__version__}", manifest["dtype"]
+        self._model = open_model(job.checkpoint, job.config, dtype=getattr(torch, self.dtype))
+
+    def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
+        import torch
+        from transformers import DynamicCache
+
+        start, processor = time.perf_counter(), time.process_time()
+        cache = DynamicCache(config=self._model.config)
+        given = torch.tensor([list(prompt) for prompt in prompts])
+        columns: list[list[int]] = []
+        times: list[float] = []
+        with torch.inference_mode():
+            while len(columns) < new:
+                output = self._model(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                given = output.logits[:, -1].argmax(-1, keepdim=True)
+                columns.append(given[:, 0].tolist())
+                times.append(time.perf_counter() - start)
+        spent = time.process_time() - processor
+        return Timing([list(row) for row in zip(*columns, strict=True)], [times for _ in prompts], spent)
+
+
+def _llama_cpp(bundle: str, **settings: Any) -> Contender:
+    from bringup.compile.bench.llama_cpp import LlamaCpp
+
+    return LlamaCpp(bundle, **settings)
+
+
+CONTENDERS: Mapping[str, Callable[..., Contender]] = {
+    BUNDLE: Bundle,
+    TRANSFORMERS: Transformers,
+    LLAMA_CPP: _llama_cpp,
+}
+PEERS = (TRANSFORMERS, LLAMA_CPP)
+
+
+def opened(name: str, settings: Mapping[str, Any]) -> Contender:
+    """The contender of a name. Raises BU922 where its package is not installed."""
+    try:
+        return CONTENDERS[name](**settings)
+    except ModuleNotFoundError as error:
+        raise missing(name, error.name or str(error)) from error
+
+
+def missing(name: str, package: str) -> BringupError:
+    """A contender's package that is not installed."""
+    extras = {
+        BUNDLE: "'bringup[compile]'",
+        TRANSFORMERS: "'bringup[verify]'",
+        LLAMA_CPP: "llama-cpp-python, with CMake and a C++ compiler",
+    }
+    help = f"run: pip install {extras[name]}"
+    return fail("BU922", f"timing `{name}` requires `{package}`, which is not installed", help=help)

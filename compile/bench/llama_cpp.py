@@ -1,0 +1,82 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingImports=false
+"""llama.cpp, by the C functions that llama-cpp-python has: several sequences in one batch, greedily."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from bringup.compile.bench.timing import Timing
+from bringup.diagnostics import fail
+
+
+class LlamaCpp:
+    """A GGUF file in llama.cpp, for up to `batch` sequences of `length` tokens.
+
+    `dtype` is llama.cpp's description of the file, such as `llama 1B Q4_K - Medium`. Raises ModuleNotFoundError
+    without llama-cpp-python, BU703 for a file that llama.cpp does not open.
+    """
+
+    def __init__(self, bundle: str, *, gguf: str, batch: int, length: int, threads: int) -> None:
+        self._c: Any = import_module("llama_cpp")
+        self._silent = self._c.llama_log_callback(_say_nothing)  # the library keeps its address
+        self._c.llama_log_set(self._silent, None)
+        self._c.llama_backend_init()
+        self._model = self._c.llama_model_load_from_file(gguf.encode(), self._c.llama_model_default_params())
+        if not self._model:
+            raise fail("BU703", f"llama.cpp does not open `{gguf}`", help="name a GGUF file of the model: --gguf FILE")
+        settings = self._c.llama_context_default_params()
+        settings.n_ctx = settings.n_batch = batch * length
+        settings.n_seq_max = batch
+        settings.n_threads = settings.n_threads_batch = threads
+        self._context = self._c.llama_init_from_model(self._model, settings)
+        self._batch = self._c.llama_batch_init(batch * length, 0, 1)
+        self._vocabulary = self._c.llama_vocab_n_tokens(self._c.llama_model_get_vocab(self._model))
+        self.name, self.dtype = f"llama.cpp (llama-cpp-python {self._c.__version__})", self._described()
+
+    def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
+        start, processor = time.perf_counter(), time.process_time()
+        self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
+        given = [(token, at, n, at == len(p) - 1) for n, p in enumerate(prompts) for at, token in enumerate(p)]
+        tokens: list[list[int]] = [[] for _ in prompts]
+        times: list[float] = []
+        while len(times) < new:
+            drawn = self._step(given)
+            times.append(time.perf_counter() - start)
+            position = len(prompts[0]) + len(times) - 1
+            given = [(token, position, n, True) for n, token in enumerate(drawn)]
+            for each, token in zip(tokens, drawn, strict=True):
+                each.append(token)
+        return Timing(tokens, [times for _ in prompts], time.process_time() - processor)
+
+    def _step(self, given: Iterable[tuple[int, int, int, bool]]) -> list[int]:
+        """Takes in tokens, each (token, position, sequence, whether its logits are of use); the next of each that is.
+
+        Raises RuntimeError where llama.cpp refuses.
+        """
+        last: list[int] = []
+        for n, (token, position, sequence, is_last) in enumerate(given):
+            self._batch.token[n], self._batch.pos[n] = token, position
+            self._batch.n_seq_id[n], self._batch.seq_id[n][0] = 1, sequence
+            self._batch.logits[n] = is_last
+            last += [n] if is_last else []
+            self._batch.n_tokens = n + 1
+        if status := self._c.llama_decode(self._context, self._batch):
+            raise RuntimeError(f"llama_decode gave {status}")
+        shape = (self._vocabulary,)
+        logits = (self._c.llama_get_logits_ith(self._context, n) for n in last)
+        return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]
+
+    def _described(self) -> str:
+        text = ctypes.create_string_buffer(128)
+        self._c.llama_model_desc(self._model, text, len(text))
+        return text.value.decode(errors="replace")
+
+
+def _say_nothing(level: int, text: bytes, data: object) -> None: ...

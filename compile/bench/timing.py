@@ -1,0 +1,129 @@
+"""What is timed: shapes, the times at which tokens came, and figures of several rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`batch` sequences at a time: `taken` tokens of a prompt, then `new` tokens, greedily."""
+
+    batch: int
+    taken: int
+    new: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end; the last one is not taken in."""
+        return self.taken + self.new - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One run of a shape: of each sequence its new tokens, and when each was known, in seconds since the begin.
+
+    `processor` is the processor time of all threads of the process, in seconds.
+    """
+
+    tokens: list[list[int]]
+    times: list[list[float]]
+    processor: float
+
+    @property
+    def first(self) -> list[float]:
+        """Time to the first token (TTFT) of each sequence."""
+        return [each[0] for each in self.times]
+
+    @property
+    def gaps(self) -> list[float]:
+        """Inter-token latencies (ITL) of all sequences."""
+        return [later - sooner for each in self.times for sooner, later in pairwise(each)]
+
+    @property
+    def seconds(self) -> float:
+        """To the last token of all."""
+        return max(each[-1] for each in self.times)
+
+    @property
+    def count(self) -> int:
+        """New tokens of all sequences."""
+        return sum(map(len, self.tokens))
+
+
+class Contender(Protocol):
+    """Something that generates tokens. `name` has its version, `dtype` what it computes in."""
+
+    name: str
+    dtype: str
+
+    def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
+        """Takes in the prompts, which are of equal length, and generates `new` tokens for each, greedily."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A run, and the bandwidth that probes just before and after it read memory with, in bytes a second."""
+
+    timing: Timing
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A contender at one shape: the turns of all rounds. `weights` are the bytes of them that a step reads."""
+
+    contender: str
+    shape: Shape
+    turns: list[Turn]
+    weights: int | None
+
+    def figures(self) -> dict[str, Any]:
+        """Milliseconds of percentiles over all rounds; medians of rates; shares are taken in a round."""
+        runs = [turn.timing for turn in self.turns]
+        found: dict[str, Any] = {
+            "contender": self.contender,
+            **{"batch": self.shape.batch, "input": self.shape.taken, "output": self.shape.new},
+            "ttft_ms": percentiles(value for run in runs for value in run.first),
+            "itl_ms": percentiles(value for run in runs for value in run.gaps),
+            "tokens_per_s": statistics.median(run.count / run.seconds for run in runs),
+            "processor_ms_per_token": statistics.median(1e3 * run.processor / run.count for run in runs),
+            "bandwidth_share": None,
+        }
+        if self.weights is not None and self.shape.new > 1:
+            shares = (self.weights / statistics.median(turn.timing.gaps) / turn.bandwidth for turn in self.turns)
+            found["bandwidth_share"] = statistics.median(shares)
+        return found
+
+    def ratios(self, peer: Row) -> Mapping[str, float]:
+        """How many times as fast as a peer, round by round: medians of TTFT, of ITL, and of tokens a second."""
+        pairs = [(own.timing, other.timing) for own, other in zip(self.turns, peer.turns, strict=True)]
+        found = {"ttft": [statistics.median(b.first) / statistics.median(a.first) for a, b in pairs]}
+        if self.shape.new > 1:
+            found["itl"] = [statistics.median(b.gaps) / statistics.median(a.gaps) for a, b in pairs]
+        found["tokens_per_s"] = [b.seconds / a.seconds for a, b in pairs]
+        return {name: statistics.median(values) for name, values in found.items()}
+
+    def equal_tokens(self, peer: Row) -> int:
+        """The new tokens of each sequence, in each round, before the first that a peer has otherwise: the fewest."""
+        pairs = zip(self.turns, peer.turns, strict=True)
+        listed = [zip(own.timing.tokens, other.timing.tokens, strict=True) for own, other in pairs]
+        return min(_equal(a, b) for sequences in listed for a, b in sequences)
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """`p50`, `p90`, `p99` in milliseconds: the least value that so many percent do not exceed; none of no value."""
+    ordered = sorted(values)
+    rank = {p: -(-len(ordered) * p // 100) - 1 for p in PERCENTILES}
+    return {f"p{p}": 1e3 * ordered[at] for p, at in rank.items()} if ordered else {}
+
+
+def _equal(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
