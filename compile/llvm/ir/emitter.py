@@ -73,6 +73,17 @@ class Cell:
         self._b.store(value, self._place)
 
 
+class Distinct(ir.MDValue):
+    """A node of metadata that is equal to no other: of a loop, whose first operand is itself, or without operands."""
+
+    def __init__(self, module: ir.Module, operands: tuple[Value, ...], *, is_loop: bool = False) -> None:
+        super().__init__(module, operands, name=str(len(module.metadata)))
+        self._own = (self,) if is_loop else ()
+
+    def descr(self, buf: list[str]) -> None:
+        buf += (f"distinct !{{ {', '.join(each.get_reference() for each in (*self._own, *self.operands))} }}", "\n")
+
+
 class Emitter:
     """The function that is being written; `b` is llvmlite's builder, at its end."""
 
@@ -80,6 +91,7 @@ class Emitter:
         self.module, self.machine = module, machine
         self.function = ir.Function(module, kind, name)
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self._accesses: ir.MDValue | None = None  # of the loop that is being written, where its passes are independent
 
     @property
     def thread(self) -> Value:
@@ -105,6 +117,21 @@ class Emitter:
         return self.b.call(found, arguments, **settings)
 
     # --- control
+
+    @contextmanager
+    def independent_loop(self, begin: Value, end: Value) -> Generator[Value]:
+        """A loop without loops in it, none of whose passes reads what another one writes.
+
+        LLVM then needs no proof that tensors do not overlap: a result may have the place of what it is computed from.
+        """
+        self._accesses = accesses = Distinct(self.module, ())
+        with self.loop(begin, end) as i:
+            yield i
+            self._accesses = None
+            parallel = self.module.add_metadata(["llvm.loop.parallel_accesses", accesses])
+            latch = self.b.block
+        for branch in (each for each in latch.instructions if each.opname == "br"):
+            branch.set_metadata("llvm.loop", Distinct(self.module, (parallel,), is_loop=True))
 
     @contextmanager
     def loop(self, begin: Value, end: Value, step: int | Value = 1) -> Generator[Value]:
@@ -171,7 +198,7 @@ class Emitter:
     def load(self, place: Value, dtype: str, index: Value, lanes: int = 1) -> Value:
         """An element, or so many after each other: as float32, i64 or i1."""
         b, kind = self.b, STORED[dtype]
-        raw = b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype))
+        raw = self._accessed(b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype)))
         if dtype == "float32" or dtype == "int64":
             return raw
         if dtype == "bfloat16":
@@ -197,7 +224,12 @@ class Emitter:
             value = b.zext(value, vector(lanes, I8))
         elif dtype != "float32" and dtype != "int64":
             value = b.trunc(value, vector(lanes, STORED[dtype]))
-        b.store(value, self.at(place, dtype, index), align=size_of(dtype))
+        self._accessed(b.store(value, self.at(place, dtype, index), align=size_of(dtype)))
+
+    def _accessed(self, instruction: Value) -> Value:
+        if self._accesses is not None:
+            instruction.set_metadata("llvm.access.group", self._accesses)
+        return instruction
 
     def rounded(self, value: Value, dtype: str) -> Value:
         """A float32 as a float of a dtype has it; whole numbers keep the bits of theirs."""

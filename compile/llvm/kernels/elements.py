@@ -31,7 +31,7 @@ def _write(e: Emitter, code: Code, buffer: Buffer, place: Value) -> None:
     first, last = e.share(I64(width)) if rows == 1 else (I64(0), I64(width))
     with e.loop(begin, end) as row:
         index = code.unflat(row, lead)
-        with e.loop(first, last) as column:
+        with e.independent_loop(first, last) as column:
             code.restart()
             value = code.element(buffer.name, (*index, column) if buffer.shape else ())
             e.store(place, buffer.dtype, b.add(b.mul(row, I64(width)), column), value)
