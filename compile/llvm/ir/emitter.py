@@ -16,6 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.ir.metadata import Distinct
 
 Value = Any  # an ir.Value: llvmlite has no types
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
@@ -71,17 +72,6 @@ class Cell:
 
     def set(self, value: Value) -> None:
         self._b.store(value, self._place)
-
-
-class Distinct(ir.MDValue):
-    """A node of metadata that is equal to no other: of a loop, whose first operand is itself, or without operands."""
-
-    def __init__(self, module: ir.Module, operands: tuple[Value, ...], *, is_loop: bool = False) -> None:
-        super().__init__(module, operands, name=str(len(module.metadata)))
-        self._own = (self,) if is_loop else ()
-
-    def descr(self, buf: list[str]) -> None:
-        buf += (f"distinct !{{ {', '.join(each.get_reference() for each in (*self._own, *self.operands))} }}", "\n")
 
 
 class Emitter:
@@ -230,6 +220,11 @@ class Emitter:
         if self._accesses is not None:
             instruction.set_metadata("llvm.access.group", self._accesses)
         return instruction
+
+    def prefetch(self, place: Value, offset: int) -> None:
+        """A hint that the cache line so many bytes behind an address is read soon; it may be where no memory is."""
+        far = self.b.gep(place, [I64(offset)], source_etype=I8)
+        self.intrinsic("llvm.prefetch.p0", NOTHING, [far, I32(0), I32(3), I32(1)])  # of data, to read, in every cache
 
     def rounded(self, value: Value, dtype: str) -> Value:
         """A float32 as a float of a dtype has it; whole numbers keep the bits of theirs."""

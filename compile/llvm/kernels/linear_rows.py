@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value, size_of, vector
 
 CHAINS = 4  # sums of vectors that do not wait for each other, of one row
 PAIRED_ROWS = 4  # of x, at most, for which two sums each are in registers
+LINE = 64  # bytes of a cache line
+# How far ahead a weight of 16 bits is fetched: its numbers take more instructions, so fewer loads are under way at a
+# time. Of float32 it is slower at any distance (benchmarks/results/2026-11-23-llvm.md).
+AHEAD = 16 * LINE
 
 
 def linear_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -37,6 +41,8 @@ def linear_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
         with e.loop(I64(0), whole, step) as k:
             for chain in range(0, chains, 2 if paired else 1):
                 at = b.add(k, I64(chain * lanes))
+                if size_of(settings["weight"]) == 2 and chain * lanes * 2 % LINE == 0:
+                    e.prefetch(e.at(w, settings["weight"], at), AHEAD)
                 factors = e.load_pairs(w, at, lanes) if paired else (e.load(w, settings["weight"], at, lanes),)
                 for n, factor in enumerate(factors):
                     _add(e, factor, x, x_stride, b.add(at, I64(n * lanes)), [row[chain + n] for row in sums])
