@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from bringup.compile.kernels.call import Operand
 from bringup.compile.llvm.module import Loaded
-from bringup.compile.llvm.pool import Pool, aligned
+from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned
 from bringup.compile.llvm.select.call import Call
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
@@ -63,7 +65,7 @@ class LlvmExecutor:
         every = [call for groups in calls.values() for group in groups for call in group]
         self._addresses = {kernel: loaded.address(kernel.name) for kernel in {call.kernel for call in every}}
         self._weights = {spec.name: np.ascontiguousarray(weights[spec.name]) for spec in interface.weights}
-        self._states = {spec.name: _array(spec) for spec in interface.states}
+        self._states = _arrays(interface.states)
         self._arena = aligned(schedule.nbytes)
         self._entries: dict[str, Ready] = {}
         self._pool = Pool(loaded, threads, max((call.scratch for call in every), default=0))
@@ -125,7 +127,7 @@ class LlvmExecutor:
         interface = self._interface
         shapes = step_shapes(entry.num_tokens, entry.num_sequences, interface.max_blocks)
         specs = [*(TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS), *entry.inputs]
-        fields = {spec.name: _array(spec) for spec in specs}
+        fields = _arrays(specs)
         slots: list[bytes] = []
         found: list[tuple[int, int]] = []  # kernel, number of its first slot
         for launch, call in self._launches(entry.name):
@@ -174,9 +176,13 @@ class LlvmExecutor:
         return raw.view(dtype_of(buffer.dtype)).reshape(buffer.shape)
 
 
-def _array(spec: TensorSpec) -> np.ndarray:
-    """Zeros for a tensor."""
-    dtype = dtype_of(spec.dtype)
-    memory = aligned(int(np.prod(spec.shape, dtype=np.int64)) * dtype.itemsize)
-    memory[:] = 0
-    return memory.view(dtype).reshape(spec.shape)
+def _arrays(specs: Iterable[TensorSpec]) -> dict[str, np.ndarray]:
+    """Zeros for tensors, by name, in one piece of memory."""
+    specs = list(specs)
+    sizes = [math.prod(spec.shape) * dtype_of(spec.dtype).itemsize for spec in specs]
+    places = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+    memory = aligned(places[-1])
+    return {
+        spec.name: memory[place : place + size].view(dtype_of(spec.dtype)).reshape(spec.shape)
+        for spec, place, size in zip(specs, places, sizes, strict=False)
+    }

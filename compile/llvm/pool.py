@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 import weakref
@@ -27,10 +28,15 @@ def processors() -> int:
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Bytes [nbytes] of any content, from the begin of a page on."""
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin : begin + nbytes]
+    """Zeros [nbytes], from the begin of a page on; what nobody writes takes no memory.
+
+    Pages are large where the system has such: keys of one head are a row apart, and a processor knows the places of few
+    pages at a time.
+    """
+    memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8, nbytes)
 
 
 class Pool:
@@ -45,7 +51,6 @@ class Pool:
         self._memory = memory = aligned(size * threads)
         self._job = job = aligned(8 * WORDS).view(np.uint64)
         locks = _locks()
-        job[:] = 0
         job[[Word.THREADS, Word.SPINS]] = threads, SPINS if threads <= processors() else 0
         job[[Word.MUTEX, Word.CONDITION]] = locks[0].ctypes.data, locks[1].ctypes.data
         job[[Word.SCRATCH, Word.SCRATCH_SIZE]] = memory.ctypes.data, size

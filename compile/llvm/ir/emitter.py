@@ -205,11 +205,11 @@ class Emitter:
         even, odd = b.shl(both, _splat(I32, 16, lanes)), b.and_(both, _splat(I32, 0xFFFF0000, lanes))
         return b.bitcast(even, vector(lanes)), b.bitcast(odd, vector(lanes))
 
-    def store(self, place: Value, dtype: str, index: Value, value: Value) -> None:
-        """Writes a number, or a vector of numbers, in a dtype."""
+    def store(self, place: Value, dtype: str, index: Value, value: Value, *, is_rounded: bool = False) -> None:
+        """Writes a number, or a vector of numbers, in a dtype; `is_rounded`: it is a number of that dtype."""
         b, lanes = self.b, _lanes(value)
         if dtype == "bfloat16":
-            value = self._upper_half(value)
+            value = self._cut(value) if is_rounded else self._upper_half(value)
         elif dtype == "bool":
             value = b.zext(value, vector(lanes, I8))
         elif dtype != "float32" and dtype != "int64":
@@ -245,7 +245,12 @@ class Emitter:
         odd = b.and_(b.lshr(bits, _splat(I32, 16, lanes)), _splat(I32, 1, lanes))
         near = b.add(b.add(bits, odd), _splat(I32, 0x7FFF, lanes))
         is_nan = b.fcmp_unordered("uno", value, value)
-        bits = b.select(is_nan, b.or_(bits, _splat(I32, 0x400000, lanes)), near)
+        return self._cut(b.select(is_nan, b.or_(bits, _splat(I32, 0x400000, lanes)), near))
+
+    def _cut(self, value: Value) -> Value:
+        """The upper halves of numbers of 32 bits."""
+        b, lanes = self.b, _lanes(value)
+        bits = b.bitcast(value, vector(lanes, I32))
         return b.trunc(b.lshr(bits, _splat(I32, 16, lanes)), vector(lanes, I16))
 
     # --- vectors

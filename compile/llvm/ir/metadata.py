@@ -18,3 +18,10 @@ class Distinct(ir.MDValue):
 
     def descr(self, buf: list[str]) -> None:
         buf += (f"distinct !{{ {', '.join(each.get_reference() for each in (*self._own, *self.operands))} }}", "\n")
+
+    def __eq__(self, other: object) -> bool:
+        """llvmlite writes equal nodes once."""
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)

@@ -34,4 +34,4 @@ def _write(e: Emitter, code: Code, buffer: Buffer, place: Value) -> None:
         with e.independent_loop(first, last) as column:
             code.restart()
             value = code.element(buffer.name, (*index, column) if buffer.shape else ())
-            e.store(place, buffer.dtype, b.add(b.mul(row, I64(width)), column), value)
+            e.store(place, buffer.dtype, b.add(b.mul(row, I64(width)), column), value, is_rounded=True)

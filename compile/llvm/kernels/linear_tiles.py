@@ -17,44 +17,50 @@ from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
 from bringup.compile.llvm.kernels.linear_rows import as_float32
-from bringup.compile.llvm.select.sizes import TILE_VECTORS
+from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS
 
 
 def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: x, its stride; weight, its stride; bias; out, which is dense; M; N; K; panels of scratch memory.
 
-    Scratch memory has a row of a tile, `tile` rows of x where these are of 16 bits, and the panels. All strides count
-    elements.
+    Scratch memory has a row of a tile, up to BLOCK_ROWS rows of x where these are of 16 bits, and the panels. All
+    strides count elements.
     """
     b, width = e.b, TILE_VECTORS * e.machine.lanes
-    tile = settings["tile"]
+    tile, is_wide = settings["tile"], settings["x"] == "float32"
     x, weight, bias, out = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
     x_stride, w_stride, rows, columns, channels, most = (e.slot(at, I64) for at in (1, 3, 6, 7, 8, 9))
     wide = packed = e.at(e.scratch, "float32", I64(width))
-    if settings["x"] != "float32":
-        packed = e.at(wide, "float32", b.mul(I64(tile), channels))
-    whole = b.sub(rows, b.srem(rows, I64(tile)))
+    if not is_wide:
+        packed = e.at(wide, "float32", b.mul(e.least(rows, I64(BLOCK_ROWS)), channels))
     size = b.mul(channels, I64(width))
     begin, end = e.share(b.udiv(b.add(columns, I64(width - 1)), I64(width)))
 
-    def panels(first: Value, last: Value, row: Value, count: int) -> None:
-        """Tiles of `count` rows of x from `row` on, over all panels that are packed."""
-        place = e.at(x, settings["x"], b.mul(row, x_stride))
-        own, stride = as_float32(e, settings["x"], place, x_stride, count, channels, wide, I64(0))
-        with e.loop(first, last) as panel:
-            factors = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
-            sums = _products(e, own, stride, factors, channels, count)
-            _store(e, settings, sums, out, bias, row, b.mul(panel, I64(width)), columns)
+    def block(top: Value, bottom: Value, own: Value, stride: Value) -> None:
+        """All columns of the thread for the rows from `top` to `bottom`, which `own` has as float32."""
+        whole = b.sub(bottom, b.srem(b.sub(bottom, top), I64(tile)))
+        with e.loop(begin, end, most) as first:
+            last = e.least(b.add(first, most), end)
+            with e.loop(first, last) as panel:
+                place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
+                _pack(e, settings["weight"], weight, w_stride, b.mul(panel, I64(width)), columns, channels, place)
+            for start, stop, count in ((top, whole, tile), (whole, bottom, 1)):
+                with e.loop(start, stop, count) as row, e.loop(first, last) as panel:
+                    place = e.at(own, "float32", b.mul(b.sub(row, top), stride))
+                    factors = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
+                    sums = _products(e, place, stride, factors, channels, count)
+                    _store(e, settings, sums, out, bias, row, b.mul(panel, I64(width)), columns)
 
-    with e.loop(begin, end, most) as first:
-        last = e.least(b.add(first, most), end)
-        with e.loop(first, last) as panel:
-            place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
-            _pack(e, settings["weight"], weight, w_stride, b.mul(panel, I64(width)), columns, channels, place)
-        with e.loop(I64(0), whole, tile) as row:
-            panels(first, last, row, tile)
-        with e.loop(whole, rows) as row:
-            panels(first, last, row, 1)
+    if is_wide:
+        block(I64(0), rows, x, x_stride)
+    else:
+        with e.loop(I64(0), rows, BLOCK_ROWS) as top:
+            bottom = e.least(b.add(top, I64(BLOCK_ROWS)), rows)
+            with e.loop(top, bottom) as row:
+                place, to = (b.mul(row, x_stride), b.mul(b.sub(row, top), channels))
+                source = e.at(x, settings["x"], place)
+                as_float32(e, settings["x"], source, x_stride, 1, channels, e.at(wide, "float32", to), I64(0))
+            block(top, bottom, wide, channels)
     e.finish()
 
 

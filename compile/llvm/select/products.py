@@ -7,7 +7,7 @@ from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import FEW_ROWS, TILE_VECTORS
+from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, TILE_VECTORS
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
 
 DTYPES = ("float32", "bfloat16")
@@ -41,5 +41,5 @@ def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes
     panels = max(1, min(8, PANELS // (4 * channels * panel)))
-    scratch = 4 * (panel + tile * wide + panels * panel * channels)
+    scratch = 4 * (panel + min(count, BLOCK_ROWS) * wide + panels * panel * channels)
     return (call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch),)

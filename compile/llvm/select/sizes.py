@@ -2,4 +2,5 @@
 
 FEW_ROWS = 8  # rows of activations, at most, whose sums of products are in registers for one row of a weight
 TILE_VECTORS = 3  # vectors of columns in a tile of a product
+BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time
 QUERY_VECTORS = 2  # vectors of queries that prefill computes together
