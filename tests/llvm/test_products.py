@@ -38,6 +38,8 @@ CASES = {
     "odd_tiles": Case(rows=37, columns=101, channels=53, gap=7),
     "narrow_tiles": Case(rows=9, columns=5, channels=3, has_bias=False),
     "tiles_bfloat16": Case(rows=33, columns=70, channels=129, dtype="bfloat16"),
+    "blocks_bfloat16": Case(rows=263, columns=30, channels=9, dtype="bfloat16", gap=3),
+    "ahead_bfloat16": Case(rows=2, columns=3, channels=1100, dtype="bfloat16"),
     "many_panels": Case(rows=12, columns=400, channels=24),
 }
 
