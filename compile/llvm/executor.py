@@ -61,7 +61,7 @@ class LlvmExecutor:
     ) -> None:
         """Raises BU609 for weights that do not fit, LookupError where a kernel is missing."""
         check_weights(interface, weights)
-        self._calls, self._schedule, self._interface = calls, schedule, interface
+        self._calls, self.schedule, self._interface = calls, schedule, interface
         every = [call for groups in calls.values() for group in groups for call in group]
         self._addresses = {kernel: loaded.address(kernel.name) for kernel in {call.kernel for call in every}}
         self._weights = {spec.name: np.ascontiguousarray(weights[spec.name]) for spec in interface.weights}
@@ -135,14 +135,14 @@ class LlvmExecutor:
             slots += [self._slot(launch, operand, entry.name, fields) for operand in call.arguments]
         arguments = np.frombuffer(bytearray(b"".join(slots)), np.uint64)
         launches = np.array([(kernel, arguments.ctypes.data + 8 * at) for kernel, at in found], np.uint64)
-        plan = self._schedule.entries[entry.name]
+        plan = self.schedule.entries[entry.name]
         outputs = {name: self._output(entry.name, owner) for name, owner in plan.outputs.items()}
         return Ready(fields, launches.reshape(-1, 2), arguments, outputs)
 
     def _launches(self, entry: str) -> Iterator[tuple[Launch, Call]]:
         """Every call of an entry point, in order."""
-        listed = (group for call in self._schedule.entries[entry].calls for group in self._calls[call.function])
-        for launch, calls in zip(self._schedule.launches(entry), listed, strict=True):
+        listed = (group for call in self.schedule.entries[entry].calls for group in self._calls[call.function])
+        for launch, calls in zip(self.schedule.launches(entry), listed, strict=True):
             for call in calls:
                 yield launch, call
 
@@ -165,13 +165,13 @@ class LlvmExecutor:
                 if number == GIVEN:
                     base = fields[name].ctypes.data
                 else:
-                    base = self._arena.ctypes.data + self._schedule.entries[entry].calls[number].places[name]
+                    base = self._arena.ctypes.data + self.schedule.entries[entry].calls[number].places[name]
         return struct.pack("=q", base + operand.offset)
 
     def _output(self, entry: str, owner: Owner) -> np.ndarray:
         """An output, where the launches write it."""
-        call = self._schedule.entries[entry].calls[owner[0]]
-        buffer = self._schedule.graphs[call.function].buffers[owner[1]]
+        call = self.schedule.entries[entry].calls[owner[0]]
+        buffer = self.schedule.graphs[call.function].buffers[owner[1]]
         raw = self._arena[call.places[owner[1]] :][: buffer.nbytes]
         return raw.view(dtype_of(buffer.dtype)).reshape(buffer.shape)
 
