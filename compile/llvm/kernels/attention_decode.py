@@ -10,73 +10,104 @@ from bringup.compile.llvm.ir.emitter import F32, I64, Cell, Emitter, Value, real
 from bringup.compile.llvm.ir.functions import exp, most
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 
+SPARE = 4  # vector registers that do not hold sums of values: values themselves, and shares
+
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`. Scratch memory has a score for each key. `channels` and `values` are of a head."""
-    b, keys = e.b, Keys(e, settings)
-    begin, end = e.share(b.mul(keys.sequences, keys.heads))
+    """Slots: those of `Keys`. `channels` and `values` are of a head.
+
+    `together` heads of a group share each key that is read. Scratch memory has their queries, and a score of each of
+    them for each key.
+    """
+    b, keys, together = e.b, Keys(e, settings), settings["together"]
+    scores = e.at(e.scratch, "float32", I64(together * settings["channels"]))
+    parts = b.udiv(keys.heads, I64(together))
+    begin, end = e.share(b.mul(keys.sequences, parts))
     with e.loop(begin, end) as number:
-        sequence, head = b.udiv(number, keys.heads), b.urem(number, keys.heads)
+        sequence, head = b.udiv(number, parts), b.mul(b.urem(number, parts), I64(together))
         group, position = keys.group(head), keys.position(sequence)
         first = keys.first(position)
         count = b.sub(b.add(position, I64(1)), first)
-        top = _scores(e, keys, sequence, head, group, position, first, count)
-        if settings["sinks"]:
-            top = most(e, top, e.load(keys.sinks, settings["sinks"], head))
-
-        def share(at: Value, lanes: int, top: Value = top) -> Value:
-            value = exp(e, b.fsub(e.load(e.scratch, "float32", at, lanes), e.spread(top, lanes)))
-            e.store(e.scratch, "float32", at, value)
-            return value
-
-        total = e.sum(I64(0), count, share)
-        if settings["sinks"]:
-            total = b.fadd(total, exp(e, b.fsub(e.load(keys.sinks, settings["sinks"], head), top)))
-        some = b.fcmp_ordered(">", total, real(0.0))
-        factor = b.select(some, b.fdiv(real(1.0), total), real(0.0))
-        _mix(e, keys, sequence, group, first, count, factor, b.mul(number, I64(settings["values"])))
+        rows = [e.at(scores, "float32", b.mul(I64(n), count)) for n in range(together)]
+        tops = _scores(e, keys, sequence, head, group, position, first, rows, count)
+        factors = [_shares(e, keys, b.add(head, I64(n)), row, count, tops[n]) for n, row in enumerate(rows)]
+        place = b.mul(b.add(b.mul(sequence, keys.heads), head), I64(settings["values"]))
+        _mix(e, keys, sequence, group, first, count, rows, factors, place)
     e.finish()
 
 
 def _scores(
-    e: Emitter, keys: Keys, sequence: Value, head: Value, group: Value, position: Value, first: Value, count: Value
-) -> Value:
-    """Writes the scores to the scratch memory, and gives the largest."""
-    b, parts = e.b, parts_of(keys.settings["channels"], e.machine.lanes)
-    place = keys.query(sequence, head)
-    query = [e.load(place, keys.settings["q"], I64(at), lanes) for at, lanes in parts]
-    top = Cell(b, F32, real(LEAST))
+    e: Emitter, keys: Keys, sequence: Value, head: Value, group: Value, position: Value, first: Value,
+    rows: list[Value], count: Value,
+) -> list[Value]:  # fmt: skip
+    """Writes the scores, a row for each head, and gives the largest of each."""
+    b, channels = e.b, keys.settings["channels"]
+    parts = parts_of(channels, e.machine.lanes)
+    for n in range(len(rows)):
+        place = keys.query(sequence, b.add(head, I64(n)))
+        for start, lanes in parts:
+            query = e.load(place, keys.settings["q"], I64(start), lanes)
+            e.store(e.scratch, "float32", I64(n * channels + start), query)
+    tops = [Cell(b, F32, real(LEAST)) for _ in rows]
     with e.loop(I64(0), count) as at:
         j = b.add(first, at)
         key = keys.key(keys.row(sequence, j), group)
-        sums: dict[int, Value] = {}
-        for own, (start, lanes) in zip(query, parts, strict=True):
-            other = e.load(key, keys.settings["k"], I64(start), lanes)
-            sums[lanes] = e.multiply_add(own, other, sums[lanes]) if lanes in sums else b.fmul(own, other)
-        product, *rest = (e.total(value) for value in sums.values())
-        for value in rest:
-            product = b.fadd(product, value)
-        score = keys.score(product, head, b.sitofp(b.sub(j, position), F32))
-        e.store(e.scratch, "float32", at, score)
-        top.set(most(e, score, top.get()))
-    return top.get()
+        loaded = [e.load(key, keys.settings["k"], I64(start), lanes) for start, lanes in parts]
+        for n, (row, top) in enumerate(zip(rows, tops, strict=True)):
+            sums: dict[int, Value] = {}
+            for other, (start, lanes) in zip(loaded, parts, strict=True):
+                own = e.load(e.scratch, "float32", I64(n * channels + start), lanes)
+                sums[lanes] = e.multiply_add(own, other, sums[lanes]) if lanes in sums else b.fmul(own, other)
+            product, *rest = (e.total(value) for value in sums.values())
+            for value in rest:
+                product = b.fadd(product, value)
+            score = keys.score(product, b.add(head, I64(n)), b.sitofp(b.sub(j, position), F32))
+            e.store(row, "float32", at, score)
+            top.set(most(e, score, top.get()))
+    return [top.get() for top in tops]
+
+
+def _shares(e: Emitter, keys: Keys, head: Value, row: Value, count: Value, top: Value) -> Value:
+    """Writes the exponentials of a head's scores in their place, and gives the factor that makes them its shares."""
+    b, sinks = e.b, keys.settings["sinks"]
+    if sinks:
+        top = most(e, top, e.load(keys.sinks, sinks, head))
+
+    def share(at: Value, lanes: int) -> Value:
+        value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)))
+        e.store(row, "float32", at, value)
+        return value
+
+    total = e.sum(I64(0), count, share)
+    if sinks:
+        total = b.fadd(total, exp(e, b.fsub(e.load(keys.sinks, sinks, head), top)))
+    return b.select(b.fcmp_ordered(">", total, real(0.0)), b.fdiv(real(1.0), total), real(0.0))
 
 
 def _mix(
-    e: Emitter, keys: Keys, sequence: Value, group: Value, first: Value, count: Value, factor: Value, place: Value
-) -> None:
-    """The sum of values by their shares."""
-    b, parts = e.b, parts_of(keys.settings["values"], e.machine.lanes)
-    sums = [Cell(b, vector(lanes), real(0.0) if lanes == 1 else e.zero(lanes)) for _, lanes in parts]
-    with e.loop(I64(0), count) as at:
-        value = keys.value(keys.row(sequence, b.add(first, at)), group)
-        share = e.load(e.scratch, "float32", at)
-        for cell, (start, lanes) in zip(sums, parts, strict=True):
-            other = e.load(value, keys.settings["v"], I64(start), lanes)
-            cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
-    for cell, (start, lanes) in zip(sums, parts, strict=True):
-        mixed = b.fmul(cell.get(), e.spread(factor, lanes))
-        e.store(keys.out, keys.settings["q"], b.add(place, I64(start)), mixed)
+    e: Emitter, keys: Keys, sequence: Value, group: Value, first: Value, count: Value, rows: list[Value],
+    factors: list[Value], place: Value,
+) -> None:  # fmt: skip
+    """The sums of values by their shares: as many channels at a time as registers hold of all heads."""
+    b, size = e.b, keys.settings["values"]
+    listed = parts_of(size, e.machine.lanes)
+    most_parts = max(1, (e.machine.registers - SPARE) // len(rows))
+    for begin in range(0, len(listed), most_parts):
+        parts = listed[begin : begin + most_parts]
+        sums = [
+            [Cell(b, vector(lanes), real(0.0) if lanes == 1 else e.zero(lanes)) for _, lanes in parts] for _ in rows
+        ]
+        with e.loop(I64(0), count) as at:
+            value = keys.value(keys.row(sequence, b.add(first, at)), group)
+            loaded = [e.load(value, keys.settings["v"], I64(start), lanes) for start, lanes in parts]
+            for row, cells in zip(rows, sums, strict=True):
+                share = e.load(row, "float32", at)
+                for cell, other, (_, lanes) in zip(cells, loaded, parts, strict=True):
+                    cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
+        for n, (cells, factor) in enumerate(zip(sums, factors, strict=True)):
+            for cell, (start, lanes) in zip(cells, parts, strict=True):
+                mixed = b.fmul(cell.get(), e.spread(factor, lanes))
+                e.store(keys.out, keys.settings["q"], b.add(place, I64(n * size + start)), mixed)
 
 
 def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:

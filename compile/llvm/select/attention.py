@@ -8,7 +8,7 @@ from bringup.compile.kernels.select.attention_calls import Step, step_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import QUERY_VECTORS
+from bringup.compile.llvm.select.sizes import QUERY_VECTORS, TOGETHER
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 DTYPES = ("float32", "bfloat16")
@@ -47,7 +47,9 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     ]
     keys = min(step.length, window or step.length)
     if step.decode:
-        return (call("attention_decode", settings, arguments, 4 * keys),)
+        together = next(n for n in range(TOGETHER, 0, -1) if heads // k.shape[1] % n == 0)
+        scratch = 4 * together * (q.shape[2] + keys)
+        return (call("attention_decode", settings | {"together": together}, arguments, scratch),)
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
     scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys

@@ -4,3 +4,4 @@ FEW_ROWS = 8  # rows of activations, at most, whose sums of products are in regi
 TILE_VECTORS = 3  # vectors of columns in a tile of a product
 BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time
 QUERY_VECTORS = 2  # vectors of queries that prefill computes together
+TOGETHER = 4  # heads of a group, at most, that decode computes together
