@@ -140,7 +140,7 @@ def _rounds(running: Sequence[tuple[Result, Worker]], options: argparse.Namespac
     """Times every worker in every round, each round beginning with another one. Gives all bandwidths."""
     short, long = options.decode
     probe = Probe(cores())
-    probes = [probe.gigabytes_per_second()]
+    probes = [probe.bytes_per_second() / 1e9]
     for number in range(options.rounds):
         _say(f"round {number + 1} of {options.rounds}")
         at = number % max(len(running), 1)
@@ -151,7 +151,7 @@ def _rounds(running: Sequence[tuple[Result, Worker]], options: argparse.Namespac
             second, _ = worker.ask(f"decode {long}")
             busy = others.share()
             time.sleep(SETTLE)
-            probes.append(probe.gigabytes_per_second())
+            probes.append(probe.bytes_per_second() / 1e9)
             result.turns.append(Turn(LONG / prefill, (long - short) / (second - first), sum(probes[-2:]) / 2, busy))
     return probes
 

@@ -32,6 +32,7 @@ from bringup.compile.schedule.costs import cost_of
 
 WORDS = 16 << 20  # of 8 bytes, that the probe reads
 CHAINS, TURNS = 12, 1_000_000  # of the probe that computes: sums that do not wait for each other, additions to each
+SHORTEST = 3e-6  # seconds of a launch: of shorter ones the clock says nothing
 COLUMNS = ("kernel", "operations", "launches", "ms", "MB", "MFLOP", "GB/s", "GFLOP/s", "share of the floor")
 
 
@@ -114,8 +115,8 @@ def rows_of(lines: Mapping[tuple[str, str], Line], rates: Rates) -> list[tuple[A
         seconds = max(median(line.seconds or [0.0]), 1e-9)
         floor = max(line.nbytes / read, line.flops / compute)
         figures = (seconds * 1e3, line.nbytes / 1e6, line.flops / 1e6, line.nbytes / seconds / 1e9)
-        rest = (line.flops / seconds / 1e9, floor / seconds)
-        found.append((kernel, operations, line.launches, *(round(each, 3) for each in (*figures, *rest))))
+        row = (kernel, operations, line.launches, *(round(each, 3) for each in (*figures, line.flops / seconds / 1e9)))
+        found.append((*row, round(floor / seconds, 3) if seconds > SHORTEST * line.launches else ""))
     return sorted(found, key=lambda row: -row[3])
 
 
