@@ -120,6 +120,7 @@ class Emitter:
             self._accesses = None
             parallel = self.module.add_metadata(["llvm.loop.parallel_accesses", accesses])
             latch = self.b.block
+        assert latch is not None
         for branch in (each for each in latch.instructions if each.opname == "br"):
             branch.set_metadata("llvm.loop", Distinct(self.module, (parallel,), is_loop=True))
 
