@@ -12,13 +12,29 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GPT2Config,
+    LlamaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)  # fmt: skip
 
 VOCABULARY, CONTEXT, BUCKET = 97, 128, 16
+SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+}  # fmt: skip
 BASES: Mapping[str, PreTrainedConfig] = {
-    "llama": LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=CONTEXT,
+    "llama": LlamaConfig(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=8),
+    "mixtral": MixtralConfig(**SIZES, num_local_experts=4),
+    "deepseek_v3": DeepseekV3Config(
+        **{**SIZES, "num_key_value_heads": 4}, moe_intermediate_size=16, n_routed_experts=8, n_group=2, topk_group=1,
+        num_experts_per_tok=2, q_lora_rank=16, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+        first_k_dense_replace=1,
     ),
     "gpt2": GPT2Config(
         vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=24, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
@@ -34,6 +50,22 @@ LORAS: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "mixed": {
             "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "gate_proj"],
             "rank_pattern": {"q_proj": 7}, "alpha_pattern": {"gate_proj": 2},
+        },
+    },
+    "qwen3": {
+        "wide": {"r": 64, "lora_alpha": 32, "target_modules": "all-linear"},
+        "mixed": {
+            "r": 16, "lora_alpha": 8, "use_rslora": True, "target_modules": r".*(q_proj|k_proj|o_proj|down_proj)",
+            "rank_pattern": {"k_proj": 1, r"layers\.1\.mlp\.down_proj": 33},
+            "alpha_pattern": {"layers.1.self_attn.q_proj": 3},
+        },
+    },
+    "mixtral": {
+        "attention": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "o_proj"]},
+    },
+    "deepseek_v3": {
+        "latent": {
+            "r": 8, "lora_alpha": 8, "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
         },
     },
     "gpt2": {

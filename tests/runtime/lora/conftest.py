@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,18 +17,24 @@ RANK, SLOTS, SEQUENCES = 8, 3, 4  # fewer slots and sequences than LoRAs and req
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    return save(tmp_path_factory.mktemp("llama-loras"), "llama")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Base]:
+    """The base of a name, with its LoRAs."""
+    return cache(lambda name: save(tmp_path_factory.mktemp(f"{name}-loras"), name))
 
 
 @pytest.fixture(scope="session")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    return save(tmp_path_factory.mktemp("gpt2-loras"), "gpt2")
+def llama(bases: Callable[[str], Base]) -> Base:
+    return bases("llama")
 
 
-def compiled(base: Base, target: str, *, sequences: int = 1) -> Path:
+@pytest.fixture(scope="session")
+def gpt2(bases: Callable[[str], Base]) -> Base:
+    return bases("gpt2")
+
+
+def compiled(base: Base, target: str, *, sequences: int = 1, rank: int = RANK) -> Path:
     """A bundle with slots in every linear layer."""
-    job = with_slots(open_job(None, base.folder), rank=RANK, count=SLOTS)
+    job = with_slots(open_job(None, base.folder), rank=rank, count=SLOTS)
     return build(
         job, out=base.folder.parent / f"{target}-{sequences}", target=target, max_seq_len=CONTEXT, buckets=(BUCKET,),
         max_batch_size=sequences, all_logits=True,

@@ -8,23 +8,30 @@ import pytest
 from bringup.compile.runtime.session import load
 from tests.models.parity import TOLERANCE
 from tests.runtime.lora.bases import LORAS, prompts
-from tests.runtime.lora.conftest import compiled
+from tests.runtime.lora.conftest import RANK, compiled
 
 NEAR = 1e-5  # on torch: sums in another order
+RANKS = {"qwen3": 64}
 CASES = [
     ("llama", "torch"),
     ("gpt2", "torch"),
+    ("qwen3", "torch"),
+    ("mixtral", "torch"),
+    ("deepseek_v3", "torch"),
     ("llama", "schedule"),
     ("llama", "cpu"),
-    pytest.param("gpt2", "schedule", marks=pytest.mark.slow),
-    pytest.param("gpt2", "cpu", marks=pytest.mark.slow),
+    *(
+        pytest.param(name, target, marks=pytest.mark.slow)
+        for name in ("gpt2", "qwen3", "mixtral", "deepseek_v3")
+        for target in ("schedule", "cpu")
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
-def test_logits_are_pefts(name, target, request):
-    base = request.getfixturevalue(name)
-    session = load(compiled(base, target))
+def test_logits_are_pefts(name, target, bases):
+    base = bases(name)
+    session = load(compiled(base, target, rank=RANKS.get(name, RANK)))
     (tokens,) = prompts(1, seed=8)
     alone, got_alone = base.logits(None, tokens), session.prefill(tokens)
     near = NEAR if target != "cpu" else TOLERANCE["float32"] * np.abs(alone).max()
