@@ -172,7 +172,7 @@ def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:
     """Whether every row that a step may write to is in a state."""
     rows = state["shape"][0] if state["shape"] else 0
     if state["kind"] == "lora":
-        return rows > 0 and len(state["shape"]) == 3
+        return rows > 0 and len(state["shape"]) in (3, 4)
     if state["kind"] == "ring":
         return rows > 0 and rows % (num_rows * BLOCK) == 0
     return rows >= (num_blocks * BLOCK if state["kind"] == "paged" else num_rows)

@@ -10,7 +10,7 @@ from bringup.adapters.lora.factors import Lora
 from bringup.adapters.trtllm.lora_modules import IDS, module_id
 from bringup.compile.job import Job
 from bringup.compile.lora.opening import load_lora
-from bringup.graphs.core.lora import takers
+from bringup.graphs.core.lora import module_of, takers
 from bringup.graphs.core.options import build_graph
 
 
@@ -50,15 +50,15 @@ def _ranks(lora: Lora) -> Iterator[int]:
 
 def _modules(lora: Lora) -> Iterator[str]:
     """The last part of each module's name: `model.layers.0.self_attn.q_proj.weight` is of `q_proj`."""
-    return (name.split(".")[-2] for name in lora.sites)
+    return (module_of(name).rpartition(".")[2] for name in lora.sites)
 
 
 def _of_graph(job: Job, names: Iterable[str]) -> Iterator[str]:
     """Names of TensorRT-LLM as the graph's, a fused q, k and v as the three where it has them apart; others as they
     are."""
-    paths = dict.fromkeys(path for layer in job.graph.layers for path, _ in takers(layer))
+    paths = {path: module.lora_parameters for layer in job.graph.layers for path, module in takers(layer)}
     for name in names:
         parts = {name, *(("attn_q", "attn_k", "attn_v") if name == "attn_qkv" else ())}
         numbers = {IDS[part] for part in parts if part in IDS}
-        found = [path for path in paths if module_id(f"{path}.weight") in numbers]
+        found = [path for path, own in paths.items() if numbers & {module_id(f"{path}.{each}") for each in own}]
         yield from found or [name]

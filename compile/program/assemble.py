@@ -69,6 +69,8 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
     inputs = {key: ((num_tokens, *shape), dtype) for key, (shape, dtype) in layout.inputs.items()}
     chosen: dict[str, Value] = {LORA_SLOTS: ((point.num_sequences,), "int64")} if layout.lora else {}
     slots = tuple(range(len(inputs), len(inputs) + len(chosen)))
+    ends = layout.lora_ends
+    of_end, slots_of_end = (tuple(chosen.values()), slots) if ends else ((), ())
     count = len(inputs) + len(chosen)  # of values so far: the entry's inputs, then the results of each call
 
     def call(
@@ -89,7 +91,7 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         count += len(traced[function].function.results)
         return range(count - len(traced[function].function.results), count)
 
-    first = call("prologue", tuple(inputs.values()), range(len(inputs)))
+    first = call("prologue", (*inputs.values(), *of_end), (*range(len(inputs)), *slots_of_end), lora=ends)
     values = traced[f"{name}.prologue"].function.results
     _check_sizes(values)
     carried = values[: layout.carried]
@@ -100,7 +102,8 @@ def trace_entry(layout: Layout, point: EntryPoint, trace: Trace[Code]) -> tuple[
         x.append(call("layer", (*values, *chosen.values()), given, path, f"layer{kind}", lora=layout.lora))
         check_carried(layout, path, traced[f"{name}.layer{kind}"].function.results, carried)
     rows: Part = "last_rows" if not point.decode and not layout.all_logits else "all_rows"
-    outputs = {"logits": call(rows, carried, x[-1], function="epilogue")[0]}
+    head = call(rows, (*carried, *of_end), (*x[-1], *slots_of_end), function="epilogue", lora=ends)
+    outputs = {"logits": head[0]}
     for index in layout.aux_hidden:
         if index == len(layout.layers):
             hidden = call("final", carried, x[-1])

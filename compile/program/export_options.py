@@ -33,7 +33,8 @@ class Layout:
     logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
     is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
     `cache_blocks`: see `CacheSizes`. `carried` values go from layer to layer; `derives_hidden`: hidden states are
-    computed from them by a function of the graph. `lora`: layers have slots of LoRAs, and each sequence chooses one.
+    computed from them by a function of the graph. `lora`: layers have slots of LoRAs, and each sequence chooses one;
+    `lora_ends`: the embedding or the head has some too.
     """
 
     layers: Sequence[str]
@@ -49,6 +50,7 @@ class Layout:
     carried: int = 1
     derives_hidden: bool = False
     lora: bool = False
+    lora_ends: bool = False
 
     @classmethod
     def of(cls, graph: Graph, *, buckets: Sequence[int], context: int, **settings: Any) -> Layout:
@@ -60,6 +62,10 @@ class Layout:
             **{"layers": paths, "kinds": graph.kinds(), "inputs": inputs, "windows": windows, "carried": graph.carried},
             "derives_hidden": type(graph).hidden_state is not Graph.hidden_state,
             "lora": graph.options.max_lora_rank > 0,
+            "lora_ends": any(
+                leaf.axes[0].name == "lora" and not name.startswith(f"{graph.layer_path}.")
+                for name, leaf in graph.leaves(State)
+            ),
         }
         return cls(buckets=buckets, context=context, **stated, **settings)
 

@@ -29,7 +29,7 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import State
 from bringup.graphs.core.step import FIELDS, Step, step_shapes
 from bringup.graphs.core.to_torch import to_torch
-from bringup.graphs.layers.lora import choosing
+from bringup.graphs.layers.lora import choosing, one_row_each
 from bringup.graphs.ops.lowering import INLINED, OpLowering, using
 
 Method = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -269,7 +269,8 @@ def _last_rows(module: Any, *values: Any) -> Tensor:
     """Logits [B, V] of each sequence's last token; for sequences that are padding, of some token before."""
     *carried, step = values
     rows = step.starts[1:] - 1
-    return module.epilogue(*(value.index_select(0, rows) for value in carried))
+    with one_row_each():
+        return module.epilogue(*(value.index_select(0, rows) for value in carried))
 
 
 def _all_rows(module: Any, *values: Any) -> Tensor:

@@ -12,32 +12,38 @@ ALL_LINEAR = "all-linear"
 
 
 def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None:
-    """Gives the named modules of a graph's layers room for `slots` LoRAs of up to `rank`.
+    """Gives the named modules of a graph room for `slots` LoRAs of up to `rank`.
 
-    A module is named by its path or the last parts of it; `all-linear` names all. Raises BU024 for a name of none.
+    A module is named by its path or the last parts of it; `all-linear` names all of the layers, and so neither the
+    embedding nor the head. Raises BU024 for a name of none.
     """
-    layers: list[Module] = list(graph.layers)
-    found = [pair for index, layer in enumerate(layers) for pair in takers(layer, f"{graph.layer_path}.{index}.")]
+    found = list(takers(graph))
     for name in names:
-        if not any(is_named(path, (name,)) for path, _ in found):
+        if name != ALL_LINEAR and not any(_is_named(path, name) for path, _ in found):
             known = sorted({path.rpartition(".")[2] for path, _ in found})
-            listed = f"LoRAs are for {', '.join(known)}" if known else "no module of its layers takes a LoRA"
-            message = f"no module of the layers is called `{name}`, for `lora_target_modules`"
+            listed = f"LoRAs are for {', '.join(known)}" if known else "no module of it takes a LoRA"
+            message = f"no module of the graph is called `{name}`, for `lora_target_modules`"
             raise fail("BU024", message, help=did_you_mean(name, known) or listed)
     for path, module in found:
-        if is_named(path, names):
+        of_layer = path.startswith(f"{graph.layer_path}.")
+        if any(of_layer if name == ALL_LINEAR else _is_named(path, name) for name in names):
             module.add_lora(slots, rank)
 
 
 def takers(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The modules below one, or itself, whose class takes LoRAs, by path."""
-    if module.takes_lora:
+    if module.lora_parameters:
         yield prefix.removesuffix("."), module
     for name, part in module.children():
         if isinstance(part, Module):
             yield from takers(part, f"{prefix}{name}.")
 
 
-def is_named(path: str, names: Collection[str]) -> bool:
-    """Whether a module is one of those that PEFT's `target_modules` lists: by the last parts of its path, or all."""
-    return ALL_LINEAR in names or any(path == name or path.endswith(f".{name}") for name in names)
+def _is_named(path: str, name: str) -> bool:
+    """Whether a module is the one that PEFT's `target_modules` lists: by the last parts of its path."""
+    return path == name or path.endswith(f".{name}")
+
+
+def module_of(parameter: str) -> str:
+    """The module that `target_modules` names for a parameter: `q_proj` for `q_proj.weight`, `experts` for its three."""
+    return parameter.rpartition(".")[0]

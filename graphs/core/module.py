@@ -147,14 +147,14 @@ class Module(_Callable):
 
     `packable`: the parameters of this class that its forward takes in few bits as well (`layers.packed_weight`).
 
-    `takes_lora`: its forward adds what LoRAs add to its matrix, once it has room for them (`core.lora`).
+    `lora_parameters`: those to which its forward adds what LoRAs add, once it has room for them (`core.lora`).
     """
 
     recompute_past: int | None = None
     varies_past: int | None = None
     checkpoint_words: ClassVar[Words] = {}
     packable: ClassVar[tuple[str, ...]] = ()
-    takes_lora: ClassVar[bool] = False
+    lora_parameters: ClassVar[tuple[str, ...]] = ()
 
     if not TYPE_CHECKING:
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.lora import LoraSlots
 from bringup.graphs.layers.packed_weight import rows_of
 
 if TYPE_CHECKING:
@@ -19,14 +21,23 @@ class Embedding(Module):
     """
 
     packable = ("weight",)
+    lora_parameters = ("weight",)
 
     def __init__(self, axes: str, *, scale: float | None = None, **sizes: int) -> None:
         super().__init__()
         self.scale = scale
         self.weight = Param(axes, sizes)
+        self.weight_lora: LoraSlots | None = None
+
+    def add_lora(self, slots: int, rank: int) -> None:
+        """As `Linear.add_lora`: A is of the table's rows, B of what they give."""
+        count, width = shape_of(self.weight.axes)
+        self.weight_lora = LoraSlots(slots, rank, count, width)
 
     def forward(self, rows_N: Tensor) -> Tensor:
         rows = rows_of(self.weight, rows_N)
+        if self.weight_lora is not None:
+            rows = self.weight_lora.rows(rows_N, rows)
         return rows if self.scale is None else rows * rounded(self.scale, rows.dtype)
 
 

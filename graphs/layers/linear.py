@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from bringup.graphs.core.axes import parse, shape_of, show
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.latent_lora import Unfolded
 from bringup.graphs.layers.lora import LoraSlots
 from bringup.graphs.layers.packed_weight import product
 
@@ -18,7 +19,7 @@ class Linear(Module):
     """
 
     packable = ("weight",)
-    takes_lora = True
+    lora_parameters = ("weight",)
 
     def __init__(self, axes: str, *, bias: bool = True, **sizes: int) -> None:
         super().__init__()
@@ -26,13 +27,20 @@ class Linear(Module):
         names = {node.name for node in out.walk()}
         self.weight = Param(axes, sizes)
         self.bias = Param(show((out,)), {k: v for k, v in sizes.items() if k in names}) if bias else None
-        self.lora: LoraSlots | None = None
+        self.weight_lora: LoraSlots | None = None
 
     def add_lora(self, slots: int, rank: int) -> None:
         """Room for so many LoRAs of up to `rank`; see `core.lora`. Before the weight is packed."""
         outputs, inputs = shape_of(self.weight.axes)
-        self.lora = LoraSlots(slots, rank, inputs, outputs)
+        self.weight_lora = LoraSlots(slots, rank, inputs, outputs)
+
+    def adapted(self, x: Tensor, y: Tensor) -> Tensor:
+        """y, a product of x and the weight, with what LoRAs add to it."""
+        return y if self.weight_lora is None else self.weight_lora(x, y)
+
+    def unfolded(self) -> Unfolded | None:
+        """What LoRAs add to the weight, for who multiplies by it elsewhere; see `LoraSlots.unfolded`."""
+        return None if self.weight_lora is None else self.weight_lora.unfolded()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = product(x, self.weight, self.bias)
-        return y if self.lora is None else self.lora(x, y)
+        return self.adapted(x, product(x, self.weight, self.bias))

@@ -1,6 +1,7 @@
 """Room for LoRAs next to a matrix: low-rank factors in slots, of which each sequence of a step uses one or none.
 
-N tokens of the step · B sequences · i in · r rank · o out
+The slots of a parameter P of a module are its part `P_lora`. N tokens of the step · B sequences · S slots · i in ·
+r rank · o out
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module, State
-from bringup.graphs.ops.lora import lora_expand, lora_shrink
+from bringup.graphs.layers.latent_lora import Unfolded
+from bringup.graphs.ops.lora import lora_expand, lora_lookup, lora_shrink, own_sequence
+from bringup.graphs.ops.moe_lora import expert_lora_expand, expert_lora_shrink, slots_to_blocks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bringup.graphs.core.step import Step
+    from bringup.graphs.ops.moe_experts import Blocks
 
 
 class LoraSlots(Module):
     """The factors of several LoRAs of one matrix [o, i]: a row of `a` is A [r, i], a row of `b` is scale · Bᵀ [r, o].
 
-    A LoRA of a smaller rank has zeros behind its own.
+    A LoRA of a smaller rank has zeros behind its own. Outside of `choosing` nothing is added.
     """
 
     def __init__(self, slots: int, rank: int, inputs: int, outputs: int) -> None:
@@ -31,13 +36,54 @@ class LoraSlots(Module):
         self.b = State("lora r o", lora=slots, r=rank, o=outputs)
 
     def forward(self, x_Ni: Tensor, y_No: Tensor) -> Tensor:
-        """y, the product with the matrix, with what the LoRA of each sequence adds to it; outside of `choosing`, y."""
+        """y, the product with the matrix, with what the LoRA of each sequence adds to it."""
         chosen = _CHOSEN.get()
         if chosen is None:
             return y_No
         slots_B, step = chosen
-        h_Nr = lora_shrink(x_Ni, self.a, slots_B, step)
-        return y_No + lora_expand(h_Nr, self.b, slots_B, step)
+        return y_No + lora_expand(lora_shrink(x_Ni, self.a, slots_B, step), self.b, slots_B, step)
+
+    def rows(self, rows_N: Tensor, y_No: Tensor) -> Tensor:
+        """y, rows of the transposed matrix [i, o], with what the LoRA of each sequence adds to them."""
+        chosen = _CHOSEN.get()
+        if chosen is None:
+            return y_No
+        slots_B, step = chosen
+        return y_No + lora_expand(lora_lookup(rows_N, self.a, slots_B, step), self.b, slots_B, step)
+
+    def unfolded(self) -> Unfolded | None:
+        """The factors of each sequence; None outside of `choosing`."""
+        chosen = _CHOSEN.get()
+        if chosen is None:
+            return None
+        slots_B, step = chosen
+        index_B = slots_B.clamp(min=0)
+        return Unfolded(self.a[index_B], self.b[index_B], own_sequence(slots_B, step))
+
+
+class ExpertSlots(Module):
+    """The same of a matrix for each expert, [e, o, i]."""
+
+    def __init__(self, slots: int, rank: int, experts: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.a = State("lora e r i", lora=slots, e=experts, r=rank, i=inputs)
+        self.b = State("lora e r o", lora=slots, e=experts, r=rank, o=outputs)
+
+    def forward(self, x_BRi: Tensor, y_BRo: Tensor, expert_B: Tensor, slot_BR: Tensor | None) -> Tensor:
+        """y, the products of blocks, with what LoRAs add; `slot_BR` is of `slots_of_rows`."""
+        if slot_BR is None:
+            return y_BRo
+        h_BRr = expert_lora_shrink(x_BRi, self.a, expert_B, slot_BR)
+        return y_BRo + expert_lora_expand(h_BRr, self.b, expert_B, slot_BR)
+
+
+def slots_of_rows(blocks: Blocks) -> Tensor | None:
+    """The slot of each row's LoRA, int64 [B, R], below 0 for none; None outside of `choosing`."""
+    chosen = _CHOSEN.get()
+    if chosen is None:
+        return None
+    slots_B, step = chosen
+    return slots_to_blocks(step.per_token(slots_B), blocks.row_NK, blocks.expert_B, blocks.rows)
 
 
 _CHOSEN: ContextVar[tuple[Tensor, Step] | None] = ContextVar("slot of each sequence, and the step", default=None)
@@ -51,6 +97,17 @@ def choosing(slots_B: Tensor, step: Step) -> Generator[None]:
     and without.
     """
     token = _CHOSEN.set((slots_B, step))
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
+@contextmanager
+def one_row_each() -> Generator[None]:
+    """In the block, layers take one row of each sequence, in order, as in a step of decode."""
+    chosen = _CHOSEN.get()
+    token = _CHOSEN.set(chosen and (chosen[0], replace(chosen[1], decode=True)))
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bringup.graphs.core.module import Module, State
 from bringup.graphs.core.options import current_options
+from bringup.graphs.layers.latent_lora import narrower_results, wider_queries, with_rows
 from bringup.graphs.layers.linear import Linear
 from bringup.graphs.layers.norm import RMSNorm
 from bringup.graphs.layers.packed_weight import dense
@@ -80,8 +81,19 @@ class LatentAttention(Module):
         q_NHn, q_NHp = q_NHd.split([self.n, self.p], -1)
         q_NHp = rope(q_NHp, cos, sin, interleaved=self.interleaved)
         chosen_NL = None if self.indexer is None else self.indexer(x_Nm, q_Nq, cos, sin, step)
-        mixed_NHv = latent_attention(
-            q_NHn, q_NHp, self.latents, dense(self.k_b_proj.weight), dense(self.v_b_proj.weight), step,
-            self.scale, chosen_NL=chosen_NL,
-        )  # fmt: skip
+        mixed_NHv = self._mixed(q_NHn, q_NHp, step, chosen_NL)
         return self.o_proj(mixed_NHv.flatten(1))
+
+    def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
+        """The values of each head, mixed. LoRAs of the two matrices are in further rows of them (`latent_lora`)."""
+        heads, loras = q_NHn.shape[1], [each.unfolded() for each in (self.k_b_proj, self.v_b_proj)]
+        to_keys_xc, to_values_yc = (
+            dense(each.weight) if lora is None else with_rows(dense(each.weight), heads, lora)
+            for each, lora in zip((self.k_b_proj, self.v_b_proj), loras, strict=True)
+        )
+        of_keys, of_values = loras
+        q_NHn = q_NHn if of_keys is None else wider_queries(q_NHn, of_keys)
+        mixed_NHv = latent_attention(
+            q_NHn, q_NHp, self.latents, to_keys_xc, to_values_yc, step, self.scale, chosen_NL=chosen_NL
+        )
+        return mixed_NHv if of_values is None else narrower_results(mixed_NHv, of_values)

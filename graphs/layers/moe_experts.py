@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.lora import ExpertSlots, slots_of_rows
 from bringup.graphs.layers.packed_weight import expert_product
 from bringup.graphs.ops.activation import ACTIVATIONS
 from bringup.graphs.ops.moe_experts import blocks_of, from_blocks, to_blocks
@@ -15,6 +17,7 @@ class Experts(Module):
     """Gated MLPs side by side; a token goes to K of them: down(gated(gate(x), up(x))), weighted and summed."""
 
     packable = ("gate_proj", "up_proj", "down_proj")
+    lora_parameters = packable
 
     def __init__(self, e: int, m: int, f: int, activation: str, *, bias: bool = False) -> None:
         super().__init__()
@@ -25,13 +28,29 @@ class Experts(Module):
         self.gate_proj_bias = Param("e f", e=e, f=f) if bias else None
         self.up_proj_bias = Param("e f", e=e, f=f) if bias else None
         self.down_proj_bias = Param("e m", e=e, m=m) if bias else None
+        self.gate_proj_lora: ExpertSlots | None = None
+        self.up_proj_lora: ExpertSlots | None = None
+        self.down_proj_lora: ExpertSlots | None = None
+
+    def add_lora(self, slots: int, rank: int) -> None:
+        """Room for so many LoRAs of up to `rank` of all three; see `core.lora`. Before they are packed."""
+        e, f, m = shape_of(self.gate_proj.axes)
+        self.gate_proj_lora = ExpertSlots(slots, rank, e, m, f)
+        self.up_proj_lora = ExpertSlots(slots, rank, e, m, f)
+        self.down_proj_lora = ExpertSlots(slots, rank, e, f, m)
 
     def forward(self, x_Nm: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
         blocks = blocks_of(chosen_NK, self.count)
+        slot_BR = None if self.gate_proj_lora is None else slots_of_rows(blocks)
+
+        def product(x_BRi: Tensor, weight: Any, bias: Tensor | None, lora: ExpertSlots | None) -> Tensor:
+            y_BRo = expert_product(x_BRi, weight, bias, blocks.expert_B)
+            return y_BRo if lora is None else lora(x_BRi, y_BRo, blocks.expert_B, slot_BR)
+
         x_BRm = to_blocks(x_Nm, blocks)
-        gate_BRf = expert_product(x_BRm, self.gate_proj, self.gate_proj_bias, blocks.expert_B)
-        up_BRf = expert_product(x_BRm, self.up_proj, self.up_proj_bias, blocks.expert_B)
-        y_BRm = expert_product(self.gated(gate_BRf, up_BRf), self.down_proj, self.down_proj_bias, blocks.expert_B)
+        gate_BRf = product(x_BRm, self.gate_proj, self.gate_proj_bias, self.gate_proj_lora)
+        up_BRf = product(x_BRm, self.up_proj, self.up_proj_bias, self.up_proj_lora)
+        y_BRm = product(self.gated(gate_BRf, up_BRf), self.down_proj, self.down_proj_bias, self.down_proj_lora)
         return from_blocks(y_BRm, weights_NK, blocks)
 
     def gated(self, gate: Tensor, up: Tensor) -> Tensor:

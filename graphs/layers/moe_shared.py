@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bringup.graphs.config.moe import RoutingConfig
+from bringup.graphs.core.axes import shape_of
 from bringup.graphs.core.module import Module, Param
+from bringup.graphs.layers.lora import LoraSlots
 from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_experts import Experts
 from bringup.graphs.ops.linear import linear
@@ -22,15 +24,26 @@ class SigmoidRouter(Module):
     A learnt bias helps to choose and does not weigh; a group of experts is as good as its two best.
     """
 
+    lora_parameters = ("weight",)
+
     def __init__(self, m: int, routing: RoutingConfig) -> None:
         super().__init__()
         self.routing = routing
+        self.weight_lora: LoraSlots | None = None
         self.weight = Param("out:e in:m", e=routing.experts, m=m)
         self.e_score_correction_bias = Param("e", e=routing.experts, dtype="float32")
 
+    def add_lora(self, slots: int, rank: int) -> None:
+        """As `Linear.add_lora`."""
+        outputs, inputs = shape_of(self.weight.axes)
+        self.weight_lora = LoraSlots(slots, rank, inputs, outputs)
+
     def forward(self, x_Nm: Tensor) -> tuple[Tensor, Tensor]:
         routing = self.routing
-        scores_NE = linear(x_Nm.float(), self.weight.float()).sigmoid()
+        scores_NE = linear(x_Nm.float(), self.weight.float())
+        if self.weight_lora is not None:
+            scores_NE = self.weight_lora(x_Nm, scores_NE)
+        scores_NE = scores_NE.sigmoid()
         by_NE = scores_NE + self.e_score_correction_bias
         if routing.topk_groups < routing.groups:
             by_NE = keep_best_groups(by_NE, routing.groups, routing.topk_groups, best=2)

@@ -43,5 +43,6 @@ class Indexer(Module):
         write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
         keys_BLD = cached_rows(self.keys, step)[:, :, 0]
         q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)
-        weights_NH = linear(x_Nm.float(), dense(self.weights_proj.weight).float()) * self.scale
+        weights_NH = linear(x_Nm.float(), dense(self.weights_proj.weight).float())
+        weights_NH = self.weights_proj.adapted(x_Nm, weights_NH) * self.scale
         return top_keys(index_scores(q_NHD, keys_BLD, weights_NH, step), step.positions, self.keep)

@@ -29,7 +29,7 @@ def lora_shrink(x_Ni: Tensor, a_Sri: Tensor, slots_B: Tensor, step: Step) -> Ten
         h_Nr = (a_Bri @ x_Ni[:, :, None])[:, :, 0]
         return torch.where(slots_B[:, None] >= 0, h_Nr, 0)
     h_NBr = (x_Ni @ a_Bri.flatten(0, 1).T).view(x_Ni.shape[0], *a_Bri.shape[:2])
-    return torch.where(_own(slots_B, step)[:, :, None], h_NBr, 0).sum(1)
+    return torch.where(own_sequence(slots_B, step)[:, :, None], h_NBr, 0).sum(1)
 
 
 @op("h_Nr[N r] b_Sro[S r o] slots_B[B] -> [N o]")
@@ -41,12 +41,22 @@ def lora_expand(h_Nr: Tensor, b_Sro: Tensor, slots_B: Tensor, step: Step) -> Ten
     if step.decode:
         h_Nr = torch.where(slots_B[:, None] >= 0, h_Nr, 0)
         return (h_Nr[:, None] @ b_Bro)[:, 0]
-    h_NBr = torch.where(_own(slots_B, step)[:, :, None], h_Nr[:, None], 0)
+    h_NBr = torch.where(own_sequence(slots_B, step)[:, :, None], h_Nr[:, None], 0)
     return h_NBr.flatten(1) @ b_Bro.flatten(0, 1)
 
 
-def _own(slots_B: Tensor, step: Step) -> Tensor:
+@op("rows_N[N] a_Srv[S r v] slots_B[B] -> [N r]")
+def lora_lookup(rows_N: Tensor, a_Srv: Tensor, slots_B: Tensor, step: Step) -> Tensor:
+    """What `lora_shrink` gives for rows of a unit matrix [v, v], each by its number: a column of A."""
+    import torch
+
+    slot_N = step.per_token(slots_B)
+    return torch.where(slot_N[:, None] >= 0, a_Srv[slot_N.clamp(min=0), :, rows_N], 0)
+
+
+def own_sequence(slots_B: Tensor, step: Step) -> Tensor:
     """Whether a token is of a sequence that has a LoRA, [N, B]; padding is of none."""
     import torch
 
-    return (step.sequences()[:, None] == torch.arange(step.num_sequences)) & (slots_B[None] >= 0)
+    own_NB = step.sequences()[:, None] == torch.arange(step.num_sequences)
+    return torch.bitwise_and(own_NB, slots_B[None] >= 0)

@@ -60,10 +60,10 @@ def test_a_slot_of_infinity_is_read_by_nobody_else():
 
 def test_a_linear_layer_has_room_where_it_is_given_some():
     plain = Linear("out:(h d) in:m", h=2, d=3, m=5)
-    assert plain.lora is None
+    assert plain.weight_lora is None
     before = plain.structural_key()
     plain.add_lora(4, 2)
-    assert isinstance(plain.lora, LoraSlots)
-    assert [axis.size for axis in plain.lora.a.axes] == [4, 2, 5]
-    assert [axis.size for axis in plain.lora.b.axes] == [4, 2, 6]
+    assert isinstance(plain.weight_lora, LoraSlots)
+    assert [axis.size for axis in plain.weight_lora.a.axes] == [4, 2, 5]
+    assert [axis.size for axis in plain.weight_lora.b.axes] == [4, 2, 6]
     assert plain.structural_key() != before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -11,8 +12,9 @@ from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import Executor, Interface, StateSpec
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, TaskId
 from bringup.diagnostics import BringupError, Diagnostic
+from bringup.graphs.core.lora import module_of
 
-WEIGHT, A, B = "weight", "lora.a", "lora.b"  # of a module: its matrix, and the slots next to it
+A, B = "_lora.a", "_lora.b"  # the slots of a parameter, behind its name
 
 
 @runtime_checkable
@@ -32,14 +34,14 @@ class Slots:
 
     def __init__(self, interface: Interface) -> None:
         specs = {spec.name: spec for spec in interface.states if spec.kind == "lora"}
-        modules = [name.removesuffix(A) for name in specs if name.endswith(f".{A}")]
-        self._specs = {f"{name}{WEIGHT}": (specs[f"{name}{A}"], specs[f"{name}{B}"]) for name in modules}
+        parameters = [name.removesuffix(A) for name in specs if name.endswith(A)]
+        self._specs = {name: (specs[f"{name}{A}"], specs[f"{name}{B}"]) for name in parameters}
         self.count = min((spec.shape[0] for spec in specs.values()), default=0)
-        self.rank = min((spec.shape[1] for spec in specs.values()), default=0)
+        self.rank = min((spec.shape[-2] for spec in specs.values()), default=0)
         self.slot_bytes = sum(_row_bytes(spec) for spec in specs.values())
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """The shapes of the largest a and b of each parameter: [r, i] and [r, o]."""
+        """The shapes of the largest a and b of each parameter: [r, i] and [r, o]; of experts, e in front."""
         return {name: tuple(spec.shape[1:] for spec in specs) for name, specs in self._specs.items()}
 
     def check(self, weights: LoraWeights, name: TaskId) -> None:
@@ -67,7 +69,7 @@ class Slots:
             for number, spec in enumerate(specs):
                 row = np.zeros(spec.shape[1:], dtype_of(spec.dtype))
                 if found is not None:
-                    row[: len(found[number])] = found[number]
+                    row[..., : found.rank, :] = found[number]
                 yield spec, row
 
     def _misfit(self, parameter: str, factors: LoraFactors) -> str:
@@ -75,19 +77,16 @@ class Slots:
         specs = self._specs.get(parameter)
         if specs is None:
             return "the bundle has no slots for it"
-        (a, b), sizes = factors, [spec.shape[2] for spec in specs]
-        if [a.shape[1:], b.shape[1:]] != [(size,) for size in sizes] or len(a) != len(b):
-            return (
-                f"its factors are for [{b.shape[-1]}, {a.shape[-1]}] and the matrix is {sizes[::-1]}: of another base"
-            )
-        if len(a) > self.rank:
-            return f"its rank is {len(a)}, and the bundle's slots have {self.rank}"
+        if factors.shape != (shape := (*specs[0].shape[1:-2], specs[1].shape[-1], specs[0].shape[-1])):
+            return f"its factors are for {list(factors.shape)} and the parameter is {list(shape)}: of another base"
+        if factors.rank > self.rank:
+            return f"its rank is {factors.rank}, and the bundle's slots have {self.rank}"
         return "" if all(np.isfinite(array).all() for array in factors) else "its factors have NaN or infinity"
 
     def _refused(self, name: TaskId, why: str, parameters: list[str]) -> Diagnostic:
         more = f" and {len(parameters) - 1} more" if len(parameters) > 1 else ""
         of = f" for `{parameters[0]}`{more}" if parameters[0] else ""
-        modules = sorted({parameter.split(".")[-2] for parameter in self._specs})
+        modules = sorted({module_of(parameter).rpartition(".")[2] for parameter in self._specs})
         takes = f"LoRAs of rank {self.rank} for {', '.join(modules)}" if modules else "no LoRA"
         return Diagnostic(
             code="BU622",
@@ -98,4 +97,4 @@ class Slots:
 
 
 def _row_bytes(spec: StateSpec) -> int:
-    return spec.shape[1] * spec.shape[2] * dtype_of(spec.dtype).itemsize
+    return math.prod(spec.shape[1:]) * dtype_of(spec.dtype).itemsize

@@ -19,10 +19,24 @@ if TYPE_CHECKING:
 
 
 class LoraFactors(NamedTuple):
-    """What a LoRA adds to the matrix [o, i] of a parameter: bᵀ · a, of a [r, i] and b [r, o], its scale in b."""
+    """What a LoRA adds to the matrix [o, i] of a parameter: bᵀ · a, of a [r, i] and b [r, o], its scale in b.
+
+    Of experts, [e, o, i], both have the axis e in front.
+    """
 
     a: np.ndarray
     b: np.ndarray
+
+    @property
+    def rank(self) -> int:
+        """r"""
+        return self.a.shape[-2]
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """That of the parameter; None where a and b are not of one."""
+        alike = self.a.ndim == self.b.ndim >= 2 and self.a.shape[:-1] == self.b.shape[:-1]
+        return (*self.a.shape[:-2], self.b.shape[-1], self.a.shape[-1]) if alike else None
 
 
 TaskId = int | str  # what requests name a LoRA by
@@ -55,16 +69,15 @@ class LoraWeights:
 def weights_of(lora: Lora, arrays: Mapping[str, np.ndarray]) -> LoraWeights:
     """The factors of a LoRA as slots hold them; `arrays` are those of `Lora.arrays`.
 
-    Several factors of one parameter, which are added up, become one of a larger rank. Raises ValueError for factors of
-    a parameter that is no matrix: experts, which have no slots.
+    Several factors of one parameter, which are added up, become one of a larger rank.
     """
     return LoraWeights({name: _joined(parts, arrays) for name, parts in lora.sites.items()})
 
 
 def _joined(parts: tuple[LowRank, ...], arrays: Mapping[str, np.ndarray]) -> LoraFactors:
     return LoraFactors(
-        np.concatenate([arrays[part.a] for part in parts]),
-        np.concatenate([_scaled(arrays[part.b], part.scale).T for part in parts]),
+        np.concatenate([arrays[part.a] for part in parts], axis=-2),
+        np.concatenate([_scaled(arrays[part.b], part.scale).swapaxes(-1, -2) for part in parts], axis=-2),
     )
 
 

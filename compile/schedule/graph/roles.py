@@ -25,11 +25,12 @@ _NAMES = {
     "gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
     Role.GATHER: "index index_select quant_embedding",
-    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts lora_shrink lora_expand",
+    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts lora_shrink lora_expand "
+    "expert_lora_shrink expert_lora_expand",
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",
-    Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks cached_rows",
+    Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 NORMS = frozenset({"rms_norm", "layer_norm"})

@@ -62,10 +62,23 @@ LORAS: Mapping[str, Mapping[str, dict[str, Any]]] = {
     },
     "mixtral": {
         "attention": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "o_proj"]},
+        "experts": {
+            "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"],
+            "rank_pattern": {"mlp.experts.down_proj": 3},
+        },
+        "one by one": {"r": 2, "target_modules": ["w1", "w2", "w3"]},
+        "ends": {"r": 5, "lora_alpha": 9, "target_modules": ["embed_tokens", "lm_head", "k_proj"]},
     },
     "deepseek_v3": {
         "latent": {
-            "r": 8, "lora_alpha": 8, "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
+            "r": 8, "lora_alpha": 8,
+            "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+        },
+        "keys and values": {"r": 3, "lora_alpha": 4, "target_modules": ["kv_b_proj"], "use_rslora": True},
+        "experts": {
+            "r": 2, "lora_alpha": 4, "target_modules": ["gate_proj", "up_proj", "down_proj"],
+            "target_parameters": ["mlp.gate.weight"],
         },
     },
     "gpt2": {
@@ -127,7 +140,8 @@ def save(folder: Path, name: str) -> Base:
             if "lora_" in parameter_name:
                 parameter.data.normal_(0, SPREAD)
         loras[lora] = folder / lora
-        adapted.save_pretrained(loras[lora])
+        with pefts_warnings():  # that an embedding is saved too
+            adapted.save_pretrained(loras[lora])
     return Base(folder / "base", loras)
 
 

@@ -33,8 +33,9 @@ def gpt2(bases: Callable[[str], Base]) -> Base:
 
 
 def compiled(base: Base, target: str, *, sequences: int = 1, rank: int = RANK) -> Path:
-    """A bundle with slots in every linear layer."""
-    job = with_slots(open_job(None, base.folder), rank=rank, count=SLOTS)
+    """A bundle with slots in every linear layer, experts, the embedding and the head."""
+    ends = "lm_head", "wte" if "gpt2" in str(base.folder) else "embed_tokens"
+    job = with_slots(open_job(None, base.folder), rank=rank, modules=("all-linear", *ends), count=SLOTS)
     return build(
         job, out=base.folder.parent / f"{target}-{sequences}", target=target, max_seq_len=CONTEXT, buckets=(BUCKET,),
         max_batch_size=sequences, all_logits=True,

@@ -42,8 +42,8 @@ def test_a_bundle_has_slots_for_loras_like_the_given_ones(bundle):
     }  # fmt: skip
     states = Interface.from_json(manifest["interface"]).states
     slots = {spec.name: spec.shape for spec in states if spec.kind == "lora"}
-    assert slots["transformer.h.1.attn.c_attn.lora.a"] == (2, 8, 24)
-    assert slots["transformer.h.1.attn.c_attn.lora.b"] == (2, 8, 72)
+    assert slots["transformer.h.1.attn.c_attn.weight_lora.a"] == (2, 8, 24)
+    assert slots["transformer.h.1.attn.c_attn.weight_lora.b"] == (2, 8, 72)
     assert len(slots) == 2 * 4 * 2
 
 
