@@ -44,9 +44,10 @@ def narrower_results(y_NHx: Tensor, lora: Unfolded) -> Tensor:
     import torch
 
     H, R = y_NHx.shape[1], lora.a.shape[0] * lora.a.shape[1]
-    y_NHv, h_NHR = y_NHx.split([y_NHx.shape[2] - R, R], -1)
-    b_HRv = lora.b.flatten(0, 1).view(R, H, -1).transpose(0, 1)
-    return y_NHv + torch.bmm(_own(h_NHR, lora).transpose(0, 1), b_HRv).transpose(0, 1)
+    v = y_NHx.shape[2] - R
+    b_HRv = lora.b.flatten(0, 1).view(R, H, v).transpose(0, 1)
+    added_HNv = torch.bmm(_own(y_NHx[..., v:], lora).transpose(0, 1), b_HRv)
+    return y_NHx[..., :v] + added_HNv.transpose(0, 1)
 
 
 def _own(h_NHR: Tensor, lora: Unfolded) -> Tensor:

@@ -77,6 +77,8 @@ class Slots:
         specs = self._specs.get(parameter)
         if specs is None:
             return "the bundle has no slots for it"
+        if not factors.shape:
+            return f"its factors have shapes {list(factors.a.shape)} and {list(factors.b.shape)}: of no matrix"
         if factors.shape != (shape := (*specs[0].shape[1:-2], specs[1].shape[-1], specs[0].shape[-1])):
             return f"its factors are for {list(factors.shape)} and the parameter is {list(shape)}: of another base"
         if factors.rank > self.rank:

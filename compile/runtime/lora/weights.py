@@ -33,10 +33,10 @@ class LoraFactors(NamedTuple):
         return self.a.shape[-2]
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """That of the parameter; None where a and b are not of one."""
+    def shape(self) -> tuple[int, ...]:
+        """That of the parameter; () where a and b are not of one."""
         alike = self.a.ndim == self.b.ndim >= 2 and self.a.shape[:-1] == self.b.shape[:-1]
-        return (*self.a.shape[:-2], self.b.shape[-1], self.a.shape[-1]) if alike else None
+        return (*self.a.shape[:-2], self.b.shape[-1], self.a.shape[-1]) if alike else ()
 
 
 TaskId = int | str  # what requests name a LoRA by
