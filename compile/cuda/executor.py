@@ -72,7 +72,7 @@ class CudaExecutor:
             self._global_scratch = driver.allocate(plan.global_scratch, "global scratch")
             driver.zero(self._scratch, plan.scratch, self._stream)
             self._entries: dict[str, Ready] = {}
-            self.reset()
+            self._states.zero(spec.name for spec in interface.states)
             failed.pop_all()
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -137,10 +137,16 @@ class CudaExecutor:
         return self._profile
 
     def reset(self) -> None:
-        """Zeroes the states."""
+        """Zeroes the states of sequences."""
         self._driver.use()
         self._forget_ahead()
-        self._states.zero()
+        self._states.zero(spec.name for spec in self._interface.sequence_states)
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """See `runtime.lora.slots.LoraExecutor`."""
+        self._driver.use()
+        self._forget_ahead()
+        self._states.write_row(state, slot, row)
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""

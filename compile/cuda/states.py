@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,10 +24,10 @@ class States:
     def address(self, name: str) -> Address:
         return self._places[name]
 
-    def zero(self) -> None:
-        """All of them, in the stream."""
-        for name, address in self._places.items():
-            self._driver.zero(address, nbytes_of(self._specs[name]), self._stream)
+    def zero(self, names: Iterable[str]) -> None:
+        """Some of them, in the stream."""
+        for name in names:
+            self._driver.zero(self._places[name], nbytes_of(self._specs[name]), self._stream)
 
     def read(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""
@@ -40,6 +40,15 @@ class States:
                 self._driver.wait(self._stream)
             found[name] = raw.copy().view(dtype_of(spec.dtype)).reshape(spec.shape)
         return found
+
+    def write_row(self, name: str, row: int, array: np.ndarray) -> None:
+        """Overwrites a row of a state, once the stream has come to it."""
+        spec = self._specs[name]
+        each = nbytes_of(spec) // spec.shape[0]
+        raw = self._copies[:each]
+        raw[:] = np.ascontiguousarray(array, dtype_of(spec.dtype)).reshape(-1).view(np.uint8)
+        self._driver.copy_in(self._places[name] + row * each, raw, self._stream)
+        self._driver.wait(self._stream)
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrites the states named."""

@@ -11,7 +11,8 @@ Constant = int | float | bool | str | None
 class Kernel:
     """A Triton kernel with all its compile-time settings. Equal kernels are compiled once.
 
-    `stem` names a file of bringup/compile/kernels/source and the `@triton.jit` function in it. Run-time parameters come
+    `stem` names a file of bringup/compile/kernels/source, `lora.lora_shrink` one of its folder lora, and the
+    `@triton.jit` function in it, which has the file's name. Run-time parameters come
     first in the function's signature: `types` are theirs, as Triton writes them (`*bf16`, `i32`, `fp32`). `constants`
     are the `tl.constexpr` parameters by name. `aligned` are the positions of run-time parameters whose address, or
     value, is divisible by 16.

@@ -24,7 +24,7 @@ _COMPILER = ("worker.py", "compiled.py", "call.py")  # of compile/kernels: they 
 def inputs_of(kernel: Kernel, capability: str) -> Mapping[str, str] | None:
     """The inputs by name. None where a source file may not be what runs here, so that nothing may be cached."""
     try:
-        files = [*_sources(FOLDER / f"{kernel.stem}.py"), *(FOLDER.parent / name for name in _COMPILER)]
+        files = [*_sources(_file(kernel.stem)), *(FOLDER.parent / name for name in _COMPILER)]
         digests = {f"source {name_of(file)}": digest_of(file) for file in sorted(set(files))}
     except (OSError, ValueError, Untrusted):
         return None
@@ -47,7 +47,11 @@ def _imported(file: Path) -> Iterator[Path]:
     for node in ast.walk(parsed(file)[1]):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{source.__name__}."):
             names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-            yield from (FOLDER / f"{name.removeprefix(source.__name__).lstrip('.')}.py" for name in names)
+            yield from (_file(name.removeprefix(source.__name__).lstrip(".")) for name in names)
+
+
+def _file(stem: str) -> Path:
+    return FOLDER / f"{stem.replace('.', '/')}.py"
 
 
 @cache

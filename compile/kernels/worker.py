@@ -92,7 +92,7 @@ def _function(stem: str) -> Any:
     for name, loaded in list(sys.modules.items()):
         if name.startswith((f"{source.__name__}.", "triton.language.")):
             _name_files(loaded)
-    return getattr(module, stem)
+    return getattr(module, stem.rpartition(".")[2])
 
 
 def _name_files(module: ModuleType) -> None:

@@ -54,7 +54,6 @@ class GpuTarget(ScheduleTarget):
     """
 
     phases = ("schedule", "ptx", "ttgir")
-    takes_loras = False  # no kernel has their ops
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"

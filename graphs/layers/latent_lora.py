@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from bringup.graphs.ops.moe_experts import expert_linear
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,8 +29,8 @@ def wider_queries(q_NHn: Tensor, lora: Unfolded) -> Tensor:
     import torch
 
     H, n = q_NHn.shape[1:]
-    b_HnR = lora.b.flatten(0, 1).view(-1, H, n).permute(1, 2, 0)
-    return torch.cat((q_NHn, _own(torch.bmm(q_NHn.transpose(0, 1), b_HnR).transpose(0, 1), lora)), -1)
+    b_HRn = lora.b.flatten(0, 1).view(-1, H, n).transpose(0, 1)
+    return torch.cat((q_NHn, _own(_by_head(q_NHn, b_HRn), lora)), -1)
 
 
 def with_rows(matrix_xc: Tensor, heads: int, lora: Unfolded) -> Tensor:
@@ -41,13 +43,18 @@ def with_rows(matrix_xc: Tensor, heads: int, lora: Unfolded) -> Tensor:
 
 def narrower_results(y_NHx: Tensor, lora: Unfolded) -> Tensor:
     """Results [N, H, v] of those [N, H, v + R] that values of `with_rows` give."""
-    import torch
-
     H, R = y_NHx.shape[1], lora.a.shape[0] * lora.a.shape[1]
     v = y_NHx.shape[2] - R
-    b_HRv = lora.b.flatten(0, 1).view(R, H, v).transpose(0, 1)
-    added_HNv = torch.bmm(_own(y_NHx[..., v:], lora).transpose(0, 1), b_HRv)
-    return y_NHx[..., :v] + added_HNv.transpose(0, 1)
+    b_HvR = lora.b.flatten(0, 1).view(R, H, v).permute(1, 2, 0).contiguous()
+    return y_NHx[..., :v] + _by_head(_own(y_NHx[..., v:], lora), b_HvR)
+
+
+def _by_head(x_NHi: Tensor, weight_Hoi: Tensor) -> Tensor:
+    """Each head's rows by the head's matrix: a product of experts, all of which have as many rows."""
+    import torch
+
+    y_HNo = expert_linear(x_NHi.transpose(0, 1).contiguous(), weight_Hoi, None, torch.arange(x_NHi.shape[1]))
+    return y_HNo.transpose(0, 1)
 
 
 def _own(h_NHR: Tensor, lora: Unfolded) -> Tensor:

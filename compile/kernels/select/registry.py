@@ -10,6 +10,7 @@ from bringup.compile.kernels.select.elements import elements
 from bringup.compile.kernels.select.experts import experts
 from bringup.compile.kernels.select.indexer import indexer
 from bringup.compile.kernels.select.latent_attention import latent_attention
+from bringup.compile.kernels.select.lora.launches import lora
 from bringup.compile.kernels.select.products import product
 from bringup.compile.kernels.select.quant_products import quant_product
 from bringup.compile.kernels.select.rows import rows
@@ -26,6 +27,7 @@ SELECTORS: tuple[Selector, ...] = (
     product,
     quant_product,
     experts,
+    lora,
     rows,
     elements,
 )

@@ -1,0 +1,1 @@
+"""Launches of the operations of LoRAs: their products, and which row has which."""
