@@ -42,6 +42,19 @@ def test_strided_and_broadcast_views() -> None:
     near(f, "t", "s")
 
 
+def test_numbers_of_one_element() -> None:
+    f = Function()
+    count = f.node(
+        "aten.arange.default",
+        {"n": ((1,), "int64")},
+        end=1,
+        **dict.fromkeys(("dtype", "layout", "device", "pin_memory")),
+    )
+    x = f.array("x", np.array([0, 3]), "int64", "value")
+    f.node("aten.eq.Tensor", {"same": ((2, 1), "bool")}, self=View(x.buffer, (2, 1), (1, 1)), other=count)
+    near(f, "n", "same", within=0)
+
+
 def test_integers_comparisons_and_choices() -> None:
     f = Function()
     x = f.array("x", np.arange(-20, 20).reshape(5, 8), "int64", "value")

@@ -139,7 +139,7 @@ def _arange(code: Code, node: Node, name: str, index: Index) -> Value:
     if not isinstance(start, int) or not isinstance(step, int):
         raise NotTaken
     place = index[0].moved(step, start)
-    return code.given(f"({place.text}).to(tl.int64)" if place.symbol else f"tl.full([1, 1], {place.text}, tl.int64)",
+    return code.given(f"({place.text}).to(tl.int64)" if place.symbol else f"tl.full([], {place.text}, tl.int64)",
                       code.graph.buffers[name], index)  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def _full(code: Code, node: Node, name: str, index: Index) -> Value:
     value = node.argument("fill_value")
     kind = _kind(code, node)
     text = {"float": "tl.float32", "int": "tl.int64", "bool": "tl.int1"}[kind]
-    return code.given(f"tl.full([1, 1], {code.argument(value, index, kind)}, {text})", code.graph.buffers[name], index)
+    return code.given(f"tl.full([], {code.argument(value, index, kind)}, {text})", code.graph.buffers[name], index)
 
 
 def _cat(code: Code, node: Node, name: str, index: Index) -> Value:
