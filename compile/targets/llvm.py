@@ -60,6 +60,7 @@ class LlvmTarget(ScheduleTarget):
     }
     phases = ("schedule", "llvm")
     cache_dtypes = ("float32", "bfloat16")
+    takes_loras = False  # no kernel has their operations
 
     @contextmanager
     def lower(

@@ -97,7 +97,8 @@ class Selection:
         """Raises BU412 for slots of LoRAs that the target does not compile."""
         if graph.options.max_lora_rank and not self.target.takes_loras:
             message = f"target `{self.name}` takes no LoRAs at run time"
-            raise fail("BU412", message, help="leave --max-lora-rank out, or compile for `torch`, `cpu` or `schedule`")
+            help = "leave --max-lora-rank out, or compile for `cpu`, `torch` or `cuda:sm_90`"
+            raise fail("BU412", message, help=help)
 
     def check_installed(self) -> None:
         """Raises BU922 for a distribution that the target requires and that is not installed."""

@@ -43,9 +43,11 @@ def with_rows(matrix_xc: Tensor, heads: int, lora: Unfolded) -> Tensor:
 
 def narrower_results(y_NHx: Tensor, lora: Unfolded) -> Tensor:
     """Results [N, H, v] of those [N, H, v + R] that values of `with_rows` give."""
+    import torch
+
     H, R = y_NHx.shape[1], lora.a.shape[0] * lora.a.shape[1]
     v = y_NHx.shape[2] - R
-    b_HvR = lora.b.flatten(0, 1).view(R, H, v).permute(1, 2, 0).contiguous()
+    b_HvR = lora.b.flatten(0, 1).view(R, H, v).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
     return y_NHx[..., :v] + _by_head(_own(y_NHx[..., v:], lora), b_HvR)
 
 
@@ -53,8 +55,8 @@ def _by_head(x_NHi: Tensor, weight_Hoi: Tensor) -> Tensor:
     """Each head's rows by the head's matrix: a product of experts, all of which have as many rows."""
     import torch
 
-    y_HNo = expert_linear(x_NHi.transpose(0, 1).contiguous(), weight_Hoi, None, torch.arange(x_NHi.shape[1]))
-    return y_HNo.transpose(0, 1)
+    x_HNi = x_NHi.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    return expert_linear(x_HNi, weight_Hoi, None, torch.arange(x_HNi.shape[0])).transpose(0, 1)
 
 
 def _own(h_NHR: Tensor, lora: Unfolded) -> Tensor:

@@ -114,11 +114,11 @@ def _lookup(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
 
 def _slots_to_blocks(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | None:
     slot, row, count = argument_of(graph, node, "slot_N"), argument_of(graph, node, "row_NK"), node.argument("rows")
-    if slot is None or row is None or not slot.is_dense or not row.is_dense or not isinstance(count, int):
+    if slot is None or row is None or not row.is_dense or not isinstance(count, int):
         return None
     out, high, choices = result_of(graph, node), power_of_two(count), row.shape[0] * row.shape[1]
     constants: dict[str, Constant] = {
-        **{"F": choices, "SHARE": row.shape[1], "R": count, "PR": high},
+        **{"F": choices, "SHARE": row.shape[1], "STRIDE": slot.strides[0], "R": count, "PR": high},
         **{"CHUNK": max(2, min(power_of_two(choices), TILE // high))},
     }
     parameters = {"slot": slot, "row": row, "out": out}

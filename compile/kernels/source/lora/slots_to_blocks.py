@@ -9,7 +9,7 @@ from bringup.compile.kernels.source.launches import let_next_start, wait_for_las
 @triton.jit
 def slots_to_blocks(
     slot, row, out,
-    F: tl.constexpr, SHARE: tl.constexpr, R: tl.constexpr, PR: tl.constexpr, CHUNK: tl.constexpr,
+    F: tl.constexpr, SHARE: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr, PR: tl.constexpr, CHUNK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """out[b, r] = slot[f // SHARE] of the choice f whose row[f] is b · R + r; -1 where there is none. Grid: blocks.
@@ -25,6 +25,6 @@ def slots_to_blocks(
     for f in range(0, F, CHUNK):
         at = f + tl.arange(0, CHUNK)[None, :]
         same = (tl.load(row + at, mask=at < F, other=-1) == b * R + r) & (at < F)
-        of_choice = tl.load(slot + at // SHARE, mask=at < F, other=-1)
+        of_choice = tl.load(slot + at // SHARE * STRIDE, mask=at < F, other=-1)
         found = tl.maximum(found, tl.max(tl.where(same, of_choice, -1), 1, keep_dims=True))
     tl.store(out + b.to(tl.int64) * R + r, found, mask=r < R)
