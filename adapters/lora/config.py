@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from bringup.adapters.lora.expressions import Unbounded, check, ends, fullmatch
 from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.shown import shown
 
@@ -27,8 +28,8 @@ OF_TRAINING = frozenset({
     "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "velora_config",
 })  # fmt: skip
 HONOURED = frozenset({
-    "alpha_pattern", "exclude_modules", "layers_pattern", "layers_to_transform", "lora_alpha", "r", "rank_pattern",
-    "target_modules", "target_parameters", "use_rslora",
+    "alpha_pattern", "ensure_weight_tying", "exclude_modules", "layers_pattern", "layers_to_transform", "lora_alpha",
+    "r", "rank_pattern", "target_modules", "target_parameters", "use_rslora",
 })  # fmt: skip
 # What is more than ΔW = B · A, and why it cannot be left out.
 REFUSED = {
@@ -43,7 +44,6 @@ REFUSED = {
     "arrow_config": "Arrow chooses among adapters by token",
     "kasa_config": "KaSA changes the base's singular values",
     "monteclora_config": "MonteCLoRA adds noise to the factors",
-    "ensure_weight_tying": "what is added to the embedding is added to the head too",
 }
 # Of `init_lora_weights`: those that subtract from the base what the factors begin with.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -64,6 +64,7 @@ class LoraConfig:
     excluded: str | Sequence[str] = ()
     layers: Sequence[int] = ()
     layer_names: Sequence[str] = ()
+    tied: bool = False  # what is added to the embedding is added to a head that is tied to it
 
     def rank_of(self, name: str) -> int:
         """The rank of a module."""
@@ -89,20 +90,20 @@ class LoraConfig:
         return _matches(self.parameters, name)
 
     def _layer(self, name: str) -> int | None:
-        patterns = [rf"(?:^|.*?\.){each}" for each in self.layer_names] or [r".*?\.[^.]*"]
-        found = next((hit for each in patterns if (hit := re.match(rf"{each}\.(\d+)\.", name))), None)
-        return int(found[1]) if found else None
+        patterns = [rf"(?:^|.*?\.)(?:{each})" for each in self.layer_names] or [r".*?\.[^.]*"]
+        numbers = {hit.start(): int(hit[1]) for hit in re.finditer(r"\.(\d+)(?=\.)", name)}
+        return next((numbers[at] for each in patterns for at in sorted(numbers.keys() & ends(each, name))), None)
 
 
 def _by_pattern(patterns: Mapping[str, Number], name: str, default: Number) -> Number:
     """The value of the first pattern that a name, or its end, matches; of none the value under its own name."""
-    key = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", name)), name)
+    key = next((key for key in patterns if fullmatch(rf"(.*\.)?({key})$", name)), name)
     return patterns.get(key, default)
 
 
 def _matches(words: str | Sequence[str], name: str) -> bool:
     if isinstance(words, str):
-        return re.fullmatch(words, name) is not None
+        return fullmatch(words, name)
     return any(name == word or name.endswith(f".{word}") for word in words)
 
 
@@ -128,14 +129,14 @@ def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, l
         excluded=words.get("exclude_modules") or (),
         layers=_several(words.get("layers_to_transform")),
         layer_names=_several(words.get("layers_pattern") or None),
+        tied=bool(words.get("ensure_weight_tying")),
     )
     for pattern in (*config.rank_pattern, *config.alpha_pattern, *_expressions(config)):
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise BringupError(
-                _unreadable(file, "target_modules", pattern, f"a regular expression ({error})")
-            ) from None
+            check(pattern)
+        except (re.error, Unbounded) as error:
+            want = f"a regular expression that can be matched in bounded time ({error})"
+            raise BringupError(_unreadable(file, "target_modules", pattern, want)) from None
     return config, findings
 
 
@@ -208,4 +209,5 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "layers_to_transform": ("numbers of layers", _is_layers),
     "layers_pattern": ("names", lambda value: value is None or _is_words(value)),
     "use_rslora": ("true or false", lambda value: value is None or isinstance(value, bool)),
+    "ensure_weight_tying": ("true or false", lambda value: value is None or isinstance(value, bool)),
 }

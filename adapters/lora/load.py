@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from bringup.adapters.lora.base import Base
 from bringup.adapters.lora.derive import derive
+from bringup.adapters.lora.expressions import Unbounded
 from bringup.adapters.lora.factors import Lora, Pair
 from bringup.adapters.lora.files import LoraFiles
 from bringup.adapters.lora.named import disagreements
 from bringup.adapters.lora.pairing import paired
-from bringup.diagnostics import BringupError, Diagnostic, Severity
+from bringup.diagnostics import BringupError, Diagnostic, Severity, fail
 from bringup.grouping import digits
 from bringup.spec import TensorInfo
 
@@ -22,7 +23,8 @@ OF_SIZES = ("BU164", "BU165")
 class Loaded:
     """`copies` are tensors of the base, by its names, that the adapter's files hold too.
 
-    `heads` that are tied have the values of an embedding, by whose name the base has them.
+    `heads` that are tied have the values of an embedding, by whose name the base has them. `turned` are tensors with
+    the values of another one, axes exchanged. `base` is what the files were read for.
     """
 
     files: LoraFiles
@@ -30,6 +32,8 @@ class Loaded:
     pairs: Sequence[Pair]
     copies: Mapping[str, TensorInfo]
     heads: Mapping[str, str]
+    base: Base
+    turned: Sequence[tuple[TensorInfo, TensorInfo]] = ()
     findings: Sequence[Diagnostic] = ()
 
     def raise_if_errors(self) -> None:
@@ -39,7 +43,18 @@ class Loaded:
 
 
 def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
-    """From headers alone. Arrays are of `dtype`, by default each parameter's."""
+    """From headers alone. Arrays are of `dtype`, by default each parameter's.
+
+    Raises BU160 for an expression of the config that takes too long to match.
+    """
+    try:
+        return _load(files, base, dtype)
+    except Unbounded as error:
+        help = "list the modules' names in `target_modules`, `exclude_modules`, `rank_pattern` and `alpha_pattern`"
+        raise fail("BU160", f"an expression in `{files.path}`: {error}", help=help, file=str(files.path)) from None
+
+
+def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
     found = paired(files.checkpoint.headers, files.spelling, files.config, base)
     lora, misfits = derive(base, found.pairs, dtype)
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
@@ -53,6 +68,8 @@ def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
         pairs=found.pairs,
         copies=found.copies,
         heads={head: embedding for embedding, head in base.tied.items()},
+        base=base,
+        turned=found.turned,
         findings=_together(findings),
     )
 

@@ -20,10 +20,14 @@ Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 
 @dataclass(slots=True)
 class Pairing:
-    """`pairs` that are whole and whose base is there; `copies` are tensors that the base has too, by its names."""
+    """`pairs` that are whole and whose base is there; `copies` are tensors that the base has too, by its names.
+
+    `turned`: tensors that have what another one has, with its axes exchanged.
+    """
 
     pairs: list[Pair] = field(default_factory=list[Pair])
     copies: dict[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
+    turned: list[tuple[TensorInfo, TensorInfo]] = field(default_factory=list[tuple[TensorInfo, TensorInfo]])
     findings: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
 
@@ -49,6 +53,8 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
     first = {target: key for key, target in reversed(targets.items()) if target}
     if twice := [key[0] for key, target in targets.items() if target and first[target] != key]:
         found.findings.append(_twice(twice))
+    if config.tied:
+        _without_tied_heads(first, whole, base, found)
     for target, key in reversed(first.items()):
         found.findings += _pair(whole[key], target, spelling, config, base, found.pairs)
     return found
@@ -117,10 +123,42 @@ def _pair(
         embedding=part.embedding, layout=layout,
     )  # fmt: skip
     pairs.append(pair)
-    if part.embedding and spelling.tie and target in base.tied:
+    if part.embedding and (spelling.tie or config.tied) and target in base.tied:
         turned = Layout(a=layout.b.replace("out", "in"), b=layout.a.replace("in", "out"))
-        pairs.append(replace(pair, target=base.tied[target], a=b, b=a, embedding=False, layout=turned))
+        head = replace(pair, target=base.tied[target], a=b, b=a, embedding=False, layout=turned)
+        if config.tied:
+            head = replace(head, scale=config.scale_of(head.target.removesuffix(WHOLE), rank))
+        pairs.append(head)
     return []
+
+
+def _without_tied_heads(
+    first: dict[str, Key], whole: Mapping[Key, Mapping[str, tuple[Part, TensorInfo]]], base: Base, found: Pairing
+) -> None:
+    """Leaves out factors of heads that are tied to an embedding with factors: peft saves the embedding's once more.
+
+    `_add_targets_to_tie` and `_create_and_replace` of src/peft/tuners/lora/model.py. BU168 for those of other sizes.
+    """
+    for target, head in base.tied.items():
+        if target not in first or head not in first or not whole[first[target]]["a"][0].embedding:
+            continue
+        embedding, own = whole[first[target]], whole[first.pop(head)]
+        pairs = [(own[side][1], embedding[other][1]) for side, other in ("ab", "ba")]
+        found.turned += pairs
+        found.findings += [not_turned(info, other) for info, other in pairs if info.shape != other.shape[::-1]]
+
+
+def not_turned(info: TensorInfo, other: TensorInfo) -> Diagnostic:
+    """BU168."""
+    return Diagnostic(
+        code="BU168",
+        message=f"`{info.name}` is not `{other.name}` with its axes exchanged, and `ensure_weight_tying` has the two "
+        "change one matrix",
+        help="take the adapter's files again: peft saves one adapter's factors under both names",
+        sources=(info.name, other.name),
+        file=str(info.file or ""),
+        tensor=info.name,
+    )
 
 
 def _rank(info: TensorInfo, axes: str, experts: int) -> int:

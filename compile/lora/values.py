@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bringup.adapters.apply.materialise import fill
 from bringup.adapters.lora.load import Loaded
+from bringup.adapters.lora.pairing import not_turned
 from bringup.compile.job import Job
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, fail
 from bringup.grouping import listed
+from bringup.spec import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def refuse_wrong_values(job: Job, loaded: Loaded) -> None:
@@ -16,7 +25,10 @@ def refuse_wrong_values(job: Job, loaded: Loaded) -> None:
 
 
 def refuse_wrong_factors(loaded: Loaded) -> None:
-    """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite."""
+    """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite.
+
+    BU168 where a tensor has not the values of another one that it should.
+    """
     import numpy as np
 
     read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
@@ -30,6 +42,8 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
     if endless:
         help = "take the file again; an adapter of float16 may have overflowed in training"
         raise fail("BU172", f"{listed(endless)} holds NaN or infinity", help=help, sources=tuple(endless))
+    if wrong := [pair for pair in loaded.turned if not np.array_equal(read(pair[0]), read(pair[1]).T)]:
+        raise BringupError(not_turned(*wrong[0]))
     if not changes:
         help = "an adapter is saved so before its first step of training: take a later one"
         raise fail("BU169", "the adapter changes nothing: of each pair one factor is zero", help=help)
@@ -48,11 +62,34 @@ def _refuse_copies(job: Job, loaded: Loaded) -> None:
         own = job.checkpoint.read(base)
         theirs = read(info)
         if own.shape != theirs.shape or not np.array_equal(own.astype(np.float32), theirs.astype(np.float32)):
-            raise fail(
-                "BU168",
-                f"`{info.name}` is not what the base has for `{target}`, and nothing would apply it",
-                help="take the base that the adapter was trained on, with the vocabulary that it had then",
-                sources=(info.name,),
-                file=str(info.file or ""),
-                tensor=info.name,
-            )
+            raise _other_copy(info, target)
+
+
+def refuse_copies_of_others(loaded: Loaded, weights: Mapping[str, np.ndarray]) -> None:
+    """Raises BU168 where the adapter's file has other values for a parameter than a bundle has, in the bundle's dtype.
+
+    `weights` are the bundle's, by name. A parameter that is no array of its own there, since it is packed or a part of
+    a larger one, is not compared.
+    """
+    import numpy as np
+
+    read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
+    for target, info in loaded.copies.items():
+        for use in loaded.base.uses.get(target, ()):
+            entry, own = use.entry, weights.get(use.entry.declared.name)
+            if own is None or len(entry.sources) != 1 or own.shape != entry.region.shape:
+                continue
+            theirs = fill(entry, lambda _, info=info: read(info))
+            if not np.array_equal(own.astype(np.float32), theirs.astype(own.dtype).astype(np.float32)):
+                raise _other_copy(info, target)
+
+
+def _other_copy(info: TensorInfo, target: str) -> BringupError:
+    return fail(
+        "BU168",
+        f"`{info.name}` is not what the base has for `{target}`, and nothing would apply it",
+        help="take the base that the adapter was trained on, with the vocabulary that it had then",
+        sources=(info.name,),
+        file=str(info.file or ""),
+        tensor=info.name,
+    )

@@ -94,7 +94,7 @@ class Batch:
         """
         from bringup.compile.runtime.lora.reading import read_lora
 
-        return read_lora(self.manifest, path)
+        return read_lora(self.manifest, path, self._opened.weights)
 
     def read_lora_request(self, weights: np.ndarray, config: np.ndarray) -> LoraWeights:
         """The LoRA of TensorRT-LLM's `LoraWeights` and `LoraConfig` (docs/lora.md). Raises BU173 for other tensors."""

@@ -33,6 +33,10 @@ class Opened:
     folder: Path
     seconds: float = 0.0
 
+    def weights(self) -> dict[str, np.ndarray]:
+        """The bundle's weights by name, mapped from its file."""
+        return _weights(self.folder, self.manifest)
+
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
         from bringup.compile.text.tokenizer import load_tokenizer

@@ -86,7 +86,7 @@ class Session:
         """As `Batch.read_lora`."""
         from bringup.compile.runtime.lora.reading import read_lora
 
-        return read_lora(self.manifest, path)
+        return read_lora(self.manifest, path, self._opened.weights)
 
     def use_lora(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
         """Has this LoRA, or none, added to the model from now on, and forgets the sequence.

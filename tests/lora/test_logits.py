@@ -21,6 +21,10 @@ CASES: dict[str, Case] = {
     ),
     "llama-embedding-and-head": Case("llama", {"r": 4, "target_modules": ["embed_tokens", "lm_head"]}),
     "llama-embedding-tied": Case("llama", {"r": 4, "target_modules": ["embed_tokens"]}, {"tie_word_embeddings": True}),
+    "llama-embedding-tied-to-the-head": Case(
+        "llama", {"r": 4, "target_modules": ["embed_tokens", "q_proj"], "ensure_weight_tying": True},
+        {"tie_word_embeddings": True},
+    ),
     "qwen3-mixed-ranks-rslora": Case(
         "qwen3",
         {

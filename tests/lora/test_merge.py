@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from bringup.cli.main import cli
@@ -68,6 +68,31 @@ def test_a_tied_head_is_not_merged_silently(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == 1
     assert "error[BU171]" in result.stderr
+
+
+def test_a_tied_head_that_the_adapter_ties_too_is_merged(tmp_path: Path) -> None:
+    """`ensure_weight_tying`: what is added to the embedding is added to the head. peft itself merges it twice."""
+    words = {"r": 4, "target_modules": ["embed_tokens"], "ensure_weight_tying": True}
+    written = write(Case("llama", words, {"tie_word_embeddings": True}), tmp_path)
+    run("merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "merged"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    assert np.abs(logits - written.logits).max() <= 1e-5 * np.abs(written.logits).max()
+
+    file = written.lora / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = "base_model.model.lm_head.lora_A.weight"
+    words = ["lora", "merge", str(written.lora), "--checkpoint", str(written.base), "-o", str(tmp_path / "other")]
+    for array, message in (
+        (2 * tensors[name], "is not `base_model.model.model.embed_tokens.lora_embedding_B` with its axes exchanged"),
+        (tensors[name][:, :-1].copy(), "with its axes exchanged"),
+    ):
+        save_file({**tensors, name: array}, file)
+        result = CliRunner().invoke(cli, words)
+        assert result.exit_code == 1
+        assert "error[BU168]" in result.stderr
+        assert message in " ".join(result.stderr.split())
 
 
 def test_convert_from_the_command_line(tmp_path: Path) -> None:

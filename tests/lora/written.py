@@ -104,5 +104,5 @@ def wrapped(model: Any, case: Case, deviation: float) -> Any:
     generator = torch.Generator().manual_seed(3)
     for name, parameter in found.named_parameters():
         if "lora_" in name:
-            parameter.data = torch.randn(parameter.shape, generator=generator) * deviation
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * deviation)  # some share memory
     return found

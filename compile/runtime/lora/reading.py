@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from bringup.adapters.lora.trtllm import QKV, Row, number_of, unpack
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.lora.opening import load_lora
 from bringup.compile.lora.restore import sizes_of_modules
-from bringup.compile.lora.values import refuse_wrong_factors
+from bringup.compile.lora.values import refuse_copies_of_others, refuse_wrong_factors
 from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, weights_of
 
 if TYPE_CHECKING:
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from bringup.compile.job import Job
 
 
-def read_lora(manifest: Mapping[str, Any], path: str | PathLike[str]) -> LoraWeights:
+def read_lora(
+    manifest: Mapping[str, Any], path: str | PathLike[str], weights: Callable[[], Mapping[str, np.ndarray]] = dict
+) -> LoraWeights:
     """The LoRA in a folder or a file, for the model of a bundle; the bundle's checkpoint need not be there any more.
 
-    Raises what is wrong with it, as `bringup lora check` does, BU169 and BU172.
+    `weights` gives those of the bundle, by name. Raises what is wrong with it, as `bringup lora check` does, BU168 for
+    copies of other weights than the bundle's, BU169 and BU172.
     """
     loaded = load_lora(_job(manifest), path)
     loaded.raise_if_errors()
+    if loaded.copies:
+        refuse_copies_of_others(loaded, weights())
     refuse_wrong_factors(loaded)
     return weights_of(loaded.lora, loaded.lora.arrays(loaded.files.checkpoint))
 

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from bringup.adapters.lora.files import open_lora
 from bringup.compile.job import Job, open_job
 from bringup.compile.lora.convert import request_tensors
+from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.lora.reading import read_lora, read_request
 from bringup.diagnostics import BringupError
 from tests.runtime.lora.bases import LORAS
@@ -25,16 +26,19 @@ def manifest_of(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("base", "lora"), [(base, lora) for base, loras in LORAS.items() for lora in loras])
-def test_the_tensors_of_a_request_are_those_of_the_files(base, lora, request):
-    written = request.getfixturevalue(base)
+REQUESTS = [(base, lora) for base in ("llama", "gpt2") for lora in LORAS[base]]
+
+
+@pytest.mark.parametrize(("base", "lora"), [*REQUESTS, ("mixtral", "experts"), ("mixtral", "one by one")])
+def test_the_tensors_of_a_request_are_those_of_the_files(base, lora, bases):
+    written = bases(base)
     job = open_job(None, written.folder)
     weights, config, _ = request_tensors(job, open_lora(written.loras[lora]), "float32")
     of_tensors, read = read_request(manifest_of(job), weights, config), read_lora(manifest_of(job), written.loras[lora])
     assert of_tensors.factors.keys() == read.factors.keys()
     for name, (a, b) in of_tensors.factors.items():
         wanted = read.factors[name]
-        assert np.abs(b.T @ a - wanted.b.T @ wanted.a).max() < 1e-5, name
+        assert np.abs(b.swapaxes(-1, -2) @ a - wanted.b.swapaxes(-1, -2) @ wanted.a).max() < 1e-5, name
 
 
 def test_factors_are_those_of_the_files_times_the_scale(llama):
@@ -53,6 +57,21 @@ def test_tensors_of_another_model_are_refused(llama, gpt2):
     weights, config, _ = request_tensors(job, open_lora(gpt2.loras["all"]), "float32")
     with pytest.raises(BringupError, match="BU173"):
         read_request(manifest_of(open_job(None, llama.folder)), weights, config)
+
+
+def test_a_copy_of_another_head_is_refused(llama, bundle, tmp_path):
+    """What `lora check` compares with the base's checkpoint, with the bundle's weights: the checkpoint may be gone."""
+    folder = shutil.copytree(llama.loras["plain"], tmp_path / "lora")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    head = load_file(llama.folder / "model.safetensors")["lm_head.weight"]
+    batch = load_batch(bundle)
+    for copy, refused in ((head, False), (head + 1e-3, True)):
+        save_file({**tensors, "base_model.model.lm_head.base_layer.weight": copy}, folder / "adapter_model.safetensors")
+        if refused:
+            with pytest.raises(BringupError, match=r"BU168.*is not what the base has for `lm_head.weight`"):
+                batch.read_lora(folder)
+        else:
+            assert len(batch.read_lora(folder).factors) == 4
 
 
 @pytest.mark.parametrize(("code", "value"), [("BU169", 0.0), ("BU172", np.nan)])
