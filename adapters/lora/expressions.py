@@ -79,7 +79,8 @@ class _Matching:
         if operation is ops.BRANCH:
             return frozenset[int]().union(*(self.sequence(branch, places) for branch in argument[1]))
         if operation in (ops.MAX_REPEAT, ops.MIN_REPEAT):
-            return self.repeated(*argument, places)
+            least, most, inner = argument
+            return self.repeated(least, most, inner, places)
         direction, items = argument  # of ASSERT, ASSERT_NOT
         return frozenset(at for at in places if self.stands(direction, items, at) is (operation is ops.ASSERT))
 
