@@ -75,7 +75,9 @@ LORAS: Mapping[str, Mapping[str, dict[str, Any]]] = {
             "r": 8, "lora_alpha": 8,
             "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
         },
-        "ends": {"r": 3, "lora_alpha": 4, "target_modules": ["kv_b_proj", "embed_tokens", "lm_head"], "use_rslora": True},
+        "ends": {
+            "r": 3, "lora_alpha": 4, "use_rslora": True, "target_modules": ["kv_b_proj", "embed_tokens", "lm_head"],
+        },
         "experts": {
             "r": 2, "lora_alpha": 4, "target_modules": ["gate_proj", "up_proj", "down_proj"],
             "target_parameters": ["mlp.gate.weight"],
