@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.shown import shown
 
 _Words = dict[str, Any]
+LEAST_ALPHA = 1e-30  # with less, or with more than its inverse, float32 may have no scale but 0 and infinity
 Number = TypeVar("Number", int, float)
 FILE = "adapter_config.json"
 ALL_LINEAR = "all-linear"
@@ -131,17 +132,25 @@ def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, l
         layer_names=_several(words.get("layers_pattern") or None),
         tied=bool(words.get("ensure_weight_tying")),
     )
-    for pattern in (*config.rank_pattern, *config.alpha_pattern, *_expressions(config)):
+    for name, pattern in _expressions(config):
         try:
             check(pattern)
         except (re.error, Unbounded) as error:
             want = f"a regular expression that can be matched in bounded time ({error})"
-            raise BringupError(_unreadable(file, "target_modules", pattern, want)) from None
+            raise BringupError(_unreadable(file, name, pattern, want)) from None
     return config, findings
 
 
-def _expressions(config: LoraConfig) -> list[str]:
-    return [*config.layer_names, *(each for each in (config.modules, config.excluded) if isinstance(each, str))]
+def _expressions(config: LoraConfig) -> Iterator[tuple[str, str]]:
+    """Each expression, after its word."""
+    listed = {
+        "rank_pattern": config.rank_pattern, "alpha_pattern": config.alpha_pattern, "layers_pattern": config.layer_names
+    }  # fmt: skip
+    for name, expressions in listed.items():
+        yield from ((name, each) for each in expressions)
+    for name, each in (("target_modules", config.modules), ("exclude_modules", config.excluded)):
+        if isinstance(each, str):
+            yield name, each
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -175,7 +184,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_alpha(value: Any) -> bool:
-    return _is_number(value) and value != 0  # of 0 the adapter would do nothing
+    return _is_number(value) and LEAST_ALPHA < abs(value) < 1 / LEAST_ALPHA  # of 0 the adapter would do nothing
 
 
 def _is_rank(value: Any) -> bool:
@@ -200,9 +209,9 @@ def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "r": ("a whole number above 0", _is_rank),
-    "lora_alpha": ("a number other than 0", _is_alpha),
+    "lora_alpha": ("a number other than 0, not beyond what float32 has", _is_alpha),
     "rank_pattern": ("whole numbers above 0 by patterns of names", _map_of(_is_rank)),
-    "alpha_pattern": ("numbers other than 0 by patterns of names", _map_of(_is_alpha)),
+    "alpha_pattern": ("numbers other than 0, not beyond what float32 has, by patterns of names", _map_of(_is_alpha)),
     "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "target_parameters": ("names", _is_list),
     "exclude_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),

@@ -99,3 +99,18 @@ NONSENSE: tuple[dict[str, Any], ...] = (
 def test_words_that_make_no_sense_are_refused(words):
     with pytest.raises(BringupError, match="BU160"):
         read_lora_config({"r": 4, "lora_alpha": 8, "target_modules": ["q"], **words}, "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"lora_alpha": 1e300}, "`lora_alpha` is 1e\\+300"),
+        ({"alpha_pattern": {"q_proj": 1e-300}}, "`alpha_pattern`"),
+        ({"rank_pattern": {"(": 2}}, "`rank_pattern` is '\\('"),
+        ({"exclude_modules": "(?i)q_proj"}, "`exclude_modules` .* it has flags"),
+    ],
+)
+def test_what_makes_no_sense_is_named_with_its_word(words, named):
+    """A scale beyond float32 would be infinity in merged weights, or add nothing."""
+    with pytest.raises(BringupError, match=f"BU160: {named}"):
+        read_lora_config({"r": 4, "lora_alpha": 8, **words}, "x")
