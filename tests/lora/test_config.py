@@ -107,7 +107,7 @@ def test_words_that_make_no_sense_are_refused(words):
         ({"lora_alpha": 1e300}, "`lora_alpha` is 1e\\+300"),
         ({"alpha_pattern": {"q_proj": 1e-300}}, "`alpha_pattern`"),
         ({"rank_pattern": {"(": 2}}, "`rank_pattern` is '\\('"),
-        ({"exclude_modules": "(?i)q_proj"}, "`exclude_modules` .* it has flags"),
+        ({"exclude_modules": "(?i)q_proj"}, "`exclude_modules` .*it has flags"),
     ],
 )
 def test_what_makes_no_sense_is_named_with_its_word(words, named):
