@@ -12,7 +12,7 @@ from bringup.compile.runtime.request import Request
 from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.step import BLOCK
-from tests.runtime.lora.bases import VOCABULARY, prompts
+from tests.runtime.lora.bases import prompts
 from tests.runtime.lora.conftest import SLOTS
 
 NEW = 6
@@ -145,15 +145,15 @@ def factors(rank: int, inputs: int, outputs: int, value: float = 1.0) -> LoraFac
     return LoraFactors(np.full((rank, inputs), value, np.float32), np.full((rank, outputs), value, np.float32))
 
 
-Q, HEAD = "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"
+Q, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({Q: factors(9, 32, 32)}, "its rank is 9, and the bundle's slots have 8"),
-        ({HEAD: factors(2, 32, VOCABULARY)}, "the bundle has no slots for it"),
-        ({Q: factors(2, 64, 64)}, r"its factors are for \[64, 64\] and the matrix is \[32, 32\]: of another base"),
+        ({NORM: factors(2, 32, 1)}, "the bundle has no slots for it"),
+        ({Q: factors(2, 64, 64)}, r"its factors are for \[64, 64\] and the parameter is \[32, 32\]: of another base"),
         ({Q: factors(2, 32, 32, float("nan"))}, "its factors have NaN or infinity"),
         ({}, "it has no factors, and would change nothing"),
     ],

@@ -96,7 +96,7 @@ def test_limits_that_say_nothing_are_refused(gpt2):
     done = bringup(*words, "--max-loras", 2)
     assert "go with --max-lora-rank R or --lora-dir DIR" in " ".join(done.output.split())
     done = bringup(*words, "--max-lora-rank", 2, "--lora-target-modules", "c_atn")
-    assert "no module of the layers is called `c_atn`" in done.output
+    assert "no module of the graph is called `c_atn`" in done.output
     assert "did you mean `c_attn`?" in done.output
 
 
@@ -114,5 +114,5 @@ def test_modules_by_the_names_of_tensorrt_llm(base, given, wanted, request):
     folder = request.getfixturevalue(base).folder
     job = with_slots(open_job(None, folder), rank=2, modules=given)
     assert list(job.graph.options.lora_target_modules) == wanted
-    with pytest.raises(BringupError, match="no module of the layers is called `attn_k_norm`"):
+    with pytest.raises(BringupError, match="no module of the graph is called `attn_k_norm`"):
         with_slots(job, rank=2, modules=["attn_k_norm"])

@@ -1,4 +1,4 @@
-"""Which modules of a program have slots: those whose forward runs, whatever the family."""
+"""Which modules of a program have slots: those that functions of its layers read, whatever the family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from bringup.compile.runtime.lora.slots import Slots
 COMMON = {"vocab_size": 97, "max_position_embeddings": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 ATTENTION = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
 MLP = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
-LATENT = {"self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.o_proj"}
+LATENT = {
+    "self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.o_proj",
+    "self_attn.k_b_proj", "self_attn.v_b_proj",
+}  # fmt: skip
 CASES = {
     "qwen3": (
         Qwen3Config(**COMMON, hidden_size=16, intermediate_size=24, num_key_value_heads=1, head_dim=8),
@@ -23,7 +26,7 @@ CASES = {
     ),
     "mixtral": (
         MixtralConfig(**COMMON, hidden_size=16, intermediate_size=24, num_key_value_heads=1, num_local_experts=3),
-        ATTENTION | {"mlp.gate"},
+        ATTENTION | {"mlp.gate", "mlp.experts"},
     ),
     "deepseek_v3": (
         DeepseekV3Config(
@@ -31,14 +34,14 @@ CASES = {
             qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6, first_k_dense_replace=1, n_routed_experts=4,
             num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=6, n_group=1, topk_group=1,
         ),
-        LATENT | MLP | {f"mlp.shared_experts.{name.partition('.')[2]}" for name in MLP},
+        LATENT | MLP | {"mlp.gate", "mlp.experts"} | {f"mlp.shared_experts.{name.partition('.')[2]}" for name in MLP},
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("family", CASES)
 def test_slots_are_those_of_modules_that_run(family):
-    """`k_b_proj` and `v_b_proj` of latent attention are parts of other products, and experts no linear layers."""
+    """By default all of the layers: neither the embedding nor the head."""
     config, wanted = CASES[family]
     job = with_slots(open_job(family, "dummy", config=config.to_dict(), dtype="float32"), rank=3, count=2)
     layout = layout_of(job.graph, 64, (16,))
