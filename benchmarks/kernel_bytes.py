@@ -24,8 +24,7 @@ from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.compiled import Compiled
-from bringup.compile.kernels.select.registry import calls_of
-from bringup.compile.kernels.select.split import split
+from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.program import Interface
 from bringup.compile.program.step_inputs import Chunk, make_step

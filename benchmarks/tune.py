@@ -28,8 +28,7 @@ from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall, Pointer
 from bringup.compile.kernels.compiled import Compiled
 from bringup.compile.kernels.select import products
-from bringup.compile.kernels.select.registry import calls_of
-from bringup.compile.kernels.select.split import split
+from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.kernels.select.tiles import Tiles
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.trace_cached import encoded_program

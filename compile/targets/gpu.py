@@ -142,8 +142,7 @@ class GpuTarget(ScheduleTarget):
         self, program: EncodedProgram, options: Options, dump_dir: Path | None
     ) -> tuple[Schedule, dict[str, tuple[tuple[KernelCall, ...], ...]]]:
         """The schedule, and by function the kernel calls of each group."""
-        from bringup.compile.kernels.select.registry import calls_of
-        from bringup.compile.kernels.select.split import split
+        from bringup.compile.kernels.select.registry import calls_of, split
 
         schedule = schedule_of(program, options, dump_dir, lambda graph: split(graph, self.architecture))
         found: dict[str, tuple[tuple[KernelCall, ...], ...]] = {}

@@ -11,8 +11,7 @@ from bringup.compile import ptx
 from bringup.compile.cache.store import default_store
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall
-from bringup.compile.kernels.select.registry import calls_of
-from bringup.compile.kernels.select.split import split
+from bringup.compile.kernels.select.registry import calls_of, split
 from bringup.compile.program.program import Interface
 from bringup.compile.runtime.session import load
 from bringup.compile.schedule.liveness import GIVEN

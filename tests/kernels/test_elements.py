@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.compile.kernels.select.split import split
+from bringup.compile.kernels.select.registry import split
 from bringup.compile.schedule.graph.op_graph import DType, View
 from bringup.diagnostics import BringupError
 from tests.kernels.graphs import Function, far

@@ -1,1 +1,0 @@
-"""Launches of the operations of LoRAs: their products, and which row has which."""
