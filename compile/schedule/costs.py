@@ -99,8 +99,8 @@ class _Size:
             if view.buffer in node.updates:
                 continue
             nbytes = _nbytes(buffer, view.elements)
-            if node.short in ("lora_shrink", "lora_expand") and buffer.kind == "state":
-                nbytes = nbytes * min(view.shape[0], self.sequences) // view.shape[0]
+            if buffer.kind == "state" and "lora_" in node.short:
+                nbytes = self._of_loras(node, view, nbytes)
             elif buffer.kind == "state":
                 nbytes = self._rows(node, view, buffer)
             elif node.short in ("quant_embedding", "quant_experts"):
@@ -110,6 +110,15 @@ class _Size:
             elif node.short == "expert_linear" and number in (1, 2) and view.buffer != views[-1].buffer:
                 nbytes = nbytes * min(views[0].shape[0], view.shape[0]) // view.shape[0]
             yield view, nbytes
+
+    def _of_loras(self, node: Node, view: View, nbytes: int) -> int:
+        """Bytes of factors that are read: of a slot for each sequence, and there of an expert for each block."""
+        if node.short == "lora_lookup":
+            return sum(self.graph.buffers[name].nbytes for name in node.outputs)
+        read = nbytes * min(view.shape[0], self.sequences) // view.shape[0]
+        if node.short.startswith("expert"):
+            read = read * min(view.shape[1], node.views[0].shape[0]) // view.shape[1]
+        return read
 
     def _rows(self, node: Node, view: View, buffer: Buffer) -> int:
         """Bytes of a cache that attention reads: the keys that its queries see, of every sequence."""

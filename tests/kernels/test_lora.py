@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bringup.compile.schedule.costs import cost_of
 from bringup.compile.schedule.graph.op_graph import View
 from bringup.graphs.core.step import FIELDS
 from tests.kernels.graphs import Function, far
@@ -64,12 +65,16 @@ def test_rows_of_experts_have_the_factors_of_their_own(each: int) -> None:
     f, blocks, experts = Function(), 4, 3
     x = f.given("x", (blocks, each, IN), kind="value")
     a, b = (f.given(name, (SLOTS, experts, RANK, size), kind="state") for name, size in (("a", IN), ("b", OUT)))
+    a_bytes = 4 * SLOTS * experts * RANK * IN
     expert = f.array("expert", np.array([0, 2, 2, 1]), "int64", "value")
     slot = f.array("slot", np.arange(blocks * each).reshape(blocks, each) % (SLOTS + 1) - 1, "int64", "value")
     shared = {"expert_B": expert, "slot_BR": slot}
     shape = {"h": ((blocks, each, RANK), "float32")}
     h = f.node("bringup.expert_lora_shrink.default", shape, x_BRi=x, a_Seri=a, **shared)
     shrunk = f.graph("h")
+    f.array("step:rows", np.zeros(2, np.int64), "int64", "step")
+    read = cost_of(shrunk, shrunk.groups[0], 1).cache
+    assert read == a_bytes * 2 // SLOTS, "of two sequences' slots, and of all experts, for there are as many blocks"
     machine, expected = f.emulated(shrunk, "sm_90"), f.expected()
     assert far(machine.read("h"), expected["h"]) < 2e-6
     g = Function()
