@@ -8,13 +8,18 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import gpu
 from benchmarks.cards import correctness, launches, speed
-from benchmarks.cards.rows import DRY, TIMED
+from benchmarks.cards.rows import CHECKED, DRY, TIMED, save
 from benchmarks.cards.tables import markdown
 from bringup.compile.cuda.opening import has_gpu
+from bringup.compile.job import open_job
 from bringup.diagnostics import BringupError
+from bringup.graphs.layers import sparse_indexer
+from bringup.graphs.ops.topk_keys import top_keys
+from tests.models import family, parity
 
 SMALL = correctness.Sizes(32, 128, 1)
 
@@ -43,6 +48,30 @@ def test_every_launch_is_compared(tmp_path, monkeypatch, capsys) -> None:
     assert "Past their limit:\n\n- Llama, float32: " in markdown(
         {"device": "a card", "about": {}, "correctness": wrong}
     )
+
+
+def test_the_indexer_leaves_keys_out_and_no_two_meet_where_it_does(tmp_path, monkeypatch) -> None:
+    """Of equal scores transformers takes any: logits can be compared only where the last key that is kept is better
+    than the first that is not. By transformers' own forward, and by ours without compiling."""
+    model = next(each for each in CHECKED if each.name == "DeepSeek-V3.2")
+    save(model, str(tmp_path / "checkpoint"), "float32", "cpu")
+    count = correctness.ON_CARD.prompt + correctness.STEPS
+    tokens = parity.random_tokens(count, model.settings["vocab_size"])
+    gaps: list[float] = []
+
+    def watched(scores_NL: torch.Tensor, positions_N: torch.Tensor, keep: int) -> torch.Tensor:
+        for scores, last in zip(scores_NL, positions_N.tolist(), strict=True):
+            falling = scores[: last + 1].sort(descending=True).values
+            if last >= keep:
+                gaps.append(float((falling[keep - 1] - falling[keep]) / falling.abs().max()))
+        return top_keys(scores_NL, positions_N, keep)
+
+    monkeypatch.setattr(sparse_indexer, "top_keys", watched)
+    ours = family.eager_logits(open_job(checkpoint=str(tmp_path / "checkpoint")), tokens, correctness.ON_CARD.prompt)
+    assert len(gaps) == model.settings["num_hidden_layers"] * (count - model.settings["index_topk"])
+    assert min(gaps) > 1e-4
+    wanted = parity.logits_of(parity.load_reference(tmp_path / "checkpoint"), tokens)
+    assert parity.distance(ours, wanted).worst < 1e-5
 
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
