@@ -248,6 +248,7 @@ def drawing(rows: int, vocab: int, dtype: str) -> Task:
     return Task(graph, arrays, sampling_calls(dtype, rows, vocab, 1))
 
 
+SPLIT = 300, 40  # keys of a sequence whose splits are combined, and of one that has a single split
 HEADS = {"heads": 2, "groups": 1}
 WIDE = {"dtype": "bfloat16", "channels": 64, **HEADS}
 TASKS: dict[str, Callable[[], Task]] = {
@@ -258,8 +259,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "linear_tile, bfloat16, 70 rows": lambda: product(70, 400, 16, "bfloat16"),
     "linear_tile, bfloat16, norm": lambda: product(5, 400, 16, "bfloat16", "rms"),
     "linear_tile, bfloat16, gated": lambda: gated(70, 16, "bfloat16"),
-    "attention_decode, float32": lambda: attended(Case(lengths=(300,), blocks=5, has_sinks=True, **HEADS)),
-    "attention_decode, bfloat16": lambda: attended(Case(lengths=(300,), blocks=5, **WIDE)),
+    "attention_decode, float32": lambda: attended(Case(lengths=SPLIT, blocks=5, has_sinks=True, **HEADS)),
+    "attention_decode, bfloat16": lambda: attended(Case(lengths=SPLIT, blocks=5, **WIDE)),
     "attention_prefill, float32": lambda: attended(Case(lengths=(200,), new=(20,), blocks=5, heads=1, groups=1)),
     "attention_prefill, bfloat16": lambda: attended(Case(lengths=(200,), new=(70,), blocks=5, **WIDE)),
     "head_product, decode": lambda: latent((130,), (1,), "bfloat16"),
