@@ -21,6 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.export import ExportedProgram
 from torch.export._trace import _ignore_backend_decomps
 from torch.export.graph_signature import OutputKind
+from torch.utils._pytree import tree_leaves
 
 
 class FunctionalRun(NamedTuple):
@@ -54,16 +55,42 @@ def functional_run(exported: ExportedProgram, inputs: Sequence[Any]) -> Function
 
 
 def changed_inputs(exported: ExportedProgram) -> ChangedInputs:
-    """The inputs that a graph changes in place; of a program after `run_decompositions`, by its results too."""
-    given = placeholders(exported)
+    """The inputs that a graph changes in place; of a program after `run_decompositions`, by its results too.
+
+    A graph is run for it only where its operations alone do not tell.
+    """
+    given, names = placeholders(exported), updated_by_results(exported)
+    by_name = {node for node in given if node.name in names}
+    if (written := _written(exported)) is not None:
+        return ChangedInputs(updated=by_name | {node for node in given if written & _storages(node)}, reshaped=set())
     values = [node.meta["val"] for node in given]
     with functional_mode(values):
         _, changed, reshaped = functional_run(exported, values)
-    names = updated_by_results(exported)
-    return ChangedInputs(
-        updated={node for place, node in enumerate(given) if place in changed or node.name in names},
-        reshaped={given[place] for place in reshaped},
-    )
+    return ChangedInputs(updated=by_name | {given[place] for place in changed}, reshaped={given[p] for p in reshaped})
+
+
+def _written(exported: ExportedProgram) -> set[int] | None:
+    """The storages that operations say they write to; None where one has a graph inside or gives an input a shape."""
+    found: set[int] = set()
+    for node in exported.graph.nodes:
+        if node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator):
+            return None
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        if torch.Tag.inplace_view in node.target.tags:
+            return None
+        arguments = node.target._schema.arguments
+        given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+        for argument in arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                found.update(*map(_storages, tree_leaves(given.get(argument.name))))
+    return found
+
+
+def _storages(node: Any) -> set[int]:
+    """Where a node's tensors are: a view is where the tensor is that it is a view of."""
+    values = tree_leaves(node.meta["val"]) if isinstance(node, fx.Node) else []
+    return {value.untyped_storage()._cdata for value in values if isinstance(value, Tensor)}
 
 
 def updated_by_results(exported: ExportedProgram) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,24 +15,25 @@ from torch.export import Dim, ExportedProgram, export
 from torch.func import functional_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from bringup.compile.program.assemble import Part, Stage, Traced, interface_of, trace_entry
+from bringup.compile.program.assemble import Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.function_of import function_of, value_of
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
 from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec, Value
 from bringup.compile.program.source_lines import source_lines
+from bringup.compile.program.stage_methods import METHODS, with_loras
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.core.module import State
 from bringup.graphs.core.step import FIELDS, Step, step_shapes
 from bringup.graphs.core.to_torch import to_torch
-from bringup.graphs.layers.lora import choosing, one_row_each
 from bringup.graphs.ops.lowering import INLINED, OpLowering, using
 
-Method = Callable[..., Tensor | tuple[Tensor, ...]]
+if TYPE_CHECKING:
+    from bringup.compile.program.stage_methods import Method
 
 
 class Tracer:
@@ -65,15 +66,15 @@ class Tracer:
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
         blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
+        run = self._run(stage)
+        shapes = (
+            {name: None for name in run.weights},
+            {name: None for name in run.states},
+            tuple(None for _ in run.inputs),
+            tuple(blocks if name == "block_table" else None for name in FIELDS),
+        )
         with self._fakes():
-            run = self._run(stage)
-            shapes = (
-                {name: None for name in run.weights},
-                {name: None for name in run.states},
-                tuple(None for _ in run.inputs),
-                tuple(blocks if name == "block_table" else None for name in FIELDS),
-            )
-            args = (run.weights, run.states, run.inputs, run.step)
+            args = tree_map(_empty_like, (run.weights, run.states, run.inputs, run.step))
             exported = export(run.pure, args, dynamic_shapes=shapes, strict=False)
         merge_linears(exported)
         return Traced(function=function_of(stage.name, tuple(run.weights), tuple(run.states), exported), code=exported)
@@ -86,8 +87,7 @@ class Tracer:
 
     def results(self, stage: Stage) -> tuple[Value, ...]:
         """Shapes and dtypes of what a stage gives, without a trace of it. A size that is not fixed is -1."""
-        with self._fakes():
-            return tuple(value_of(result) for result in self._run(stage).results)
+        return tuple(value_of(result) for result in self._run(stage).results)
 
     @contextmanager
     def _fakes(self) -> Generator[None]:
@@ -96,7 +96,19 @@ class Tracer:
             yield
 
     def _run(self, stage: Stage) -> _Run:
-        """Runs a stage, to learn which tensors it reads."""
+        """Runs a stage, to learn which tensors it reads.
+
+        On torch's meta device, which takes a tenth of the time; with fake tensors where a stage does what that refuses,
+        as `.to("cpu")`.
+        """
+        try:
+            with torch.device("meta"), torch.no_grad(), using(self.ops):
+                return self._run_here(stage)
+        except (RuntimeError, TypeError, ValueError):  # the fakes raise what is the stage's own mistake
+            with self._fakes():
+                return self._run_here(stage)
+
+    def _run_here(self, stage: Stage) -> _Run:
         prefix = f"{stage.path}." if stage.path else ""
         fakes = {
             name[len(prefix) :]: torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -105,7 +117,7 @@ class Tracer:
         }
         inputs = tuple(torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in stage.values)
         step = self._step(stage.point)
-        method = _with_loras(_PARTS[stage.part]) if stage.lora else _PARTS[stage.part]
+        method = with_loras(METHODS[stage.part]) if stage.lora else METHODS[stage.part]
         pure = _Pure(self.module.get_submodule(stage.path), method, stage.point)
         views = {name: (view.buffer[len(prefix) :], view) for name, view in self._views(prefix)}
         parts = {name: view.of(fakes[buffer]) for name, (buffer, view) in views.items()}
@@ -245,54 +257,8 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _prologue(module: Any, *values: Tensor | Step) -> tuple[Tensor, ...]:
-    *inputs, step = values
-    return module.prologue(step, *inputs)
-
-
-def _layer(layer: Any, *values: Tensor | Step) -> Tensor | tuple[Tensor, ...]:
-    return layer(*values)
-
-
-def _with_loras(method: Method) -> Method:
-    """The method, whose last value before the step is the slot of each sequence's LoRA."""
-
-    def run(owner: Any, *values: Any) -> Tensor | tuple[Tensor, ...]:
-        *given, slots_B, step = values
-        with choosing(slots_B, step):
-            return method(owner, *given, step)
-
-    return run
-
-
-def _last_rows(module: Any, *values: Any) -> Tensor:
-    """Logits [B, V] of each sequence's last token; for sequences that are padding, of some token before."""
-    *carried, step = values
-    rows = step.starts[1:] - 1
-    with one_row_each():
-        return module.epilogue(*(value.index_select(0, rows) for value in carried))
-
-
-def _all_rows(module: Any, *values: Any) -> Tensor:
-    return module.epilogue(*values[:-1])
-
-
-def _final(module: Any, *values: Any) -> Tensor:
-    return module.final(*values[:-1])
-
-
-def _hidden(module: Any, *values: Any) -> Tensor:
-    return module.hidden_state(*values[:-1])
-
-
-_PARTS: dict[Part, Method] = {
-    "prologue": _prologue,
-    "layer": _layer,
-    "hidden": _hidden,
-    "final": _final,
-    "last_rows": _last_rows,
-    "all_rows": _all_rows,
-}
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _dtype(tensor: Tensor) -> str:

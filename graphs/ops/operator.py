@@ -3,7 +3,7 @@
 
 Its schema follows from the reference's annotations: a record of tensors, such as a Step, becomes one argument for each
 field (`step_tokens`, `step_positions`, …). Its fake implementation, which gives shapes and dtypes, is the reference on
-fake tensors; run by torch, it is the reference itself, or what the op `runs_as`.
+tensors without content (`result_sizes.py`); run by torch, it is the reference itself, or what the op `runs_as`.
 https://docs.pytorch.org/docs/stable/library.html#torch.library.custom_op
 """
 
@@ -61,7 +61,7 @@ class Operator:
             )
         name = f"bringup::{name}"
         self.torch_op = custom_op(name, partial(self._run, op.run), mutates_args=op.mutated, schema=schema)
-        self.torch_op.register_fake(partial(self._run, op.reference))
+        self.torch_op.register_fake(self._fake)
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """`values`: each argument of the op by name."""
@@ -78,6 +78,12 @@ class Operator:
             else:
                 values[argument.name] = value
         return values | {name: record(**given) for name, (record, given) in fields.items()}
+
+    def _fake(self, *flat: Any) -> Any:
+        """Results without content: by the sizes of the arguments where these alone decide, else by the reference."""
+        from bringup.graphs.ops.result_sizes import results_like
+
+        return results_like(partial(self._run, self.op.reference), flat)
 
     def _run(self, function: Callable[..., Any], *flat: Any) -> Any:
         """The function's result, none of whose tensors shares memory with an argument: operators must not."""
