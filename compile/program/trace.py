@@ -92,7 +92,9 @@ class Tracer:
     @contextmanager
     def _fakes(self) -> Generator[None]:
         """In the block, tensors have no content, and calls of ops become what `ops` says."""
-        with FakeTensorMode(shape_env=ShapeEnv()), torch.no_grad(), using(self.ops), source_lines(self.source_lines):
+        fakes = FakeTensorMode(shape_env=ShapeEnv())
+        fakes.cache_enabled = False  # of results: a stage repeats few operations, and to keep one takes as long again
+        with fakes, torch.no_grad(), using(self.ops), source_lines(self.source_lines):
             yield
 
     def _run(self, stage: Stage) -> _Run:
