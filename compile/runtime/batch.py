@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from os import PathLike
 from typing import TYPE_CHECKING, Self
@@ -21,13 +21,21 @@ from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of,
 from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import check_context, check_vocabulary
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, Diagnostic, fail
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
 
 GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that nobody reads
+
+
+class RequestFailed(BringupError):
+    """What stops one request of a step, and no other: its number is `request`."""
+
+    def __init__(self, request: int, *findings: Diagnostic) -> None:
+        super().__init__(*findings)
+        self.request = request
 
 
 class Batch:
@@ -64,6 +72,21 @@ class Batch:
     def shared_tokens(self) -> int:
         """Tokens that a request did not compute, since another one had."""
         return self._scheduler.shared_tokens
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the cache."""
+        return self._engine.pool.count
+
+    @property
+    def num_blocks_used(self) -> int:
+        """Blocks that requests hold. Others may have tokens that the next request finds there, and are free."""
+        return self.num_blocks - self._engine.pool.num_free
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest that a prompt and its continuation can be."""
+        return self._engine.max_tokens
 
     @property
     def executor(self) -> Executor:
@@ -151,7 +174,8 @@ class Batch:
 
         There are none when only parts of prompts were taken in, or there is no request. A step that fails takes nothing
         in and draws no token. What it raises comes through; all requests wait with the tokens that they have, and are
-        computed again from these. Raises BU607 where the logits of a request are no numbers: `remove` it to go on.
+        computed again from these. Raises RequestFailed, with BU607, where the logits of a request are no numbers:
+        `remove` it to go on.
         """
         with ExitStack() as failed:
             failed.callback(self._scheduler.restart)
@@ -163,14 +187,16 @@ class Batch:
     def _run(self, planned: Sequence[Planned]) -> list[tuple[Job, int]]:
         """Takes in what is planned; the next token of the jobs of which all tokens are in."""
         start = time.perf_counter()
-        if not self._scheduler.prefilled and self._engine.can_draw(len(planned)):
+        cut = any(each.job.request.top_k for each in planned)  # which no executor does
+        if not (self._scheduler.prefilled or cut) and self._engine.can_draw(len(planned)):
             return self._draw(planned, start)
         run = self._engine.prefill if self._scheduler.prefilled else self._engine.decode
         results: list[Results] = run([each.part() for each in planned])
         seconds = time.perf_counter() - start
         ended = [(each.job, each_of.logits[-1]) for each, each_of in zip(planned, results, strict=True) if each.done]
         for job, logits in ended:
-            check_logits(logits, f" of request {job.id}")
+            with _of(job):
+                check_logits(logits, f" of request {job.id}")
         for each in planned:
             _add(each, seconds)
         return [(job, _next(job, logits)) for job, logits in ended]
@@ -185,7 +211,8 @@ class Batch:
             tokens = self._engine.draw([each.part() for each in planned], draws)
             ended = [(each.job, token) for each, token in zip(planned, tokens, strict=True) if each.done]
             for job, token in ended:
-                check_drawn(token, f" of request {job.id}")
+                with _of(job):
+                    check_drawn(token, f" of request {job.id}")
             failed.pop_all()
         seconds = time.perf_counter() - start
         for each in planned:
@@ -207,8 +234,18 @@ class Batch:
         return Event(job.id, token, reason, job.stats)
 
 
+@contextmanager
+def _of(job: Job) -> Generator[None]:
+    """What fails in the block stops this request alone."""
+    try:
+        yield
+    except BringupError as error:
+        raise RequestFailed(job.id, *error.findings) from None
+
+
 def _next(job: Job, logits: np.ndarray) -> int:
-    return next_token(logits, job.request.temperature, job.request.top_p, job.random)
+    request = job.request
+    return next_token(logits, request.temperature, request.top_p, job.random, request.top_k)
 
 
 def _draw_of(job: Job) -> Draw:

@@ -19,9 +19,10 @@ Reason = Literal["eos", "length", "context"]
 class Request:
     """A prompt, and how it is continued: by at most `max_new_tokens`, until one of `eos`.
 
-    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives. `lora` is the
-    task id of a LoRA, a number or a name; None and -1 are for none. The first request of a task brings the LoRA in
-    `lora_weights`, or `Batch.loras.add` has; others name it alone.
+    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives; `top_k` leaves
+    that many of the likeliest tokens to draw from, 0 all. `lora` is the task id of a LoRA, a number or a name; None and
+    -1 are for none. The first request of a task brings the LoRA in `lora_weights`, or `Batch.loras.add` has; others
+    name it alone.
     """
 
     tokens: Iterable[SupportsIndex]
@@ -29,6 +30,7 @@ class Request:
     max_new_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
     seed: int = 0
     eos: Iterable[SupportsIndex] = frozenset()
     lora: TaskId | None = None
@@ -42,6 +44,7 @@ class Request:
             whole("max_new_tokens", self.max_new_tokens, least=1),
             float(self.temperature),
             float(self.top_p),
+            whole("top_k", self.top_k, least=0),
             whole("seed", self.seed, least=0),
             frozenset(whole_numbers("eos", self.eos)),
             task_id(self.lora),
@@ -56,6 +59,7 @@ class CheckedRequest(NamedTuple):
     max_new_tokens: int
     temperature: float
     top_p: float
+    top_k: int
     seed: int
     eos: frozenset[int]
     lora: TaskId | None

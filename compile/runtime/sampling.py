@@ -57,9 +57,12 @@ def take_back(draw: Draw, random: np.random.Generator) -> None:
         generator.advance(PERIOD - 1)
 
 
-def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.random.Generator) -> int:
+def next_token(
+    logits: np.ndarray, temperature: float, top_p: float, random: np.random.Generator, top_k: int = 0
+) -> int:
     """Greedy at temperature 0 (lowest index on a tie); else drawn from the softmax, cut to the smallest set of tokens
-    whose probabilities reach `top_p` (nucleus sampling, Holtzman et al. 2020). `logits` is [V].
+    whose probabilities reach `top_p` (nucleus sampling, Holtzman et al. 2020). `logits` is [V]. A `top_k` leaves that
+    many of the likeliest tokens, before `top_p` does (Fan et al. 2018); 0 leaves all.
 
     Tokens are in descending order of their logits, equal ones by number; see `program/shares.py`.
     Raises BU019 for options out of range, BU607 for logits among which none is the largest.
@@ -67,4 +70,4 @@ def next_token(logits: np.ndarray, temperature: float, top_p: float, random: np.
     check_sampling(temperature, top_p)
     check_logits(logits)
     draw = draw_of(temperature, top_p, random)
-    return token_of(logits, draw)
+    return token_of(logits, draw, top_k)
