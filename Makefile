@@ -17,7 +17,7 @@ help:  ## what there is
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,llvm,verify,gpu,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,llvm,verify,gpu,serve,dev]'
 	touch $@
 
 demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled

@@ -22,6 +22,7 @@ COMMANDS = {
     "init": "Draft graph, adapter and test of an unknown architecture.",
     "run": "Generate text, or token ids, from a bundle.",
     "bench": "Time a bundle or a model, next to other engines.",
+    "serve": "Serve a bundle over HTTP, as OpenAI's API.",
     "verify": "Compare with the reference implementation.",
     "explain": "Explain a code, a parameter or a tensor.",
     "convert": "Write a checkpoint's weights as a graph or each rank wants them.",
@@ -37,8 +38,10 @@ COMMANDS = {
     "cache": "Show, explain or remove cached results of compiles.",
     "completion": "Print a shell's completion script.",
 }
-WEIGHTS = frozenset({"convert", "diff", "export", "fit", "init", "lock", "lora"})  # commands in bringup/cli/weights
-LAUNCHES = frozenset({"bench", "kernels"})  # in bringup/cli/launches
+WEIGHTS = ("convert", "diff", "export", "fit", "init", "lock", "lora")
+LAUNCHES = ("bench", "kernels")
+# Of commands that are not in bringup/cli itself.
+FOLDERS = {**dict.fromkeys(WEIGHTS, ".weights"), **dict.fromkeys(LAUNCHES, ".launches"), "serve": ".serving"}
 
 
 class Bringup(click.Group):
@@ -58,8 +61,7 @@ class Bringup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with gc_pause.gc_paused():
-            inner = ".weights" if cmd_name in WEIGHTS else ".launches" if cmd_name in LAUNCHES else ""
-            folder = f"bringup.cli{inner}"
+            folder = f"bringup.cli{FOLDERS.get(cmd_name, '')}"
             return _with_verbose(import_module(f"{folder}.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:

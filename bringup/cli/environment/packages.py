@@ -41,6 +41,9 @@ PACKAGES = (
     Package("accelerate", "accelerate", "verify", optional=True),
     Package("triton", "triton", "", optional=True),
     Package("llvmlite", "llvmlite", "llvm", optional=True),
+    Package("starlette", "starlette", "serve", optional=True),
+    Package("uvicorn", "uvicorn", "serve", optional=True),
+    Package("prometheus-client", "prometheus_client", "serve", optional=True),
 )
 
 

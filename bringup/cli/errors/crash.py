@@ -15,14 +15,14 @@ from bringup.cli.environment.packages import versions
 from bringup.progress import RECENT_LINES
 
 _OURS = ("BRINGUP_", "HF_", "TRANSFORMERS_", "IREE_", "TORCH_", "CUDA_", "OMP_")  # names only, never values
-_SECRET = re.compile(r"token|secret|passw|credential|api_?key", re.IGNORECASE)
+_SECRET = re.compile(r"token|secret|passw|credential|api[_-]?key", re.IGNORECASE)
 _SCRUBS = (
     (re.compile(r"(\w+://)[^/\s@'\"]+@"), r"\1…@"),
     (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), "hf_…"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 …"),
     (
         re.compile(
-            r"(?i)((?:token|secret|passw\w*|credential|api_?key|signature|sig)['\"]?(?:[=:]\s*|\s+)['\"]?)[^\s&'\",]+"
+            r"(?i)((?:token|secret|passw\w*|credential|api[_-]?key|signature|sig)['\"]?(?:[=:]\s*|\s+)['\"]?)[^\s&'\",]+"
         ),
         r"\1…",
     ),

@@ -27,6 +27,17 @@ def run_lora_options(command: Command) -> Command:
     return command
 
 
+def serve_lora_option(command: Command) -> Command:
+    """The LoRAs of a server."""
+    return click.option(
+        "--lora",
+        multiple=True,
+        callback=_paths,
+        metavar="NAME=PATH",
+        help="A LoRA, as PEFT saves one, for requests whose model is NAME (repeatable).",
+    )(command)
+
+
 def chosen_lora(loras: Mapping[str, str], name: str | None, *, batched: bool) -> str | None:
     """The LoRA of a run of one prompt: the one that there is, or the one of several that `--lora-name` chooses.
 

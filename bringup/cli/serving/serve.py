@@ -1,0 +1,88 @@
+"""`bringup serve`: OpenAI's API over HTTP, from a bundle."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bringup.cli.parameters.loras import serve_lora_option
+from bringup.cli.parameters.targets import DEVICE
+from bringup.cli.parameters.words import BUNDLE
+
+if TYPE_CHECKING:
+    from bringup.compile.runtime.batch import Batch
+    from bringup.compile.serve.models import Models
+
+MIB = 1 << 20
+
+
+@click.command("serve")
+@click.argument("bundle", type=BUNDLE)
+@serve_lora_option
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to serve at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="P")
+@click.option(
+    "--api-key",
+    envvar="BRINGUP_API_KEY",
+    metavar="KEY",
+    help="What requests carry as bearer token. Better in BRINGUP_API_KEY: other users of a machine can read options.",
+)
+@click.option("--model-name", metavar="NAME", help="What requests call the model; default: the bundle's name.")
+@click.option(
+    "--max-queue",
+    type=click.IntRange(0),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Sequences that wait besides those that run; more are refused with 429.",
+)
+@click.option(
+    "--max-body-bytes", type=click.IntRange(1), default=MIB, show_default=True, metavar="N", help="Of a request."
+)
+@click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
+def command(
+    bundle: Path, lora: dict[str, str], host: str, port: int, api_key: str | None, model_name: str | None,
+    max_queue: int, max_body_bytes: int, executor: str | None,
+) -> None:  # fmt: skip
+    """Serve BUNDLE over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
+
+    A request's `model` is the name of the model or of a LoRA. SIGTERM ends the server once all requests that it has
+    accepted are answered.
+    """
+    from bringup.compile.serve.limits import Limits
+    from bringup.compile.serve.server import open_served, serve
+    from bringup.render.progress import StageLines
+
+    lines = StageLines()
+
+    def opening() -> Batch:
+        with lines.stage(f"Loading {bundle}"):
+            return open_served(bundle, executor, lora)
+
+    def ready(url: str, models: Models) -> None:
+        names = ", ".join((models.base, *models.loras))
+        print(f"serving {names} at {url}/v1", file=sys.stderr, flush=True)
+
+    if api_key is None and not _is_loopback(host):
+        print("note: anybody who reaches this address can use the server; --api-key restricts that", file=sys.stderr)
+    serve(
+        opening,
+        model=model_name or bundle.resolve().name.removesuffix(".bundle"),
+        loras=lora,
+        host=host,
+        port=port,
+        api_key=api_key,
+        limits=Limits(queue=max_queue, body=max_body_bytes),
+        ready=ready,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

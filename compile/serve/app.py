@@ -1,0 +1,118 @@
+"""The server as an ASGI application: its paths, who may use them, and errors in one form."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bringup.compile.serve.generation import Service, endpoints
+from bringup.compile.serve.metrics import Metrics
+from bringup.compile.serve.refused import Refused
+
+HEALTH, METRICS, MODELS = "/health", "/metrics", "/v1/models"
+
+
+def application(service: Service, api_key: str | None) -> Starlette:
+    """All paths. With an `api_key`, every path but /health requires it."""
+    generating = endpoints(service)
+
+    async def health(request: Request) -> Response:
+        state = "failed" if service.intake.lost else "draining" if service.intake.draining else "ok"
+        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+
+    async def metrics(request: Request) -> Response:
+        text, kind = service.metrics.text()
+        return Response(text, headers={"content-type": kind})
+
+    async def models(request: Request) -> Response:
+        return JSONResponse(service.models.listed())
+
+    async def model(request: Request) -> Response:
+        return JSONResponse(service.models.entry(request.path_params["name"]))
+
+    routes = [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating.items()),
+        Route(MODELS, models),
+        Route(f"{MODELS}/{{name:path}}", model),
+        Route(HEALTH, health),
+        Route(METRICS, metrics),
+    ]
+    middleware = [Middleware(_Counted, service.metrics, (*generating, MODELS, HEALTH, METRICS))]
+    if api_key is not None:
+        middleware.append(Middleware(_Authorised, api_key))
+    handlers = {Refused: _refused, HTTPException: _of_http, Exception: _failed}
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+
+class _Counted:
+    """Counts answers by path and status; paths that the server does not have as one."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: tuple[str, ...]) -> None:
+        self._app, self._requests, self._paths = app, metrics.requests, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                path = scope["path"] if scope["path"] in self._paths else "other"
+                self._requests.labels(path, str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+class _Authorised:
+    """Lets requests pass that carry the key as a bearer token (RFC 6750)."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app, self._digest = app, _digest(api_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        right = hmac.compare_digest(_digest(given.strip()), self._digest) and scheme.lower() == "bearer"
+        app = self._app if right or scope["path"] == HEALTH else _response(_UNAUTHORISED)
+        await app(scope, receive, send)
+
+
+_UNAUTHORISED = Refused(
+    401,
+    "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+    code="invalid_api_key",
+    headers={"www-authenticate": "Bearer"},
+)
+
+
+def _digest(key: str) -> bytes:
+    """Of equal length for all keys, so that the time of a comparison says nothing."""
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _response(refused: Refused) -> Response:
+    return Response(refused.encoded(), refused.status, refused.headers, "application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return _response(error)
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    """A path or a method that there is not."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    message = f"{request.method} {request.url.path}: {status.phrase.lower()}"
+    return _response(Refused(status, message[:400], headers=error.headers))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """A mistake in the server; the log has it."""
+    return _response(Refused(500, "the server has failed at this request; its log says how"))

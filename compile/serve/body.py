@@ -1,0 +1,89 @@
+"""The body of a request: a JSON object of bounded size, in bounded time; and the end of the client's interest in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from bringup.adapters.checkpoints.bounded_json import strict_json
+from bringup.compile.serve.limits import Limits
+from bringup.compile.serve.refused import Refused
+
+Result = TypeVar("Result")
+
+
+class Disconnected(Exception):
+    """The client is gone: nobody reads an answer."""
+
+
+async def read_object(scope: Scope, receive: Receive, limits: Limits) -> dict[str, Any]:
+    """The JSON object that a request carries.
+
+    Raises Refused: 415 for another type than application/json (what web pages can send without the server's leave),
+    413 for a long body, 408 for a slow one, 400 for what is no JSON. Raises Disconnected.
+    """
+    headers = Headers(scope=scope)
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "the body is not of type application/json", headers=_CLOSE)
+    if headers.get("content-encoding", "identity") != "identity":
+        raise Refused(415, "the body is encoded; send it as it is", headers=_CLOSE)
+    length = headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > 18 or int(length) > limits.body):
+        raise _too_long(limits)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            text = await _read(receive, limits)
+    except TimeoutError:
+        raise Refused(408, f"the body took over {limits.body_seconds:g} s", headers=_CLOSE) from None
+    try:
+        return strict_json(text, finite=True)
+    except ValueError as error:
+        raise Refused(400, f"the body is not readable as JSON: {error}", code="invalid_json") from None
+
+
+async def _read(receive: Receive, limits: Limits) -> bytes:
+    text = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        text += message.get("body", b"")
+        if len(text) > limits.body:
+            raise _too_long(limits)
+        if not message.get("more_body"):
+            return bytes(text)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled when the client goes: then it raises Disconnected.
+
+    The body has to be read.
+    """
+    worker, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        raise Disconnected
+    finally:
+        for task in (worker, watcher):
+            task.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+def _too_long(limits: Limits) -> Refused:
+    message = f"the body is longer than the limit of {limits.body:,} bytes"
+    return Refused(413, message, code="body_too_long", headers=_CLOSE)

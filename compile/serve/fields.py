@@ -1,0 +1,89 @@
+"""The fields of a request's body. Each is read once, by its type; what nobody reads is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from bringup.compile.serve.refused import Refused, wrong
+from bringup.diagnostics import did_you_mean
+from bringup.shown import short, shown
+
+LARGEST = (1 << 63) - 1  # seed is an int64 in OpenAI's API
+
+
+class Fields:
+    """An object of JSON. null counts as absent. Each method raises Refused, 400, and names the field."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._names = list(given)
+        self._known: list[str] = []
+
+    def take(self, name: str) -> Any:
+        """A field as it is; None without it."""
+        self._known.append(name)
+        return self._given.get(name)
+
+    def whole(self, name: str, default: int, *, least: int, most: int = LARGEST) -> int:
+        """A whole number within limits."""
+        value = self.take(name)
+        if value is None:
+            return default
+        if type(value) is not int or not least <= value <= most:
+            upper = "" if most == LARGEST else f" to {most:,}"
+            raise wrong(name, f"`{name}` is {shown(value)}, not a whole number from {least}{upper}")
+        return value
+
+    def number(self, name: str, default: float, *, most: float, above: float = -math.inf) -> float:
+        """A number from 0, and above `above`, to `most`."""
+        value = self.take(name)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not 0 <= value <= most or value <= above:
+            lower = "above 0" if above == 0 else "from 0"
+            raise wrong(name, f"`{name}` is {shown(value)}, not a number {lower} to {most:g}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false, which it is by default."""
+        value = self.take(name)
+        if value is not None and type(value) is not bool:
+            raise wrong(name, f"`{name}` is {shown(value)}, not true or false")
+        return bool(value)
+
+    def text(self, name: str) -> str:
+        """A text that has to be there."""
+        value = self.take(name)
+        if type(value) is not str or not value:
+            found = "missing" if value is None else f"{shown(value)}, not a text"
+            raise wrong(name, f"`{name}` is {found}")
+        return value
+
+    def object(self, name: str) -> Fields | None:
+        """An object in the object."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise wrong(name, f"`{name}` is {shown(value)}, not an object")
+        return Fields(cast("dict[str, Any]", value))
+
+    def unsupported(self, name: str, *neutral: object) -> None:
+        """Refuses a field that would change the answer and is not implemented, but for values that change nothing."""
+        value = self.take(name)
+        if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
+            raise Refused(400, f"`{name}` is not supported", param=name, code="unsupported_parameter")
+
+    def ignore(self, names: Sequence[str]) -> None:
+        """Fields that change no answer."""
+        self._known += names
+
+    def finish(self, within: str = "") -> None:
+        """Refuses fields that nobody has read."""
+        unknown = [name for name in self._names if name not in self._known]
+        if unknown:
+            name = f"{within}{short(unknown[0])}"
+            message = f"there is no `{name}`; {did_you_mean(unknown[0], self._known)}".removesuffix("; ")
+            raise Refused(400, message, param=name, code="unknown_parameter")

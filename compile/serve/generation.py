@@ -1,0 +1,203 @@
+"""The two endpoints that generate: from a body to prompts, from their tokens to an answer, whole or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from bringup.compile.runtime.batch import Batch
+from bringup.compile.runtime.request import Request
+from bringup.compile.serve.answer import Answer
+from bringup.compile.serve.body import Disconnected, read_object, while_connected
+from bringup.compile.serve.intake import Intake, Sequences
+from bringup.compile.serve.limits import Limits
+from bringup.compile.serve.metrics import Metrics
+from bringup.compile.serve.models import Models
+from bringup.compile.serve.parameters import (
+    ChatCompletion,
+    Completion,
+    Parameters,
+    chat_completion,
+    completion,
+    tokens_left,
+)
+from bringup.compile.serve.refused import Refused, of_request
+from bringup.compile.serve.shapes import ChatShape, CompletionShape, Shape, usage_of
+from bringup.compile.text.chat import Message
+from bringup.compile.text.tokenizer import Tokenizer
+from bringup.diagnostics import BringupError
+
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """What both endpoints use. Of the batch only what any thread may call."""
+
+    batch: Batch
+    tokenizer: Tokenizer
+    models: Models
+    intake: Intake
+    metrics: Metrics
+    limits: Limits
+    rendering: asyncio.Semaphore  # chat templates
+
+
+class Generation:
+    """An endpoint, as an ASGI application. `read` takes the body apart, `shape` is the form of the answers."""
+
+    def __init__(
+        self,
+        service: Service,
+        read: Callable[[Mapping[str, Any], Limits], Completion | ChatCompletion],
+        shape: type[Shape],
+    ) -> None:
+        self._service, self._read, self._shape = service, read, shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises Refused as long as no answer has begun."""
+        service = self._service
+        try:
+            service.intake.check()
+            body = await read_object(scope, receive, service.limits)
+            given = self._read(body, service.limits)
+            await while_connected(receive, self._answer(given, scope, receive, send))
+        except Disconnected:
+            service.metrics.disconnects.inc()
+
+    async def _answer(self, given: Completion | ChatCompletion, scope: Scope, receive: Receive, send: Send) -> None:
+        service, parameters, start = self._service, given.parameters, time.perf_counter()
+        lora = service.models.lora(parameters.model)
+        prompts = await self._prompts(given)
+        requests = [
+            self._request(prompt, lora, parameters, parameters.seed + number)
+            for prompt in prompts
+            for number in range(parameters.count)
+        ]
+        answers = [Answer(service.tokenizer.stream(skip_special=True), parameters.stops) for _ in requests]
+        shape, counted = self._shape(parameters.model), sum(map(len, prompts))
+        async with service.intake.sequences(requests) as sequences:
+            service.metrics.prompt_tokens.inc(counted)
+            try:
+                if parameters.stream:
+                    await self._stream(sequences, answers, shape, counted, given.parameters, start, send)
+                else:
+                    texts = await self._whole(sequences, answers, start)
+                    usage = usage_of(counted, _tokens(answers))
+                    response = JSONResponse(shape.answer(texts, [each.ending for each in answers], usage))
+                    await response(scope, receive, send)
+            finally:
+                service.metrics.new_tokens.inc(_tokens(answers))
+                service.metrics.seconds.observe(time.perf_counter() - start)
+
+    # --- from the body to requests
+
+    async def _prompts(self, given: Completion | ChatCompletion) -> list[list[int]]:
+        """Token ids; texts are encoded in other threads. Raises Refused for what cannot be encoded."""
+        if isinstance(given, ChatCompletion):
+            return [await self._of_messages(given.messages)]
+        return [
+            await self._encoded(prompt, "prompt", whole=True) if isinstance(prompt, str) else prompt
+            for prompt in given.prompts
+        ]
+
+    async def _of_messages(self, messages: Sequence[Message]) -> list[int]:
+        service, chat = self._service, self._service.tokenizer.chat
+        if chat is None:
+            message = "the bundle has no chat template; /v1/completions takes a text"
+            raise Refused(400, message, param="messages", code="BU610")
+        async with service.rendering:
+            try:
+                text = await asyncio.to_thread(chat.render, messages)
+            except BringupError as error:
+                raise of_request(error, "messages") from None
+        return await self._encoded(text, "messages", whole=False)
+
+    async def _encoded(self, text: str, param: str, *, whole: bool) -> list[int]:
+        try:
+            return await asyncio.to_thread(self._service.tokenizer.encode, text, whole=whole)
+        except BringupError as error:
+            raise of_request(error, param) from None
+
+    def _request(self, prompt: list[int], lora: str | None, parameters: Parameters, seed: int) -> Request:
+        batch = self._service.batch
+        request = Request(
+            prompt, max_new_tokens=1, temperature=parameters.temperature, top_p=parameters.top_p,
+            top_k=parameters.top_k, seed=seed, eos=self._service.tokenizer.eos, lora=lora,
+        )  # fmt: skip
+        try:
+            batch.check(request)
+        except BringupError as error:
+            raise of_request(error, "prompt" if self._shape is CompletionShape else "messages") from None
+        return replace(request, max_new_tokens=tokens_left(parameters, len(prompt), batch.max_tokens))
+
+    # --- from tokens to an answer
+
+    async def _whole(self, sequences: Sequences, answers: Sequence[Answer], start: float) -> list[str]:
+        """The texts of all answers."""
+        texts: list[list[str]] = [[] for _ in answers]
+        async for index, update in sequences:
+            self._first(answers, start)
+            texts[index].append(answers[index].push(update))
+            if answers[index].ending:
+                sequences.close(index)
+        return ["".join(parts) for parts in texts]
+
+    async def _stream(
+        self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, parameters: Parameters,
+        start: float, send: Send,
+    ) -> None:  # fmt: skip
+        """Sends events as text is certain. What fails before the first one is raised, later it is the last event."""
+        begun: set[int] = set()
+        try:
+            async for index, update in sequences:
+                if not begun:
+                    await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+                self._first(answers, start)
+                text = answers[index].push(update)
+                events = [] if index in begun else shape.begin(index)
+                begun.add(index)
+                if text:
+                    events.append(shape.event(index, text, None))
+                if ending := answers[index].ending:
+                    events.append(shape.event(index, "", ending))
+                    sequences.close(index)
+                if events:
+                    await _send_events(send, *map(json.dumps, events))
+        except Refused as error:
+            if not begun:
+                raise
+            await _send_events(send, json.dumps(error.body()))
+        else:
+            usage = [json.dumps(shape.last(usage_of(counted, _tokens(answers))))] if parameters.usage else []
+            await _send_events(send, *usage, "[DONE]")
+        await send({"type": "http.response.body", "body": b""})
+
+    def _first(self, answers: Sequence[Answer], start: float) -> None:
+        if not _tokens(answers):
+            self._service.metrics.first.observe(time.perf_counter() - start)
+
+
+def endpoints(service: Service) -> dict[str, Generation]:
+    """By path."""
+    return {
+        "/v1/completions": Generation(service, completion, CompletionShape),
+        "/v1/chat/completions": Generation(service, chat_completion, ChatShape),
+    }
+
+
+def _tokens(answers: Sequence[Answer]) -> int:
+    return sum(answer.tokens for answer in answers)
+
+
+async def _send_events(send: Send, *texts: str) -> None:
+    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), each a line of data."""
+    body = "".join(f"data: {text}\n\n" for text in texts).encode()
+    await send({"type": "http.response.body", "body": body, "more_body": True})

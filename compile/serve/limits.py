@@ -1,0 +1,26 @@
+"""What a server takes of strangers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`queue`: sequences that wait besides those that run. `body`: bytes of a request. `choices`: answers of a request.
+
+    `connections` that are open at a time. Seconds: `head` until the headers of a request are there, `body_seconds`
+    until its body is, `unread` while a client takes nothing of an answer, `idle` of a connection between requests.
+    """
+
+    queue: int = 64
+    body: int = 1 << 20
+    choices: int = 16
+    connections: int = 512
+    head: float = 10.0
+    body_seconds: float = 30.0
+    unread: float = 60.0
+    idle: float = 75.0
+    stops: int = 4  # as OpenAI's API
+    stop_characters: int = 256
+    templates: int = 2  # chat templates that are rendered at a time, in processes of their own

@@ -1,0 +1,43 @@
+"""The names that requests choose by: the base model's, and those of its LoRAs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bringup.compile.serve.refused import Refused
+from bringup.diagnostics import did_you_mean, fail
+from bringup.shown import short
+
+
+class Models:
+    """The base model, and LoRAs, whose names are their task ids. Raises BU047 where two have one name."""
+
+    def __init__(self, base: str, loras: Sequence[str]) -> None:
+        if base in loras:
+            help = "give the LoRA another name, or the model with --model-name"
+            raise fail("BU047", f"the model and a LoRA are both called `{base}`", help=help)
+        self.base, self.loras = base, tuple(loras)
+        self._created = int(time.time())
+
+    def lora(self, name: str) -> str | None:
+        """The task id of a model; None for the base. Raises Refused, 404, for a name that none has."""
+        if name == self.base:
+            return None
+        if name in self.loras:
+            return name
+        known = (self.base, *self.loras)
+        hint = did_you_mean(name, known) or f"there is {', '.join(known)}"
+        message = f"there is no model `{short(name)}`; {hint}"
+        raise Refused(404, message, param="model", code="model_not_found")
+
+    def listed(self) -> dict[str, Any]:
+        """The body of /v1/models."""
+        return {"object": "list", "data": [self.entry(name) for name in (self.base, *self.loras)]}
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """The body of /v1/models/NAME: of a LoRA, `parent` is its base. Raises as `lora` does."""
+        parent = self.base if self.lora(name) else None
+        owner = {"object": "model", "created": self._created, "owned_by": "bringup"}
+        return {"id": name, **owner, "root": self.base, "parent": parent}

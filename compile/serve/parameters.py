@@ -1,0 +1,206 @@
+"""What a request asks for: the parameters that both endpoints have, and those of each.
+
+The names, types and defaults are those of OpenAI's API (https://platform.openai.com/docs/api-reference), and `top_k`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from bringup.compile.serve.fields import LARGEST, Fields
+from bringup.compile.serve.limits import Limits
+from bringup.compile.serve.refused import Refused, wrong
+from bringup.compile.text.chat import Message
+from bringup.shown import shown
+
+MOST_TEMPERATURE = 2.0
+IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
+ROLES = ("system", "developer", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Of one request. `count` answers to each prompt, whose seeds follow each other.
+
+    `max_tokens` None is up to the end of the context. `usage`: the last part of a stream counts tokens.
+    """
+
+    model: str
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    count: int
+    stops: tuple[str, ...]
+    stream: bool
+    usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Prompts as texts, or as token ids."""
+
+    parameters: Parameters
+    prompts: list[str | list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
+    parameters: Parameters
+    messages: list[Message]
+
+
+def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
+    """The body of /v1/completions. Raises Refused."""
+    fields = Fields(body)
+    max_tokens = fields.whole("max_tokens", COMPLETION_TOKENS, least=1)
+    for name, *neutral in (("echo", False), ("suffix", ""), ("best_of", 1), ("logprobs",)):
+        fields.unsupported(name, *neutral)
+    parameters = _common(fields, max_tokens, limits)
+    prompts = _prompts(fields.take("prompt"))
+    fields.finish()
+    _check_choices(len(prompts), "prompt", parameters, limits)
+    return Completion(parameters, prompts)
+
+
+def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
+    """The body of /v1/chat/completions. Raises Refused."""
+    fields = Fields(body)
+    older, newer = fields.whole("max_tokens", 0, least=1), fields.whole("max_completion_tokens", 0, least=1)
+    if older and newer and older != newer:
+        raise wrong("max_tokens", "`max_tokens` and `max_completion_tokens` differ; give one of them")
+    for name, *neutral in (
+        ("logprobs", False), ("top_logprobs", 0), ("tools", []), ("tool_choice", "none", "auto"),
+        ("parallel_tool_calls", True, False), ("functions", []), ("function_call", "none", "auto"),
+        ("response_format", {"type": "text"}), ("modalities", ["text"]), ("audio",), ("prediction",),
+        ("reasoning_effort",), ("verbosity",), ("web_search_options",),
+    ):  # fmt: skip
+        fields.unsupported(name, *neutral)
+    parameters = _common(fields, older or newer or None, limits)
+    messages = _messages(fields.take("messages"))
+    fields.finish()
+    _check_choices(1, "messages", parameters, limits)
+    return ChatCompletion(parameters, messages)
+
+
+def _common(fields: Fields, max_tokens: int | None, limits: Limits) -> Parameters:
+    for name in ("frequency_penalty", "presence_penalty"):
+        fields.unsupported(name, 0, 0.0)
+    fields.unsupported("logit_bias", {})
+    fields.ignore(IGNORED)
+    count = fields.whole("n", 1, least=1, most=limits.choices)
+    stream, options = fields.flag("stream"), fields.object("stream_options")
+    if options and not stream:
+        raise wrong("stream_options", '`stream_options` goes with `"stream": true`')
+    usage = bool(options and options.flag("include_usage"))
+    if options:
+        options.unsupported("include_obfuscation", False)
+        options.finish("stream_options.")
+    return Parameters(
+        model=fields.text("model"),
+        max_tokens=max_tokens,
+        temperature=fields.number("temperature", 1.0, most=MOST_TEMPERATURE),
+        top_p=fields.number("top_p", 1.0, most=1.0, above=0.0),
+        top_k=max(fields.whole("top_k", 0, least=-1), 0),  # -1 is off too, as vLLM has it
+        seed=fields.whole("seed", secrets.randbelow(LARGEST), least=0),
+        count=count,
+        stops=_stops(fields.take("stop"), limits),
+        stream=stream,
+        usage=usage,
+    )
+
+
+def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
+    stops = [given] if type(given) is str else [] if given is None else given
+    if type(stops) is not list or not all(type(stop) is str and stop for stop in cast("list[Any]", stops)):
+        raise wrong("stop", f"`stop` is {shown(given)}, not a text or a list of texts")
+    texts = cast("list[str]", stops)
+    if len(texts) > limits.stops:
+        raise wrong("stop", f"`stop` has {len(texts)} texts, and the limit is {limits.stops}")
+    if any(len(text) > limits.stop_characters for text in texts):
+        raise wrong("stop", f"a text of `stop` is longer than the limit of {limits.stop_characters} characters")
+    return tuple(texts)
+
+
+def _prompts(given: Any) -> list[str | list[int]]:
+    """A text, token ids, or a list of either."""
+    if given is None:
+        raise wrong("prompt", "`prompt` is missing")
+    prompts = _listed(given)
+    if prompts is None or type(prompts[0]) is int:
+        prompts = [given]
+    if not all(map(_is_prompt, prompts)):
+        raise wrong("prompt", f"`prompt` is {shown(given)}, not a text, a list of token ids, or a list of either")
+    return prompts
+
+
+def _listed(given: Any) -> list[Any] | None:
+    """A list that is not empty."""
+    return cast("list[Any]", given) if type(given) is list and given else None
+
+
+def _is_prompt(given: Any) -> bool:
+    """A text or token ids, not empty."""
+    if (tokens := _listed(given)) is not None:
+        return all(type(token) is int for token in tokens)
+    return type(given) is str and bool(given)
+
+
+def _check_choices(prompts: int, name: str, parameters: Parameters, limits: Limits) -> None:
+    if prompts * parameters.count > limits.choices:
+        message = f"{prompts * parameters.count} answers are more than the limit of {limits.choices} in a request"
+        raise wrong("n" if prompts == 1 else name, message)
+
+
+def _messages(given: Any) -> list[Message]:
+    if (messages := _listed(given)) is None:
+        found = "missing" if given is None else "not a list with at least one message"
+        raise wrong("messages", f"`messages` is {found}")
+    return [_message(item, f"messages[{index}]") for index, item in enumerate(messages)]
+
+
+def _message(given: Any, place: str) -> Message:
+    if type(given) is not dict:
+        raise wrong(place, f"`{place}` is {shown(given)}, not an object")
+    fields = Fields(cast("dict[str, Any]", given))
+    role = fields.text("role")
+    if role not in ROLES:
+        raise wrong(f"{place}.role", f"`{place}.role` is {shown(role)}; it takes {', '.join(ROLES)}")
+    content = _content(fields.take("content"), f"{place}.content")
+    fields.unsupported("tool_calls", [])
+    fields.ignore(("name", "refusal"))
+    fields.finish(f"{place}.")
+    return {"role": role, "content": content}
+
+
+def _content(given: Any, place: str) -> str:
+    """A text, or parts of type text."""
+    if type(given) is str:
+        return given
+    if (parts := _listed(given)) is None:
+        found = "missing" if given is None else "neither a text nor a list of parts"
+        raise wrong(place, f"`{place}` is {found}")
+    texts: list[str] = []
+    for part in parts:
+        words = cast("dict[str, Any]", part) if type(part) is dict else {}
+        if words.get("type") != "text" or type(words.get("text")) is not str:
+            raise Refused(400, f"`{place}` takes parts of type text only", param=place, code="unsupported_parameter")
+        texts.append(words["text"])
+    return "".join(texts)
+
+
+def tokens_left(parameters: Parameters, prompt: int, context: int) -> int:
+    """How many tokens an answer may have. Raises Refused where prompt and answer do not fit the context."""
+    left = context - prompt
+    if parameters.max_tokens is None:
+        return max(left, 1)
+    if parameters.max_tokens > left:
+        message = f"the prompt has {prompt:,} tokens and `max_tokens` is {parameters.max_tokens:,}: "
+        message += f"together they exceed the context of {context:,}"
+        raise Refused(400, message, param="max_tokens", code="context_length_exceeded")
+    return parameters.max_tokens

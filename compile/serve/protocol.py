@@ -1,0 +1,64 @@
+"""HTTP/1.1 by uvicorn and h11, with a limit to the time that the head of a request may take.
+
+uvicorn ends connections that say nothing between requests; one that sends a byte now and then it would hold for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bringup.compile.serve.refused import Refused
+
+
+class Protocol(H11Protocol):
+    """A connection. `seconds` is the limit."""
+
+    seconds: ClassVar[float]
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  as uvicorn's
+        super().connection_made(transport)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:  # the head is not whole yet
+            self._arm()
+        else:
+            self._disarm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is no HTTP, in the form of all errors."""
+        self._disarm()
+        body = Refused(400, "the request is no valid HTTP, or its headers are too long").encoded()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _arm(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.seconds, self._expire)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        self.transport.abort()
+
+
+def protocol_of(seconds: float) -> type[Protocol]:
+    """The class of connections with this limit."""
+    return type("Protocol", (Protocol,), {"seconds": seconds})

@@ -1,0 +1,192 @@
+"""The server's life: it binds, loads, serves, drains on a signal, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+
+import uvicorn
+
+from bringup.compile.runtime.batch import Batch, load_batch
+from bringup.compile.serve.app import application
+from bringup.compile.serve.generation import Service
+from bringup.compile.serve.intake import Intake
+from bringup.compile.serve.limits import Limits
+from bringup.compile.serve.metrics import Metrics
+from bringup.compile.serve.models import Models
+from bringup.compile.serve.protocol import protocol_of
+from bringup.compile.serve.worker import Worker
+from bringup.compile.text.tokenizer import Tokenizer
+from bringup.diagnostics import BringupError, fail
+from bringup.system.signals import Stopped
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
+HEAD = 1 << 14  # bytes of the head of a request
+
+
+def open_served(bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str]) -> Batch:
+    """A bundle with LoRAs under their names. They stay in the host's cache, whatever is used. Raises what `load_batch`,
+    `read_lora` and `Loras.add` raise."""
+    batch = load_batch(bundle, executor, lora_bytes=sys.maxsize)
+    for name, path in loras.items():
+        batch.loras.hold(name, batch.read_lora(path))
+    return batch
+
+
+def tokenizer_of(batch: Batch) -> Tokenizer:
+    """The bundle's tokenizer. Raises BU014 for a bundle without one, as `Batch.tokenizer` does."""
+    try:
+        return batch.tokenizer()
+    except BringupError as error:
+        if error.findings[0].code != "BU014":
+            raise
+        raise fail("BU014", error.findings[0].message, help="compile with --tokenizer PATH") from None
+
+
+def check_key(api_key: str | None) -> None:
+    """Raises BU048 for a key that no client could send."""
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key != ""):
+        help = "leave --api-key and BRINGUP_API_KEY out to serve without a key"
+        raise fail("BU048", "the API key is empty, or has characters that no HTTP header takes", help=help)
+
+
+def bound(host: str, port: int, limits: Limits) -> socket.socket:
+    """A socket at an address, which does not listen yet. Raises BU917."""
+    with _address(host, port):
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections of it end where nobody reads what is sent
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.unread * 1000))
+            opened.bind(address)
+        except OSError:
+            opened.close()
+            raise
+        return opened
+
+
+@contextmanager
+def _address(host: str, port: int) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        help = "give another --host or --port; --port 0 takes a free one"
+        raise fail("BU917", f"cannot serve at {host}:{port}: {why}", help=help) from None
+
+
+def serve(
+    opening: Callable[[], Batch],
+    *,
+    model: str,
+    loras: Mapping[str, str],
+    host: str,
+    port: int,
+    api_key: str | None,
+    limits: Limits,
+    ready: Callable[[str, Models], None],
+) -> None:
+    """Serves until a signal; `ready` hears the URL once requests are accepted.
+
+    After the first signal, requests that were accepted run to their end, and others are refused; a second one ends the
+    server at once, and raises Stopped. Raises BU047, BU048 and BU917 before anything is loaded; BU014 and what
+    `opening` raises; BU630 where the program fails again and again.
+    """
+    models = Models(model, list(loras))
+    check_key(api_key)
+    with bound(host, port, limits) as listening:
+        asyncio.run(_Life(opening, models, listening, api_key, limits, ready).run())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which leaves signals to `_Life`."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class _Life:
+    def __init__(
+        self, opening: Callable[[], Batch], models: Models, listening: socket.socket, api_key: str | None,
+        limits: Limits, ready: Callable[[str, Models], None],
+    ) -> None:  # fmt: skip
+        self._opening, self._models, self._listening = opening, models, listening
+        self._api_key, self._limits, self._ready = api_key, limits, ready
+        self._stopped: list[int] = []
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._intake = Intake()
+        worker = self._intake.worker = Worker(self._opening, self._intake.publish)
+        try:
+            batch = worker.start()
+            self._intake.most = batch.interface.max_batch_size + self._limits.queue
+            self._server = self._configured(batch, worker)
+            worker.ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._lost))
+            with self._signals():
+                self._listen()
+                await self._server.serve([self._listening])
+        finally:
+            worker.stop()
+        worker.ended.result()
+        if len(self._stopped) > 1:
+            raise Stopped(self._stopped[-1])
+
+    def _configured(self, batch: Batch, worker: Worker) -> _Server:
+        limits, metrics = self._limits, Metrics(lambda: worker.figures)
+        service = Service(
+            batch=batch, tokenizer=tokenizer_of(batch), models=self._models, intake=self._intake, metrics=metrics,
+            limits=limits, rendering=asyncio.Semaphore(limits.templates),
+        )  # fmt: skip
+        config = uvicorn.Config(
+            application(service, self._api_key), http=protocol_of(limits.head), ws="none", lifespan="off",
+            log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            h11_max_incomplete_event_size=HEAD, limit_concurrency=limits.connections,
+            timeout_keep_alive=int(limits.idle), timeout_graceful_shutdown=int(limits.unread),
+        )  # fmt: skip
+        return _Server(config)
+
+    def _listen(self) -> None:
+        host, port = self._listening.getsockname()[:2]
+        with _address(host, port):
+            self._listening.listen()
+        shown = f"[{host}]" if ":" in host else host
+        self._ready(f"http://{shown}:{port}", self._models)
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        """Signals in this block have the server drain; those that the parent had ignored stay ignored."""
+        before = {each: signal.getsignal(each) for each in SIGNALS}
+        taken = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
+        for each in taken:
+            self._loop.add_signal_handler(each, self._stop, each)
+        try:
+            yield
+        finally:
+            for each in taken:
+                self._loop.remove_signal_handler(each)
+                signal.signal(each, before[each])
+
+    def _stop(self, signum: int) -> None:
+        self._stopped.append(signum)
+        if len(self._stopped) == 1:
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self._server.config.timeout_graceful_shutdown = 0
+            self._server.force_exit = self._server.should_exit = True
+
+    async def _drain(self) -> None:
+        await self._intake.drain()
+        self._server.should_exit = True
+
+    def _lost(self) -> None:
+        """The worker has ended, and the server does."""
+        self._intake.fail()
+        self._server.should_exit = True

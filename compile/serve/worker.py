@@ -1,0 +1,239 @@
+"""The thread that owns the batch: it alone opens, steps and closes it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any, NamedTuple
+
+from bringup.compile.runtime.batch import Batch, RequestFailed
+from bringup.compile.runtime.lora.cache import CacheFigures
+from bringup.compile.runtime.request import Reason, Request
+from bringup.diagnostics import BringupError, fail
+
+MOST_FAILURES = 3  # steps in a row that may fail; a device that is lost fails every one
+# What steps raise where the program, the device or the memory is at fault. All else is a mistake in bringup: it ends
+# the thread, and with it the server.
+FAULTS = (BringupError, RuntimeError, MemoryError, OSError, ValueError, ArithmeticError, LookupError)
+
+log = logging.getLogger("bringup.serve")
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request on its way through the batch. `number` is the batch's, once it has it; the thread alone reads it.
+
+    `receive` takes its updates; see `Worker`.
+    """
+
+    request: Request
+    receive: Callable[[Update], None]
+    number: int | None = None
+    since: float = field(default_factory=time.monotonic)
+
+
+class Update(NamedTuple):
+    """What became of a request: a new token, or its end, or both.
+
+    `reason` as in `runtime.request.Event`. `error` is why it failed; `cancelled`: it was ended by `cancel`.
+    """
+
+    token: int | None = None
+    reason: Reason | None = None
+    error: BaseException | None = None
+    cancelled: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        return bool(self.reason or self.error or self.cancelled)
+
+
+class Figures(NamedTuple):
+    """Of the batch after the latest step. Requests that run, and wait; blocks in use; counts since the start."""
+
+    running: int
+    waiting: int
+    blocks: int
+    blocks_used: int
+    preemptions: int
+    shared_tokens: int
+    steps: int
+    failures: int
+    loras: CacheFigures
+
+
+class Worker:
+    """A thread that runs requests. Any thread may `add` and `cancel`, and read `figures`.
+
+    `publish` is called in the thread with the updates of one step. Every ticket gets exactly one update that is its
+    last, also where the thread ends: then `ended` is done, with what ended it as its exception. The batch is opened in
+    the thread, since what drives a device may belong to a thread.
+    """
+
+    def __init__(self, opening: Callable[[], Batch], publish: Callable[[list[tuple[Ticket, Update]]], None]) -> None:
+        self._opening, self._publish = opening, publish
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._waiting: deque[Ticket] = deque()
+        self._running: dict[int, Ticket] = {}
+        self._stopped = False
+        self._last: Update | None = None  # what tickets get once the thread has ended
+        self._closing = Lock()
+        self._steps = self._failures = self._failures_in_a_row = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batch")
+        self._opened: Future[Batch] = Future()
+        self.ended: Future[None]
+        self.figures: Figures
+
+    def start(self) -> Batch:
+        """Starts the thread, and gives the batch once it is open: for what any thread may call. Raises what opening
+        raises."""
+        self.ended = self._pool.submit(self._run)
+        return self._opened.result()
+
+    def add(self, ticket: Ticket) -> None:
+        """Has a request run when there is room."""
+        with self._closing:
+            last = self._last
+            if last is None:
+                self._commands.put(lambda: self._waiting.append(ticket))
+        if last is not None:
+            self._publish([(ticket, last)])
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Ends a request, and frees its blocks; one that has ended stays as it is."""
+        self._commands.put(lambda: self._cancel(ticket))
+
+    def stop(self) -> None:
+        """Ends the thread after the step that it is in. Requests that are not finished are cancelled."""
+        self._commands.put(self._stop)
+        self._pool.shutdown()
+
+    # --- in the thread
+
+    def _run(self) -> None:
+        try:
+            with self._opening() as batch:
+                self._batch, self._most = batch, batch.interface.max_batch_size
+                self._count()
+                self._opened.set_result(batch)
+                while self._obey():
+                    self._fill()
+                    if batch:
+                        self._step()
+        except BaseException as error:
+            if not self._opened.done():
+                self._opened.set_exception(error)
+            self._end(Update(error=error))
+            raise
+        self._end(Update(cancelled=True))
+
+    def _obey(self) -> bool:
+        """Carries out commands, and waits for one where nothing is left to do. False once the thread is to end."""
+        while not self._stopped:
+            try:
+                command = self._commands.get(block=not (self._batch or self._waiting))
+            except Empty:
+                return True
+            command()
+        return False
+
+    def _fill(self) -> None:
+        """Hands requests to the batch, as many as it runs at a time. Those that wait here are not lost with a step."""
+        while self._waiting and len(self._running) < self._most:
+            ticket = self._waiting.popleft()
+            try:
+                ticket.number = self._batch.add(ticket.request)
+            except FAULTS as error:
+                self._report([(ticket, Update(error=error))])
+            else:
+                self._running[ticket.number] = ticket
+
+    def _step(self) -> None:
+        self._steps += 1
+        try:
+            events = self._batch.step()
+        except RequestFailed as error:
+            self._fail([error.request], error)
+            return
+        except FAULTS as error:
+            self._failures_in_a_row += 1
+            self._fail(list(self._running), error)
+            if self._failures_in_a_row == MOST_FAILURES:
+                raise _broken(error) from error
+            return
+        self._failures_in_a_row = 0
+        updates = [(self._running[event.id], Update(event.token, event.reason)) for event in events]
+        for event in events:
+            if event.reason:
+                del self._running[event.id]
+        self._report(updates)
+
+    def _fail(self, numbers: Iterable[int], error: BaseException) -> None:
+        """Ends requests that cannot go on; the others are computed again from the tokens that they have."""
+        self._failures += 1
+        log.error("a step failed", exc_info=error)
+        failed = [self._running.pop(number) for number in numbers]
+        for ticket in failed:
+            assert ticket.number is not None
+            self._batch.remove(ticket.number)
+        self._report([(ticket, Update(error=error)) for ticket in failed])
+
+    def _cancel(self, ticket: Ticket) -> None:
+        if ticket.number is None:
+            if ticket not in self._waiting:
+                return
+            self._waiting.remove(ticket)
+        elif self._running.pop(ticket.number, None) is None:
+            return
+        else:
+            self._batch.remove(ticket.number)
+        self._report([(ticket, Update(cancelled=True))])
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+    def _end(self, last: Update) -> None:
+        """Gives every ticket its last update."""
+        with self._closing:
+            self._last = last
+            while not self._commands.empty():
+                self._commands.get()()
+        left = [*self._running.values(), *self._waiting]
+        self._running.clear()
+        self._waiting.clear()
+        self._publish([(ticket, last) for ticket in left])
+
+    def _report(self, updates: list[tuple[Ticket, Update]]) -> None:
+        """Publishes updates, and before them the figures: whoever has an answer finds its blocks free."""
+        self._count()
+        self._publish(updates)
+
+    def _count(self) -> None:
+        batch = self._batch
+        self.figures = Figures(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            blocks=batch.num_blocks,
+            blocks_used=batch.num_blocks_used,
+            preemptions=batch.preemptions,
+            shared_tokens=batch.shared_tokens,
+            steps=self._steps,
+            failures=self._failures,
+            loras=batch.loras.figures(),
+        )
+
+
+def _broken(error: BaseException) -> BringupError:
+    message = f"the last {MOST_FAILURES} steps failed, and the server ends: {_words(error)}"
+    return fail("BU630", message, help="`bringup verify` runs the bundle apart from the server")
+
+
+def _words(error: Any) -> str:
+    found = error.findings[0].message if isinstance(error, BringupError) else str(error)
+    return f"{type(error).__name__}: {found}".partition("\n")[0]
