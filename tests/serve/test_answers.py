@@ -23,9 +23,7 @@ def test_a_completion_has_the_tokens_of_a_single_run():
     assert answer["model"] == "exact"
     expected = exact.expected(exact.Request(PROMPT, max_new_tokens=6, eos={EOS}))
     reason = "stop" if expected[-1] == EOS else "length"
-    assert answer["choices"] == [
-        {"index": 0, "text": wanted(PROMPT, 6), "logprobs": None, "finish_reason": reason}
-    ]
+    assert answer["choices"] == [{"index": 0, "text": wanted(PROMPT, 6), "logprobs": None, "finish_reason": reason}]
     usage = {"prompt_tokens": 3, "completion_tokens": len(expected), "total_tokens": 3 + len(expected)}
     assert answer["usage"] == usage
 
@@ -83,7 +81,9 @@ def test_a_stream_has_the_text_of_the_whole_answer(usage):
     for index in range(2):
         parts = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
         assert "".join(part["text"] for part in parts) == whole["choices"][0]["text"]
-        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [whole["choices"][0]["finish_reason"]]
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [
+            whole["choices"][0]["finish_reason"]
+        ]
         assert len(parts) > 3
 
 

@@ -192,7 +192,8 @@ def test_other_types_methods_and_paths():
             assert (await server.client.post(TEXT, content=body, headers=right)).status_code == 200
             for method, path, status in (
                 ("GET", TEXT, 405), ("OPTIONS", TALK, 405), ("HEAD", TEXT, 405), ("DELETE", "/v1/models", 405),
-                ("POST", "/health", 405), ("GET", "/", 404), ("POST", "/v1/embeddings", 404), ("GET", "/v1/../etc", 404),
+                ("POST", "/health", 405), ("GET", "/", 404), ("POST", "/v1/embeddings", 404),
+                ("GET", "/v1/../etc", 404),
             ):  # fmt: skip
                 response = await server.client.request(method, path)
                 assert response.status_code == status, (method, path)

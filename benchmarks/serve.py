@@ -1,0 +1,351 @@
+"""Requests of the official `openai` client to `bringup serve`, 16 at a time: `python benchmarks/serve.py BUNDLE`.
+
+BUNDLE has slots for 3 LoRAs; random ones are written. Answers of `bringup serve` are compared with those of single
+runs (`bringup.load`, one sequence at a time, greedy). A part of the clients leaves in the middle of a stream, a part
+sends bodies, prompts or numbers beyond the limits. At the end no block of the cache is in use. Then a second load is
+interrupted by SIGTERM: each request that was accepted is answered in full.
+
+An answer that differs is a failure, unless at the first token that differs the logits of the single run are nearly
+equal: apart by less than `NEAR`. Those are counted and printed, with the smallest such distance of all tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+from safetensors.numpy import save_file
+
+import bringup
+
+NEAR = 1e-3  # of a logit; the rounding of float32 sums of this size is 1e-5 to 1e-4
+LORAS = ("red", "green", "blue")
+RANK = 8
+WORDS = [
+    "the",
+    "a",
+    "sea",
+    "of",
+    "time",
+    "and",
+    "light",
+    "river",
+    "stone",
+    "old",
+    "house",
+    "night",
+    "bird",
+    "song",
+    "three",
+    "seven",
+    "under",
+    "over",
+    "blue",
+    "quick",
+    "slow",
+]
+KEY = "benchmark-key"
+
+
+def write_lora(folder: Path, sizes: Mapping[str, Sequence[int]], seed: int, scale: float) -> None:
+    """Random factors for q and v of every layer, as PEFT saves them."""
+    draw, tensors = np.random.default_rng(seed), dict[str, np.ndarray]()
+    for name, (rows, columns) in sizes.items():
+        stem = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+        tensors[f"{stem}A.weight"] = draw.standard_normal((RANK, columns), np.float32) / columns**0.5
+        tensors[f"{stem}B.weight"] = scale * draw.standard_normal((rows, RANK), np.float32)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    modules = sorted({name.split(".")[-2] for name in sizes})
+    words = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": modules, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(words))
+
+
+def sizes_of(bundle: str) -> dict[str, list[int]]:
+    """[out, in] of the matrices that have slots."""
+    manifest = json.loads(Path(bundle, "manifest.json").read_text("utf-8"))
+    states = {state["name"]: state["shape"] for state in manifest["interface"]["states"] if state["kind"] == "lora"}
+    modules = [name.removesuffix(".lora.a") for name in states if name.endswith(".lora.a")]
+    return {f"{name}.weight": [states[f"{name}.lora.b"][2], states[f"{name}.lora.a"][2]] for name in modules}
+
+
+@dataclass
+class Case:
+    """A request of the load: its fields, and what becomes of it."""
+
+    model: str
+    prompt: str
+    count: int
+    chat: bool
+    stream: bool
+    leaves: bool = False
+    text: str | None = None
+    seconds: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    single: str = ""
+
+    @property
+    def messages(self) -> list[Any]:
+        return [{"role": "user", "content": self.prompt}]
+
+
+def requests(count: int, seed: int, base: str, longest: int) -> list[Case]:
+    """Few distinct prompts, so that single runs take less time than the load; what is done with each differs."""
+    draw = random.Random(seed)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 40))).capitalize() for _ in range(12)]
+    return [
+        Case(
+            model=draw.choice((base, *LORAS)), prompt=draw.choice(texts), count=longest, chat=draw.random() < 0.15,
+            stream=draw.random() < 0.5, leaves=draw.random() < 0.15,
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+class Single:
+    """Answers of one sequence at a time, each computed once."""
+
+    def __init__(self, bundle: str, loras: Mapping[str, Path]) -> None:
+        self.session = bringup.load(bundle)
+        self.tokenizer = self.session.tokenizer()
+        self.loras = {name: self.session.read_lora(path) for name, path in loras.items()}
+        self.known: dict[tuple[str, str, bool, int], tuple[str, list[int]]] = {}
+
+    def prompt(self, case: Case) -> list[int]:
+        if not case.chat:
+            return self.tokenizer.encode(case.prompt)
+        assert self.tokenizer.chat
+        return self.tokenizer.encode(self.tokenizer.chat.render(case.messages), whole=False)
+
+    def answer(self, case: Case) -> str:
+        key = case.model, case.prompt, case.chat, case.count
+        if key not in self.known:
+            lora = case.model if case.model in self.loras else None
+            self.session.use_lora(lora, self.loras.get(case.model))
+            eos, stream = self.tokenizer.eos, self.tokenizer.stream(skip_special=True)
+            prompt = self.prompt(case)
+            tokens = list(self.session.generate(prompt, max_new_tokens=case.count, eos=eos))
+            text = "".join(stream.push(token) for token in tokens if token not in eos) + stream.finish()
+            self.known[key] = text, tokens
+        text, case.tokens = self.known[key]
+        return text
+
+    def margin(self, case: Case) -> float:
+        """The distance of the two largest logits where the answer of the server departs from the single run's."""
+        lora = case.model if case.model in self.loras else None
+        self.session.use_lora(lora, self.loras.get(case.model))
+        stream, text = self.tokenizer.stream(skip_special=True), ""
+        logits = self.session.prefill(self.prompt(case))[-1]
+        for token in case.tokens:
+            text += stream.push(token)
+            if not (case.text or "").startswith(text):
+                break
+            logits = self.session.decode(token)
+        last, best = np.sort(logits)[-2:]
+        return float(best - last)
+
+
+class Serving:
+    """`bringup serve` in a process."""
+
+    def __init__(self, bundle: str, loras: Mapping[str, Path], queue: int) -> None:
+        command = [sys.executable, "-m", "bringup", "serve", bundle, "--port", "0", "--max-queue", str(queue)]
+        for name, path in loras.items():
+            command += ["--lora", f"{name}={path}"]
+        environment = {**os.environ, "BRINGUP_API_KEY": KEY}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stderr
+        self.log: list[str] = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := re.search(r"serving .* at (http://\S+)", line):
+                self.url = found[1]
+                break
+        else:
+            raise SystemExit("".join(self.log))
+
+    def client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.url, api_key=KEY, max_retries=0, timeout=300)
+
+    def metrics(self) -> dict[str, float]:
+        address = self.url.removesuffix("/v1") + "/metrics"
+        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {KEY}"})
+        with urllib.request.urlopen(request) as response:
+            lines = response.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines if not x.startswith("#"))}
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(300)
+
+
+async def ask(client: openai.AsyncOpenAI, case: Case, draw: random.Random) -> str:
+    """Sends one request; what became of it in one word."""
+    common = {"model": case.model, "temperature": 0, "max_tokens": case.count, "stream": case.stream}
+    start = time.perf_counter()
+    if case.chat:
+        given = await client.chat.completions.create(messages=case.messages, **common)
+    else:
+        given = await client.completions.create(prompt=case.prompt, **common)
+    if case.stream:
+        parts: list[str] = []
+        leave_after = draw.randint(1, max(case.count - 2, 1)) if case.leaves else None
+        async for chunk in given:
+            for choice in chunk.choices:
+                parts.append((choice.delta.content if case.chat else choice.text) or "")
+            if leave_after is not None and len(parts) > leave_after:
+                await given.close()
+                return "left"
+        case.text = "".join(parts)
+    else:
+        case.text = given.choices[0].message.content if case.chat else given.choices[0].text
+    case.seconds = time.perf_counter() - start
+    return "answered"
+
+
+async def leave_early(client: openai.AsyncOpenAI, case: Case, draw: random.Random) -> str:
+    """A client that waits for a whole answer, and goes after a moment."""
+    try:
+        await asyncio.wait_for(ask(client, case, draw), draw.uniform(0.01, 1.0))
+    except (TimeoutError, openai.APITimeoutError, asyncio.CancelledError):
+        return "left"
+    return "answered"
+
+
+async def oversized(client: openai.AsyncOpenAI, base: str, draw: random.Random) -> str:
+    """What is over a limit; the status that says so."""
+    kind = draw.choice(("body", "prompt", "tokens", "choices"))
+    fields: dict[str, Any] = {"model": base, "prompt": "x", "max_tokens": 4}
+    fields |= {
+        "body": {"prompt": "x" * (1 << 20)}, "prompt": {"prompt": "word " * 5000},
+        "tokens": {"max_tokens": 1 << 20}, "choices": {"n": 1000},
+    }[kind]  # fmt: skip
+    try:
+        await client.completions.create(**fields)
+    except openai.APIStatusError as error:
+        if error.status_code != (413 if kind == "body" else 400):
+            raise
+        return f"refused {error.status_code}"
+    raise AssertionError(f"{kind}: accepted")
+
+
+async def load(serving: Serving, cases: Sequence[Case], workers: int, seed: int, base: str) -> Counter[str]:
+    """Sends all requests, so many at a time, with one of eight over a limit besides."""
+    outcomes: Counter[str] = Counter()
+    queue, draw = list(cases)[::-1], random.Random(seed)
+
+    async def work() -> None:
+        while queue:
+            case = queue.pop()
+            if draw.random() < 1 / 8:
+                outcomes[await oversized(client, base, draw)] += 1
+            how = leave_early if case.leaves and not case.stream else ask
+            outcomes[await how(client, case, draw)] += 1
+
+    async with serving.client() as client:
+        await asyncio.gather(*(work() for _ in range(workers)))
+    return outcomes
+
+
+async def interrupted(serving: Serving, cases: Sequence[Case], workers: int) -> Counter[str]:
+    """SIGTERM while a load is under way: requests are answered, or refused with 503 or by a closed door."""
+    outcomes: Counter[str] = Counter()
+    queue, draw = list(cases)[::-1], random.Random(1)
+    limit = len(queue) // 2
+
+    async def work() -> None:
+        while queue:
+            case = queue.pop()
+            if len(queue) == limit:
+                serving.process.send_signal(signal.SIGTERM)
+            try:
+                outcomes[await ask(client, case, draw)] += 1
+            except openai.APIStatusError as error:
+                if error.status_code != 503:
+                    raise
+                outcomes["refused 503"] += 1
+            except openai.APIConnectionError:
+                outcomes["no connection"] += 1
+
+    async with serving.client() as client:
+        await asyncio.gather(*(work() for _ in range(workers)))
+    return outcomes
+
+
+def compare(cases: Sequence[Case], single: Single) -> tuple[int, int, list[float]]:
+    """How many answers there are, how many are equal, and the margins of the others."""
+    answered = [each for each in cases if each.text is not None]
+    differ = [each for each in answered if single.answer(each) != each.text]
+    return len(answered), len(answered) - len(differ), [single.margin(each) for each in differ]
+
+
+def report(title: str, outcomes: Mapping[str, int], cases: Sequence[Case], single: Single) -> bool:
+    count, equal, margins = compare(cases, single)
+    print(f"{title}: {', '.join(f'{number} {word}' for word, number in sorted(outcomes.items()))}")
+    print(f"  {equal} of {count} answers equal the single run's")
+    for margin in margins:
+        print(f"  one differs where the two largest logits are {margin:.2e} apart")
+    return all(margin < NEAR for margin in margins)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", help="compiled with --max-lora-rank 8 --max-loras 3 --max-batch-size 8")
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=12)
+    parser.add_argument("--interrupted", type=int, default=64, help="requests of the load that SIGTERM interrupts")
+    args = parser.parse_args()
+    base, ok = Path(args.bundle).resolve().name.removesuffix(".bundle"), True
+    with tempfile.TemporaryDirectory() as scratch:
+        loras = {name: Path(scratch, name) for name in LORAS}
+        for number, folder in enumerate(loras.values()):
+            write_lora(folder, sizes_of(args.bundle), number, scale=0.05)
+        serving = Serving(args.bundle, loras, queue=args.workers)
+        cases = requests(args.requests, 1, base, args.max_tokens)
+        start = time.perf_counter()
+        outcomes = asyncio.run(load(serving, cases, args.workers, 2, base))
+        seconds = time.perf_counter() - start
+        while (figures := serving.metrics())["bringup_running_requests"] or figures["bringup_waiting_requests"]:
+            time.sleep(0.1)  # a client that left a moment ago
+        code = serving.end()
+        second = requests(args.interrupted, 3, base, args.max_tokens)
+        drained = Serving(args.bundle, loras, queue=args.workers)
+        ended = asyncio.run(interrupted(drained, second, args.workers))
+        drained_code = drained.process.wait(300)
+        single = Single(args.bundle, loras)
+        ok &= report(f"{args.requests} requests, {args.workers} at a time, {seconds:.0f} s", outcomes, cases, single)
+        times = sorted(each.seconds for each in cases if each.text is not None)
+        p50, p99 = times[len(times) // 2], times[min(len(times) * 99 // 100, len(times) - 1)]
+        print(f"  p50 {p50:.2f} s, p99 {p99:.2f} s for {args.max_tokens} tokens at most")
+        names = ("cache_blocks_in_use", "lora_slots_in_use", "disconnects_total", "failed_steps_total")
+        names += ("generated_tokens_total", "steps_total", "preemptions_total", "shared_tokens_total")
+        names += ("lora_slot_hits_total", "lora_slot_misses_total", "lora_slot_evictions_total")
+        for name in names:
+            print(f"  {name} {figures[f'bringup_{name}']:.0f}")
+        ok &= report(f"{args.interrupted} requests, SIGTERM after half", ended, second, single)
+        print(f"  exit codes {code} and {drained_code}")
+        ok &= figures["bringup_cache_blocks_in_use"] == figures["bringup_lora_slots_in_use"] == 0
+        ok &= code == drained_code == 0
+    sys.exit(0 if ok else "there are failures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A tiny Llama with a tokenizer, a chat template and five LoRAs, compiled once; and a process that serves it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from bringup.compile.job import open_job
+from bringup.compile.lora.limits import with_slots
+from bringup.compile.pipeline import build
+from bringup.compile.text.chat import Chat
+from bringup.compile.text.tokenizer import Tokenizer, to_folder
+from tests.runtime.lora.bases import BUCKET, CONTEXT, VOCABULARY, Base, save
+from tests.runtime.lora.conftest import RANK, SEQUENCES, SLOTS
+from tests.serve.inside import TEMPLATE
+
+KEY = "key-of-the-tests"
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return save(tmp_path_factory.mktemp("served"), "llama")
+
+
+@pytest.fixture(scope="session")
+def bundle(base: Base) -> Path:
+    """On torch, for several sequences, with fewer slots than LoRAs: the program of tests/runtime/lora."""
+    backend = tokenizers.Tokenizer(WordLevel({f"w{n}": n for n in range(VOCABULARY)}, unk_token="w0"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    to_folder(Tokenizer(backend, frozenset({0}), Chat(TEMPLATE)), base.folder.parent / "tokenizer")
+    job = open_job(None, base.folder, tokenizer=str(base.folder.parent / "tokenizer"))
+    return build(
+        with_slots(job, rank=RANK, count=SLOTS), out=base.folder.parent / "tiny.bundle", target="torch",
+        max_seq_len=CONTEXT, buckets=(BUCKET,), max_batch_size=SEQUENCES, all_logits=True,
+    )  # fmt: skip
+
+
+class Process:
+    """`bringup serve` in a process of its own, once it serves."""
+
+    def __init__(self, bundle: Path, loras: Mapping[str, Path], *options: str) -> None:
+        words = ["serve", str(bundle), "--port", "0", *options]
+        words += [word for name, path in loras.items() for word in ("--lora", f"{name}={path}")]
+        self.running = subprocess.Popen(
+            [sys.executable, "-m", "bringup", *words], stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BRINGUP_API_KEY": KEY, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert self.running.stderr
+        self.log = ""
+        for line in self.running.stderr:
+            self.log += line
+            if found := re.search(r"serving (.*) at (http://127\.0\.0\.1:(\d+))/v1", line):
+                self.names, self.url, self.port = found[1], found[2], int(found[3])
+                return
+        raise AssertionError(self.log)
+
+    def end(self) -> int:
+        """The exit code, and in `log` what it wrote."""
+        assert self.running.stderr
+        self.log += self.running.stderr.read()
+        return self.running.wait(30)
+
+
+@pytest.fixture(scope="module")
+def process(base: Base, bundle: Path) -> Iterator[Process]:
+    served = Process(bundle, base.loras)
+    yield served
+    served.running.kill()
+    served.end()

@@ -1,0 +1,202 @@
+"""`bringup serve` as users run it: the official client, raw connections, SIGTERM. The last test ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+import bringup
+from tests.runtime.lora.bases import Base
+from tests.runtime.lora.conftest import SEQUENCES
+from tests.serve.conftest import KEY, Process
+
+NEW = 12
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(scope="module")
+def single(base: Base, bundle: Path) -> dict[tuple[str, str], str]:
+    """The texts of single runs, by model and prompt."""
+    session = bringup.load(bundle)
+    tokenizer = session.tokenizer()
+    draw, found = random.Random(1), {}
+    for name in ("tiny", *base.loras):
+        session.use_lora(
+            None if name == "tiny" else name, None if name == "tiny" else session.read_lora(base.loras[name])
+        )
+        for _ in range(4):
+            prompt = " ".join(f"w{draw.randrange(1, 97)}" for _ in range(draw.randint(1, 40)))
+            tokens = list(session.generate(tokenizer.encode(prompt), max_new_tokens=NEW, eos=tokenizer.eos))
+            found[name, prompt] = tokenizer.decode([token for token in tokens if token not in tokenizer.eos])
+    return found
+
+
+def client(process: Process) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{process.url}/v1", api_key=KEY, max_retries=0, timeout=60)
+
+
+def figures(process: Process) -> dict[str, float]:
+    text = httpx2.get(f"{process.url}/metrics", headers=HEADERS).text
+    return {name: float(value) for name, _, value in (x.rpartition(" ") for x in text.splitlines() if x[0] != "#")}
+
+
+def wait_until_idle(process: Process) -> dict[str, float]:
+    end = time.monotonic() + 20
+    while (found := figures(process))["bringup_running_requests"] or found["bringup_waiting_requests"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+async def ask(api: openai.AsyncOpenAI, model: str, prompt: str, *, stream: bool, leave: bool = False) -> str | None:
+    settings: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": NEW, "temperature": 0}
+    if not stream:
+        return (await api.completions.create(**settings)).choices[0].text
+    text, chunks = "", await api.completions.create(**settings, stream=True)
+    async for chunk in chunks:
+        text += chunk.choices[0].text
+        if leave:
+            await chunks.close()
+            return None
+    return text
+
+
+def test_the_official_client_with_loras_gets_the_answers_of_single_runs(process, single):
+    """Many at a time, of which some leave; afterwards nothing is in use."""
+    cases = [(model, prompt, n % 2 == 0, n % 7 == 6) for n in range(3) for model, prompt in single]
+
+    async def scenario() -> list[str | None]:
+        async with client(process) as api:
+            listed = [model.id async for model in api.models.list()]
+            assert listed == ["tiny", "plain", "one", "stable", "layer", "mixed"] == process.names.split(", ")
+            tasks = (ask(api, model, prompt, stream=stream, leave=leave) for model, prompt, stream, leave in cases)
+            return await asyncio.gather(*tasks)
+
+    answers = asyncio.run(scenario())
+    wanted = [None if stream and leave else single[model, prompt] for model, prompt, stream, leave in cases]
+    assert answers == wanted
+    found = wait_until_idle(process)
+    assert found["bringup_cache_blocks_in_use"] == found["bringup_lora_slots_in_use"] == 0
+    assert found["bringup_lora_slot_evictions_total"] > 0
+    texts = {tuple(text for (name, _), text in single.items() if name == model) for model, _ in single}
+    assert len(texts) == 6, "each LoRA changes what comes out"
+
+
+def test_a_conversation_by_the_official_client(process):
+    async def scenario() -> None:
+        async with client(process) as api:
+            messages: list[Any] = [{"role": "user", "content": "w5 w6"}]
+            whole = await api.chat.completions.create(model="mixed", messages=messages, max_tokens=5, temperature=0)
+            parts = await api.chat.completions.create(
+                model="mixed", messages=messages, max_tokens=5, temperature=0, stream=True,
+                stream_options={"include_usage": True},
+            )  # fmt: skip
+            chunks = [chunk async for chunk in parts]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            assert text == whole.choices[0].message.content != ""
+            assert chunks[-1].usage == whole.usage
+
+    asyncio.run(scenario())
+
+
+def test_errors_are_those_of_the_official_client(process):
+    async def scenario() -> None:
+        async with client(process) as api:
+            settings: dict[str, Any] = {"model": "tiny", "prompt": "w1", "max_tokens": 1}
+            with pytest.raises(openai.NotFoundError, match="there is no model `french`"):
+                await api.completions.create(**settings | {"model": "french"})
+            with pytest.raises(openai.BadRequestError, match="tokens do not fit"):
+                await api.completions.create(**settings | {"prompt": "w1 " * 200})
+            with pytest.raises(openai.APIStatusError, match="the limit of 1,048,576 bytes") as caught:
+                await api.completions.create(**settings | {"prompt": "x" * (1 << 21)})
+            assert caught.value.status_code == 413
+        wrong = openai.AsyncOpenAI(base_url=f"{process.url}/v1", api_key="wrong", max_retries=0)
+        async with wrong:
+            with pytest.raises(openai.AuthenticationError):
+                await wrong.models.list()
+
+    asyncio.run(scenario())
+
+
+def raw(process: Process, request: bytes) -> bytes:
+    """What the server sends back until it closes the connection, or says no more."""
+    with socket.create_connection(("127.0.0.1", process.port), 20) as connection:
+        connection.sendall(request)
+        connection.settimeout(2)
+        answer = b""
+        try:
+            while part := connection.recv(1 << 16):
+                answer += part
+        except TimeoutError:
+            pass
+        return answer
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00" * 10,
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 40_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X%d: y\r\n" % n for n in range(4000)) + b"\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n",
+    ],
+    ids=["tls", "version", "long-header", "many-headers", "two-lengths", "negative-length", "space"],
+)
+def test_what_is_no_http_is_400(process, request_):
+    answer = raw(process, request_)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer[:200]
+    assert b'"error"' in answer
+
+
+def test_chunked_bodies_and_several_requests_of_one_connection(process):
+    body = b'{"model": "tiny", "prompt": "w1", "max_tokens": 1, "temperature": 0}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n"
+    head += b"Content-Type: application/json\r\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    plain = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    answer = raw(process, chunked + plain + chunked)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    texts = [part.partition(b'"')[0] for part in answer.split(b'"text":"')[1:]]
+    assert len(texts) == 3
+    assert len(set(texts)) == 1
+
+
+def test_sigterm_loses_no_accepted_request(process, single):
+    """Half are sent when it comes: those that are accepted are answered in full, others hear 503 or a closed door."""
+    cases = [*single] * 3
+
+    async def scenario() -> tuple[list[Any], int]:
+        async with client(process) as api:
+            tasks = [asyncio.create_task(ask(api, *case, stream=n % 2 == 0)) for n, case in enumerate(cases)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            waiting = sum(not task.done() for task in tasks)
+            process.running.send_signal(signal.SIGTERM)
+            late = [asyncio.create_task(ask(api, *case, stream=False)) for case in [*single][:8]]
+            return await asyncio.gather(*tasks, *late, return_exceptions=True), waiting
+
+    found, waiting = asyncio.run(scenario())
+    assert waiting > SEQUENCES
+    accepted, refused = found[: len(cases)], 0
+    assert accepted == [single[case] for case in cases]
+    for case, answer in zip([*single][:8], found[len(cases) :], strict=True):
+        if isinstance(answer, openai.APIStatusError):
+            refused += answer.status_code == 503
+        elif not isinstance(answer, openai.APIConnectionError):
+            assert answer == single[case]
+    assert refused > 0
+    assert process.end() == 0
+    assert "Traceback" not in process.log
+    assert KEY not in process.log
