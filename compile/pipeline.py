@@ -48,6 +48,7 @@ def build(
     aux_hidden: Sequence[int] = (),
     max_batch_size: int = 1,
     cache_blocks: int | None = None,
+    max_input_len: int | None = None,
     force: bool = False,
     emit: str = BUNDLE,
     dump_dir: str | Path | None = None,
@@ -65,6 +66,7 @@ def build(
     of layers what the head takes; transformers' `hidden_states[i]`. `max_batch_size` is the largest number of sequences
     in a step. `cache_blocks` is how many blocks of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for
     all of them at their full length, with fewer a batch may have to compute a sequence again (`Batch.preemptions`).
+    `max_input_len` is the longest prompt that sessions and batches take, None the context.
     `dump_dir` receives each phase as text. `target_options` has values for options of the target (`bringup targets`
     lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not made again; a
     bundle at `out` that would come out the same stays as it is. Raises BringupError; writes are atomic.
@@ -84,7 +86,7 @@ def build(
     context = context_of(logical, max_seq_len)
     layout_for = partial(
         layout_of, context=context, buckets=buckets, all_logits=all_logits, aux_hidden=aux_hidden,
-        max_batch_size=max_batch_size, cache_blocks=cache_blocks,
+        max_batch_size=max_batch_size, cache_blocks=cache_blocks, max_input_len=max_input_len,
     )  # fmt: skip
     layout = layout_for(logical.graph)
     with progress.stage("Checking") as stage:

@@ -41,6 +41,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."
 )
+@click.option("--max-input-len", type=click.IntRange(1), metavar="N", help="Longest prompt; default: the context.")
 @click.option(
     "--cache-blocks",
     type=click.IntRange(1),
@@ -64,8 +65,8 @@ FOLDER = click.Path(path_type=Path)
 @report_option
 def command(
     target: str, target_option: Mapping[str, str], weights: str | None, max_seq_len: int | None, max_batch_size: int,
-    cache_blocks: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool, emit: str,
-    dump_dir: Path | None, dry_run: bool, report: Path | None, max_lora_rank: int | None,
+    cache_blocks: int | None, max_input_len: int | None, aux_hidden: tuple[int, ...], out: Path | None, force: bool,
+    emit: str, dump_dir: Path | None, dry_run: bool, report: Path | None, max_lora_rank: int | None,
     lora_target_modules: tuple[str, ...], max_loras: int | None, lora_dir: tuple[str, ...], **named: Unpack[Named],
 ) -> None:  # fmt: skip
     """Compile MODEL and its weights to a bundle that `bringup run` executes."""
@@ -94,8 +95,9 @@ def command(
             out = out or Path(f"{bundle_name(named['model'], named['checkpoint'])}.{emit}")
             built = build(
                 job, target=target, target_options=target_option, out=out, max_seq_len=max_seq_len,
-                max_batch_size=max_batch_size, cache_blocks=cache_blocks, aux_hidden=aux_hidden, force=force, emit=emit,
-                weights_form=weights or "auto", dump_dir=dump_dir, progress=outcome.progress,
+                max_batch_size=max_batch_size, cache_blocks=cache_blocks, max_input_len=max_input_len,
+                aux_hidden=aux_hidden, force=force, emit=emit, weights_form=weights or "auto", dump_dir=dump_dir,
+                progress=outcome.progress,
             )  # fmt: skip
             outcome.result, outcome.bundle = "compiled", built
             print(next_step(job, built) if emit == "bundle" else f"wrote {built}", file=sys.stderr)

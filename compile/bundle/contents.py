@@ -112,6 +112,7 @@ def manifest_of(
         "dtype": job.graph.dtype,
         "graph_options": job.graph.options.chosen(),
         "max_seq_len": layout.context,
+        "max_input_len": layout.max_input_len,
         "vocab_size": job.graph.config.vocab_size,
         "recompute_lengths": job.graph.recompute_lengths(),
         "states_vary_past": job.graph.states_vary_past(),

@@ -44,6 +44,7 @@ FORM: dict[str, Any] = {
     "dtype": str,
     "graph_options": dict,
     "max_seq_len": int,
+    "max_input_len": (int, None),
     "vocab_size": int,
     "recompute_lengths": [int],
     "states_vary_past": (int, None),
@@ -116,6 +117,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
     counts |= {key: interface[key] for key in ("max_blocks", "block_size", "num_blocks", "num_rows")}
     for size in ("num_tokens", "num_sequences"):
         counts |= {f"{size} of {entry['name']}": entry[size] for entry in interface["entries"]}
+    counts |= {"max_input_len": manifest.get("max_input_len") or 1}
     counts |= {"states_vary_past": manifest["states_vary_past"] or 1, "rewindable": (interface["rewindable"] or 0) + 1}
     yield from (f"`{key}` is {count}" for key, count in counts.items() if not 1 <= count < MOST)
     for name in manifest["files"]:

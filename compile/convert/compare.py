@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Of a bundle's manifest: what decides what it computes. The rest are times, places and digests.
-WORDS = ("target", "target_options", "model", "dtype", "max_seq_len", "vocab_size", "weights", "plan", "aliases")
+WORDS = (
+    "target",
+    "target_options",
+    "model",
+    "dtype",
+    "max_seq_len",
+    "max_input_len",
+    "vocab_size",
+    "weights",
+    "plan",
+    "aliases",
+)
 Read = Callable[[TensorInfo], "np.ndarray"]
 CHUNK = 1 << 22  # elements that are compared at a time
 

@@ -32,9 +32,9 @@ class Layout:
     `max_batch_size` the largest number of sequences that a step takes in and the caches hold. `all_logits` gives the
     logits of every prefill row, not only of the last. `aux_hidden`: which hidden states are given as well, all rows: i
     is what layer i takes; the number of layers is what the head takes. `windows`: those that states have.
-    `cache_blocks`: see `CacheSizes`. `carried` values go from layer to layer; `derives_hidden`: hidden states are
-    computed from them by a function of the graph. `lora`: layers have slots of LoRAs, and each sequence chooses one;
-    `lora_ends`: the embedding or the head has some too.
+    `cache_blocks`: see `CacheSizes`. `max_input_len`: the longest prompt, None for the context. `carried` values go
+    from layer to layer; `derives_hidden`: hidden states are computed from them by a function of the graph. `lora`:
+    layers have slots of LoRAs, and each sequence chooses one; `lora_ends`: the embedding or the head has some too.
     """
 
     layers: Sequence[str]
@@ -47,6 +47,7 @@ class Layout:
     max_batch_size: int = 1
     windows: Sequence[int] = ()
     cache_blocks: int | None = None
+    max_input_len: int | None = None
     carried: int = 1
     derives_hidden: bool = False
     lora: bool = False
@@ -134,27 +135,41 @@ def layout_of(
     aux_hidden: Sequence[int] = (),
     max_batch_size: int = 1,
     cache_blocks: int | None = None,
+    max_input_len: int | None = None,
 ) -> Layout:
     """What a program for `context` tokens consists of: prefill of each bucket's length, and decode.
 
-    Of the buckets that hold the whole context, only the smallest is kept. `cache_blocks`: see `CacheSizes`. Raises
+    Of the buckets that hold the longest prompt, only the smallest is kept. `cache_blocks`: see `CacheSizes`. Raises
     BU007 for lengths under 2, or none, BU028 for hidden states that it does not have, BU024 for a `max_batch_size` that
-    is no positive integer and for fewer `cache_blocks` than one sequence of the whole context needs.
+    is no positive integer, for a `max_input_len` that is none or exceeds the context, and for fewer `cache_blocks` than
+    one sequence of the whole context needs.
     """
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     buckets, aux_hidden = whole_numbers("buckets", buckets), whole_numbers("aux_hidden", aux_hidden)
     if not buckets or min(buckets) < 2:
         raise fail("BU007", f"prefill lengths are {list(buckets)}; give at least one, each at least 2")
-    longest = min((size for size in buckets if size >= context), default=max(buckets))
+    if max_input_len is not None:
+        max_input_len = _max_input_len(max_input_len, context)
+    longest = min((size for size in buckets if size >= (max_input_len or context)), default=max(buckets))
     useful = [size for size in sorted(buckets) if size <= longest]
     layers = len(graph.layers)
     if wrong := [index for index in aux_hidden if not 0 <= index <= layers]:
         raise fail("BU028", f"there is no hidden state {wrong[0]}: the model's {layers} layers have 0 to {layers}")
     hidden = sorted(set(aux_hidden))
     settings: dict[str, Any] = {"all_logits": all_logits, "aux_hidden": hidden, "max_batch_size": max_batch_size}
+    settings["max_input_len"] = max_input_len
     if cache_blocks is not None:
         settings["cache_blocks"] = _cache_blocks(cache_blocks, CacheSizes(context=context, sequences=max_batch_size))
     return Layout.of(graph, buckets=useful, context=context, **settings)
+
+
+def _max_input_len(given: int, context: int) -> int:
+    """A number of tokens that fits the context."""
+    count = whole("max_input_len", given, least=1)
+    if count > context:
+        message = f"`max_input_len` does not take {count}: the context has {context:,} tokens"
+        raise fail("BU024", message, help="give a smaller one, or a larger --max-seq-len")
+    return count
 
 
 def _cache_blocks(given: int, largest: CacheSizes) -> int | None:

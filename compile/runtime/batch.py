@@ -20,7 +20,7 @@ from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Reque
 from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of, next_token, take_back
 from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
 from bringup.compile.runtime.stats import Stats
-from bringup.compile.runtime.token_ids import check_context, check_vocabulary
+from bringup.compile.runtime.token_ids import check_context, check_input, check_vocabulary
 from bringup.diagnostics import BringupError, Diagnostic, fail
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class Batch:
             raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
         checked = request.checked()
         check_vocabulary(checked.tokens, self.manifest["vocab_size"])
+        check_input(len(checked.tokens), self._engine.max_input_len)
         check_context(len(checked.tokens), self._engine.max_tokens)
         self.loras.check(checked.lora, checked.lora_weights)
         return checked

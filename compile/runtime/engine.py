@@ -69,6 +69,7 @@ class Engine:
         self.executor = executor
         self.interface = interface
         self.max_seq_len: int = manifest["max_seq_len"]
+        self.max_input_len: int | None = manifest.get("max_input_len")
         self.recompute_lengths: list[int] = manifest["recompute_lengths"]
         self.states_vary_past: int | None = manifest.get("states_vary_past")
         prefill = [entry for entry in interface.entries if not entry.decode]

@@ -20,7 +20,7 @@ from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.request import task_id
 from bringup.compile.runtime.sampling import check_drawn, check_sampling, draw_of, next_token
 from bringup.compile.runtime.stats import Stats
-from bringup.compile.runtime.token_ids import check_context, check_vocabulary, integers
+from bringup.compile.runtime.token_ids import check_context, check_input, check_vocabulary, integers
 from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class Session:
         max_new_tokens = whole("max_new_tokens", max_new_tokens, least=0)
         random = np.random.default_rng(whole("seed", seed, least=0))
         prompt, ends = integers(tokens), frozenset(whole_numbers("eos", eos))
+        check_input(len(prompt), self._engine.max_input_len)
         if resume:
             self._rewind(prompt)
         else:

@@ -34,6 +34,13 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
         raise fail("BU015", message)
 
 
+def check_input(count: int, most: int | None) -> None:
+    """Raises BU016 for a longer prompt than a bundle takes; None is no limit of its own."""
+    if most is not None and count > most:
+        message = f"{count} tokens are more than the bundle's longest prompt of {most}"
+        raise fail("BU016", message, help="compile with a larger --max-input-len")
+
+
 def check_context(count: int, context: int) -> None:
     """Raises BU016 for more tokens than a context has room for."""
     if count > context:

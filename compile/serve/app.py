@@ -48,6 +48,7 @@ def application(service: Service, api_key: str | None) -> Starlette:
         Route(METRICS, metrics),
     ]
     middleware = [Middleware(_Counted, service.metrics, (*generating, MODELS, HEALTH, METRICS))]
+    middleware.append(Middleware(_Bounded, service.limits.head_bytes))
     if api_key is not None:
         middleware.append(Middleware(_Authorised, api_key))
     handlers = {Refused: _refused, HTTPException: _of_http, Exception: _failed}
@@ -68,6 +69,20 @@ class _Counted:
             await send(message)
 
         await self._app(scope, receive, counted)
+
+
+class _Bounded:
+    """Refuses long heads. h11 refuses those that come in parts; one that comes at once it takes, up to 256 KiB."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        count = len(scope["raw_path"] or b"") + len(scope["query_string"])
+        count += sum(len(name) + len(value) for name, value in scope["headers"])
+        message = f"the head of the request is longer than the limit of {self._most:,} bytes"
+        app = self._app if count <= self._most else _response(Refused(431, message, code="head_too_long"))
+        await app(scope, receive, send)
 
 
 class _Authorised:

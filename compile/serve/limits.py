@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`queue`: sequences that wait besides those that run. `body`: bytes of a request. `choices`: answers of a request.
+    """`queue`: sequences that wait besides those that run. `choices`: answers of a request. `body`, `head_bytes`: bytes
+    of one.
 
     `connections` that are open at a time. Seconds: `head` until the headers of a request are there, `body_seconds`
     until its body is, `unread` while a client takes nothing of an answer, `idle` of a connection between requests.
@@ -17,6 +18,7 @@ class Limits:
     body: int = 1 << 20
     choices: int = 16
     connections: int = 512
+    head_bytes: int = 1 << 14
     head: float = 10.0
     body_seconds: float = 30.0
     unread: float = 60.0

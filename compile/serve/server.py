@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from os import PathLike
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.serve.app import application
@@ -26,7 +27,6 @@ from bringup.diagnostics import BringupError, fail
 from bringup.system.signals import Stopped
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
-HEAD = 1 << 14  # bytes of the head of a request
 
 
 def open_served(bundle: str | PathLike[str], executor: str | None, loras: Mapping[str, str]) -> Batch:
@@ -104,8 +104,17 @@ def serve(
         asyncio.run(_Life(opening, models, listening, api_key, limits, ready).run())
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's, which leaves signals to `_Life`."""
+class Server(uvicorn.Server):
+    """uvicorn's, with limits, and without its own handling of signals."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        config = uvicorn.Config(
+            app, http=protocol_of(limits.head), ws="none", lifespan="off", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, h11_max_incomplete_event_size=limits.head_bytes,
+            limit_concurrency=limits.connections, timeout_keep_alive=int(limits.idle),
+            timeout_graceful_shutdown=int(limits.unread),
+        )  # fmt: skip
+        super().__init__(config)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -139,19 +148,13 @@ class _Life:
         if len(self._stopped) > 1:
             raise Stopped(self._stopped[-1])
 
-    def _configured(self, batch: Batch, worker: Worker) -> _Server:
-        limits, metrics = self._limits, Metrics(lambda: worker.figures)
+    def _configured(self, batch: Batch, worker: Worker) -> Server:
         service = Service(
-            batch=batch, tokenizer=tokenizer_of(batch), models=self._models, intake=self._intake, metrics=metrics,
-            limits=limits, rendering=asyncio.Semaphore(limits.templates),
+            batch=batch, tokenizer=tokenizer_of(batch), models=self._models, intake=self._intake,
+            metrics=Metrics(lambda: worker.figures), limits=self._limits,
+            rendering=asyncio.Semaphore(self._limits.templates),
         )  # fmt: skip
-        config = uvicorn.Config(
-            application(service, self._api_key), http=protocol_of(limits.head), ws="none", lifespan="off",
-            log_config=None, access_log=False, server_header=False, proxy_headers=False,
-            h11_max_incomplete_event_size=HEAD, limit_concurrency=limits.connections,
-            timeout_keep_alive=int(limits.idle), timeout_graceful_shutdown=int(limits.unread),
-        )  # fmt: skip
-        return _Server(config)
+        return Server(application(service, self._api_key), self._limits)
 
     def _listen(self) -> None:
         host, port = self._listening.getsockname()[:2]

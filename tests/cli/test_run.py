@@ -134,6 +134,7 @@ def test_compile(bringup: Bringup, build_arguments: dict[str, Any]) -> None:
         "max_seq_len": 64,
         "max_batch_size": 1,
         "cache_blocks": None,
+        "max_input_len": None,
         "force": False,
         "emit": "bundle",
         "dump_dir": None,

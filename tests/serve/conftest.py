@@ -66,7 +66,8 @@ class Process:
     def end(self) -> int:
         """The exit code, and in `log` what it wrote."""
         assert self.running.stderr
-        self.log += self.running.stderr.read()
+        with self.running.stderr as stderr:
+            self.log += "" if stderr.closed else stderr.read()
         return self.running.wait(30)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bringup.compile.serve.models import Models
 
 MIB = 1 << 20
+VARIABLE = "BRINGUP_API_KEY"
 
 
 @click.command("serve")
@@ -27,9 +29,8 @@ MIB = 1 << 20
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="P")
 @click.option(
     "--api-key",
-    envvar="BRINGUP_API_KEY",
     metavar="KEY",
-    help="What requests carry as bearer token. Better in BRINGUP_API_KEY: other users of a machine can read options.",
+    help=f"What requests carry as bearer token. Better in {VARIABLE}: other users of a machine can read options.",
 )
 @click.option("--model-name", metavar="NAME", help="What requests call the model; default: the bundle's name.")
 @click.option(
@@ -58,6 +59,7 @@ def command(
     from bringup.render.progress import StageLines
 
     lines = StageLines()
+    api_key = os.environ.get(VARIABLE) if api_key is None else api_key  # click takes an empty variable for none
 
     def opening() -> Batch:
         with lines.stage(f"Loading {bundle}"):

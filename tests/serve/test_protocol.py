@@ -1,0 +1,184 @@
+"""Connections: what is no HTTP, heads that never end, bodies in chunks, clients that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bringup.compile.serve.limits import Limits
+from bringup.compile.serve.server import Server as Listening
+from bringup.compile.serve.server import bound
+from tests.runtime import exact
+from tests.serve.inside import Server, serving, wanted
+from tests.serve.test_intake import Gate, stepping
+
+BODY = json.dumps({"model": "exact", "prompt": [3], "max_tokens": 4, "temperature": 0}).encode()
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+PLAIN = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+CHUNKED += b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
+
+
+class Wire:
+    """Connections to a server at a port."""
+
+    def __init__(self, server: Server, port: int) -> None:
+        self.server, self.port = server, port
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def send(self, *parts: bytes, pause: float = 0) -> bytes:
+        """What comes back until the connection is closed, or for half a second nothing."""
+        reader, writer = await self.open()
+        answer = b""
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(pause)
+            while part := await asyncio.wait_for(reader.read(1 << 16), 0.5 if answer else 5):
+                answer += part
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            writer.transport.abort()
+        return answer
+
+
+@asynccontextmanager
+async def listening(**settings: Any) -> AsyncIterator[Wire]:
+    limits = settings.setdefault("limits", Limits())
+    async with serving(**settings) as server:
+        with bound("127.0.0.1", 0, limits) as address:
+            http = Listening(server.app, limits)
+            running = asyncio.create_task(http.serve([address]))
+            while not http.started:
+                await asyncio.sleep(0.005)
+            try:
+                yield Wire(server, address.getsockname()[1])
+                await server.idle()
+            finally:
+                http.should_exit = True
+                http.config.timeout_graceful_shutdown = 0
+                await running
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_is_no_http():
+    many = b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X%d: y\r\n" % n for n in range(4000)) + b"\r\n"
+    cases = {
+        b"\x16\x03\x01\x02\x00\x01\x00" * 10: 400,  # TLS
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 40_000 + b"\r\n\r\n": 431,
+        many: 431,
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n": 431,
+        POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd": 400,
+        POST + b"Content-Length: -1\r\n\r\n": 400,
+        POST + b"Transfer-Encoding: gzip\r\n\r\n": 400,
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n": 400,
+        b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n": 400,
+        b"GET /health HTTP/1.1\r\n\r\n": 400,  # HTTP/1.1 wants a host
+        b"GET /%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n": 404,
+        b"GET /health\x00 HTTP/1.1\r\nHost: x\r\n\r\n": 400,
+    }  # fmt: skip
+
+    async def scenario() -> None:
+        async with listening() as wire:
+            for request, status in cases.items():
+                answer = await wire.send(request)
+                assert answer.startswith(b"HTTP/1.1 %d " % status), (request[:80], answer[:200])
+                assert b'{"error": {"message": ' in answer
+            answer = await wire.send(many[:20_000], many[20_000:], pause=0.05)
+            assert answer.startswith(b"HTTP/1.1 400 "), "in parts"
+
+    run(scenario)
+
+
+def test_bodies_in_chunks_and_several_requests_of_one_connection():
+    async def scenario() -> None:
+        async with listening() as wire:
+            answer = await wire.send(CHUNKED + PLAIN + CHUNKED)
+            assert answer.count(b"HTTP/1.1 200 OK") == 3
+            assert answer.count(json.dumps(wanted([3], 4)).encode()) == 3
+
+    run(scenario)
+
+
+def test_a_head_that_never_ends_is_given_up():
+    """Also the second one of a connection; one that only opens a connection; not a request that takes long."""
+
+    async def seconds(wire: Wire, first: bytes, more: bytes) -> float:
+        """Until the server closes a connection that sends a line now and then."""
+        reader, writer = await wire.open()
+        start = time.monotonic()
+        writer.write(first)
+        ended = asyncio.create_task(reader.read())
+        while not ended.done():
+            writer.write(more)
+            await asyncio.sleep(0.05)
+        await asyncio.gather(ended, return_exceptions=True)
+        writer.transport.abort()
+        return time.monotonic() - start
+
+    async def scenario() -> None:
+        batch = exact.new_batch()
+        gate = Gate(batch)
+        async with listening(batch=batch, limits=Limits(head=0.3)) as wire:
+            slow = asyncio.create_task(wire.send(PLAIN))
+            await stepping(gate)
+            line, whole = b"GET /health HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+            for first, more in ((b"", b""), (line, b"X: y\r\n"), (whole + line, b"X: y\r\n")):
+                assert 0.25 < await seconds(wire, first, more) < 4
+            gate.free.set()
+            assert (await slow).startswith(b"HTTP/1.1 200 OK")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_vanishes_ends_its_request(stream):
+    """While its request runs, while it waits, and in the middle of its body."""
+    body = json.dumps({"model": "exact", "prompt": [3], "max_tokens": 200, "stream": stream}).encode()
+    request = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def scenario() -> None:
+        batch = exact.new_batch(1)
+        gate = Gate(batch)
+        async with listening(batch=batch) as wire:
+            connections = [await wire.open() for _ in range(3)]
+            for number, (_, writer) in enumerate(connections):
+                writer.write(request[: len(request) - 5 * (number == 2)])
+            await stepping(gate)
+            while len(wire.server.intake) < 2:
+                await asyncio.sleep(0.005)
+            for _, writer in connections:
+                writer.transport.abort()
+            while (await wire.server.figures())["bringup_disconnects_total"] < 3:
+                await asyncio.sleep(0.005)
+            gate.free.set()
+            await wire.server.idle()
+            assert wire.server.worker.figures.steps < 20
+
+    run(scenario)
+
+
+def test_too_many_connections_are_503():
+    async def scenario() -> None:
+        async with listening(limits=Limits(connections=3)) as wire:
+            held = [await wire.open() for _ in range(3)]
+            assert (await wire.send(PLAIN)).startswith(b"HTTP/1.1 503 ")
+            for _, writer in held:
+                writer.transport.abort()
+            await asyncio.sleep(0.1)
+            assert (await wire.send(PLAIN)).startswith(b"HTTP/1.1 200 ")
+
+    run(scenario)
