@@ -89,6 +89,11 @@ class Batch:
         return self._engine.max_tokens
 
     @property
+    def max_input_len(self) -> int:
+        """The longest prompt."""
+        return min(self.max_tokens, self._engine.max_input_len or self.max_tokens)
+
+    @property
     def executor(self) -> Executor:
         """What runs the steps."""
         return self._engine.executor

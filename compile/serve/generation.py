@@ -28,7 +28,7 @@ from bringup.compile.serve.parameters import (
     completion,
     tokens_left,
 )
-from bringup.compile.serve.refused import Refused, of_request
+from bringup.compile.serve.refused import CONTEXT, Refused, of_request
 from bringup.compile.serve.shapes import ChatShape, CompletionShape, Shape, usage_of
 from bringup.compile.text.chat import Message
 from bringup.compile.text.tokenizer import Tokenizer
@@ -75,24 +75,25 @@ class Generation:
     async def _answer(self, given: Completion | ChatCompletion, scope: Scope, receive: Receive, send: Send) -> None:
         service, parameters, start = self._service, given.parameters, time.perf_counter()
         lora = service.models.lora(parameters.model)
-        prompts = await self._prompts(given)
-        requests = [
-            self._request(prompt, lora, parameters, parameters.seed + number)
-            for prompt in prompts
-            for number in range(parameters.count)
-        ]
-        answers = [Answer(service.tokenizer.stream(skip_special=True), parameters.stops) for _ in requests]
-        shape, counted = self._shape(parameters.model), sum(map(len, prompts))
-        async with service.intake.sequences(requests) as sequences:
+        with service.intake.places(given.count) as places:
+            prompts = await self._prompts(given)
+            requests = [
+                self._request(prompt, lora, parameters, parameters.seed + number)
+                for prompt in prompts
+                for number in range(parameters.count)
+            ]
+            answers = [Answer(service.tokenizer.stream(skip_special=True), parameters.stops) for _ in requests]
+            shape, counted = self._shape(parameters.model), sum(map(len, prompts))
             service.metrics.prompt_tokens.inc(counted)
             try:
-                if parameters.stream:
-                    await self._stream(sequences, answers, shape, counted, given.parameters, start, send)
-                else:
-                    texts = await self._whole(sequences, answers, start)
-                    usage = usage_of(counted, _tokens(answers))
-                    response = JSONResponse(shape.answer(texts, [each.ending for each in answers], usage))
-                    await response(scope, receive, send)
+                with service.intake.sequences(requests, places) as sequences:
+                    if parameters.stream:
+                        await self._stream(sequences, answers, shape, counted, start, send, usage=parameters.usage)
+                    else:
+                        texts = await self._whole(sequences, answers, start)
+                        usage = usage_of(counted, _tokens(answers))
+                        response = JSONResponse(shape.answer(texts, [each.ending for each in answers], usage))
+                        await response(scope, receive, send)
             finally:
                 service.metrics.new_tokens.inc(_tokens(answers))
                 service.metrics.seconds.observe(time.perf_counter() - start)
@@ -121,8 +122,13 @@ class Generation:
         return await self._encoded(text, "messages", whole=False)
 
     async def _encoded(self, text: str, param: str, *, whole: bool) -> list[int]:
+        service = self._service
+        most = service.batch.max_input_len * service.limits.characters
+        if len(text) > most:
+            message = f"`{param}` has {len(text):,} characters, and the limit of a prompt is {most:,}"
+            raise Refused(400, message, param=param, code=CONTEXT)
         try:
-            return await asyncio.to_thread(self._service.tokenizer.encode, text, whole=whole)
+            return await asyncio.to_thread(service.tokenizer.encode, text, whole=whole)
         except BringupError as error:
             raise of_request(error, param) from None
 
@@ -151,8 +157,8 @@ class Generation:
         return ["".join(parts) for parts in texts]
 
     async def _stream(
-        self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, parameters: Parameters,
-        start: float, send: Send,
+        self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, start: float, send: Send,
+        *, usage: bool,
     ) -> None:  # fmt: skip
         """Sends events as text is certain. What fails before the first one is raised, later it is the last event."""
         begun: set[int] = set()
@@ -176,8 +182,8 @@ class Generation:
                 raise
             await _send_events(send, json.dumps(error.body()))
         else:
-            usage = [json.dumps(shape.last(usage_of(counted, _tokens(answers))))] if parameters.usage else []
-            await _send_events(send, *usage, "[DONE]")
+            last = [json.dumps(shape.last(usage_of(counted, _tokens(answers))))] if usage else []
+            await _send_events(send, *last, "[DONE]")
         await send({"type": "http.response.body", "body": b""})
 
     def _first(self, answers: Sequence[Answer], start: float) -> None:

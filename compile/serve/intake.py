@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from bringup.compile.runtime.request import Request
 from bringup.compile.serve.refused import Refused, of_step
@@ -48,8 +49,15 @@ class Sequences:
             self._worker.cancel(self.tickets[index])
 
 
+@dataclass(slots=True)
+class Places:
+    """Of a request that is accepted and not handed over yet."""
+
+    count: int
+
+
 class Intake:
-    """Accepts as many requests as run and wait at a time, until it drains.
+    """Accepts as many sequences as run and wait at a time, until it drains.
 
     The methods are of the event loop's thread, but for `publish`, which the worker calls.
     """
@@ -57,16 +65,17 @@ class Intake:
     def __init__(self, most: int = 0) -> None:
         self.most = most
         self._open: set[Ticket] = set()
+        self._reserved = 0  # places of requests that are being prepared
         self._loop = asyncio.get_running_loop()
-        self._seconds = 1.0  # that a request takes, from its acceptance to its end
-        self._drained = asyncio.Event()
+        self._seconds = 1.0  # that a sequence takes, from when it is handed over to its end
+        self._empty = asyncio.Event()
         self.worker: Worker
         self.draining = False
         self.lost = False
 
     def __len__(self) -> int:
-        """Requests that were accepted and have not ended."""
-        return len(self._open)
+        """Sequences that were accepted and have not ended."""
+        return len(self._open) + self._reserved
 
     def publish(self, updates: list[tuple[Ticket, Update]]) -> None:
         """Has the loop deliver updates."""
@@ -74,28 +83,38 @@ class Intake:
             self._loop.call_soon_threadsafe(self._deliver, updates)
 
     def check(self, count: int = 1) -> None:
-        """Raises Refused, 503 or 429, where so many more requests are not accepted now."""
+        """Raises Refused, 503 or 429, where so many more sequences are not accepted now; 400 where they never are."""
         if self.lost:
             raise Refused(503, "the server ends: its program has failed", code="unavailable")
         if self.draining:
             raise Refused(503, "the server ends, and takes no more requests", code="draining", headers=_retry(1))
-        if len(self._open) + count > self.most:
-            waiting = self._seconds * len(self._open) / self.most
-            message = f"the server has {len(self._open)} requests, and takes {self.most} at a time; try again later"
+        if count > self.most:
+            message = f"{count} sequences are more than the server takes at a time, {self.most}"
+            raise Refused(400, message, param="n", code="invalid_value")
+        if len(self) + count > self.most:
+            waiting = self._seconds * len(self) / self.most
+            message = f"the server has {len(self)} sequences, and takes {self.most} at a time; try again later"
             raise Refused(429, message, code="queue_full", headers=_retry(waiting))
 
-    @asynccontextmanager
-    async def sequences(self, requests: Sequence[Request]) -> AsyncGenerator[Sequences]:
-        """Has requests run, all or none. Those that have not ended with the block are cancelled.
+    @contextmanager
+    def places(self, count: int) -> Generator[Places]:
+        """Accepts a request of so many sequences: from here on it is answered. Raises Refused as `check` does."""
+        self.check(count)
+        places = Places(count)
+        self._reserved += count
+        try:
+            yield places
+        finally:
+            self._reserved -= places.count
+            self._settle()
 
-        Raises Refused as `check` does.
-        """
-        if len(requests) > self.most:
-            message = f"{len(requests)} sequences are more than the server takes at a time, {self.most}"
-            raise Refused(400, message, param="n", code="invalid_value")
-        self.check(len(requests))
+    @contextmanager
+    def sequences(self, requests: Sequence[Request], places: Places) -> Generator[Sequences]:
+        """Has requests run in their places. Those that have not ended with the block are cancelled."""
         accepted = Sequences(requests, self.worker)
         self._open.update(accepted.tickets)
+        self._reserved -= places.count
+        places.count = 0
         for ticket in accepted.tickets:
             self.worker.add(ticket)
         try:
@@ -107,8 +126,8 @@ class Intake:
     async def drain(self) -> None:
         """Accepts no more, and returns once all that were accepted have ended."""
         self.draining = True
-        if self._open:
-            await self._drained.wait()
+        if len(self):
+            await self._empty.wait()
 
     def fail(self) -> None:
         """Accepts no more: the worker has ended."""
@@ -121,8 +140,11 @@ class Intake:
                 self._open.discard(ticket)
                 if not (update.error or update.cancelled):
                     self._seconds += WEIGHT * (time.monotonic() - ticket.since - self._seconds)
-        if self.draining and not self._open:
-            self._drained.set()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.draining and not len(self):
+            self._empty.set()
 
 
 def _retry(seconds: float) -> dict[str, str]:

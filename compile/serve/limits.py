@@ -23,6 +23,7 @@ class Limits:
     body_seconds: float = 30.0
     unread: float = 60.0
     idle: float = 75.0
+    characters: int = 32  # of a text for each token that a prompt may have; languages take 1 to 6
     stops: int = 4  # as OpenAI's API
     stop_characters: int = 256
     templates: int = 2  # chat templates that are rendered at a time, in processes of their own

@@ -48,11 +48,21 @@ class Completion:
     parameters: Parameters
     prompts: list[str | list[int]]
 
+    @property
+    def count(self) -> int:
+        """Answers, each of which is a sequence."""
+        return len(self.prompts) * self.parameters.count
+
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
     parameters: Parameters
     messages: list[Message]
+
+    @property
+    def count(self) -> int:
+        """Answers, each of which is a sequence."""
+        return self.parameters.count
 
 
 def completion(body: Mapping[str, Any], limits: Limits) -> Completion:

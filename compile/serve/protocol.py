@@ -6,7 +6,7 @@ uvicorn ends connections that say nothing between requests; one that sends a byt
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,9 +20,9 @@ class Protocol(H11Protocol):
     seconds: ClassVar[float]
     _deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  as uvicorn's
-        super().connection_made(transport)
-        self._arm()
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        super().__init__(*settings, **named)
+        self._arm()  # uvicorn creates this when a connection is accepted
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -69,7 +69,7 @@ class Server:
     async def idle(self) -> None:
         """Returns once nothing is left of any request."""
         async with asyncio.timeout(10):
-            while self.intake._open or self.worker.figures.running or self.worker.figures.waiting:
+            while len(self.intake) or self.worker.figures.running or self.worker.figures.waiting:
                 await asyncio.sleep(0.005)
         assert self.worker.figures.blocks_used == 0
 

@@ -211,7 +211,10 @@ def test_a_program_that_always_fails_ends_the_worker():
         batch.executor.fault = lambda: 1 / 0  # type: ignore[attr-defined]
         async with serving(batch) as server:
             server.worker.ended.add_done_callback(lambda _: server.intake.fail())
-            answers = [await server.complete([1], max_tokens=1) for _ in range(MOST_FAILURES + 1)]
+            answers = [await server.complete([1], max_tokens=1) for _ in range(MOST_FAILURES)]
+            while not server.intake.lost:
+                await asyncio.sleep(0.005)
+            answers.append(await server.complete([1], max_tokens=1))
             assert [each.status_code for each in answers] == [500] * MOST_FAILURES + [503]
             assert (await server.client.get("/health")).json() == {"status": "failed"}
             with pytest.raises(BringupError, match=r"BU630.*division by zero"):

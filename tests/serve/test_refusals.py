@@ -108,6 +108,8 @@ def test_every_field_is_checked():
                     assert found["type"] == "invalid_request_error"
             too_long = await error(server, TEXT, json.dumps(BASE | {"prompt": "w1 " * 17}).encode())
             assert too_long["code"] == "context_length_exceeded"
+            far_too_long = await error(server, TEXT, json.dumps(BASE | {"prompt": "w" * 513}).encode())
+            assert "513 characters, and the limit of a prompt is 512" in far_too_long["message"]
             assert server.worker.figures.steps == 0, "nothing of it has run"
 
     asyncio.run(scenario())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,16 +74,30 @@ def command(
 
     if api_key is None and not _is_loopback(host):
         print("note: anybody who reaches this address can use the server; --api-key restricts that", file=sys.stderr)
-    serve(
-        opening,
-        model=model_name or bundle.resolve().name.removesuffix(".bundle"),
-        loras=lora,
-        host=host,
-        port=port,
-        api_key=api_key,
-        limits=Limits(queue=max_queue, body=max_body_bytes),
-        ready=ready,
-    )
+    with _log():
+        serve(
+            opening,
+            model=model_name or bundle.resolve().name.removesuffix(".bundle"),
+            loras=lora,
+            host=host,
+            port=port,
+            api_key=api_key,
+            limits=Limits(queue=max_queue, body=max_body_bytes),
+            ready=ready,
+        )
+
+
+@contextmanager
+def _log() -> Generator[None]:
+    """Warnings and errors go to what stderr is now: for moments, stderr leads nowhere (`compile/text/panics.py`)."""
+    with open(os.dup(2), "w", encoding="utf-8", errors="replace") as stderr:  # noqa: PTH123  a descriptor
+        handler = logging.StreamHandler(stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
 
 
 def _is_loopback(host: str) -> bool:
