@@ -29,9 +29,9 @@ async def read_object(scope: Scope, receive: Receive, limits: Limits) -> dict[st
     headers = Headers(scope=scope)
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, "the body is not of type application/json", headers=_CLOSE)
+        raise Refused(415, "the body is not of type application/json")
     if headers.get("content-encoding", "identity") != "identity":
-        raise Refused(415, "the body is encoded; send it as it is", headers=_CLOSE)
+        raise Refused(415, "the body is encoded; send it as it is")
     length = headers.get("content-length", "")
     if length.isdecimal() and (len(length) > 18 or int(length) > limits.body):
         raise _too_long(limits)
@@ -39,7 +39,8 @@ async def read_object(scope: Scope, receive: Receive, limits: Limits) -> dict[st
         async with asyncio.timeout(limits.body_seconds):
             text = await _read(receive, limits)
     except TimeoutError:
-        raise Refused(408, f"the body took over {limits.body_seconds:g} s", headers=_CLOSE) from None
+        message = f"the body took over {limits.body_seconds:g} s"
+        raise Refused(408, message, headers={"connection": "close"}) from None
     try:
         return strict_json(text, finite=True)
     except ValueError as error:
@@ -81,9 +82,6 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-_CLOSE = {"connection": "close"}  # the rest of the body is not read
-
-
 def _too_long(limits: Limits) -> Refused:
     message = f"the body is longer than the limit of {limits.body:,} bytes"
-    return Refused(413, message, code="body_too_long", headers=_CLOSE)
+    return Refused(413, message, code="body_too_long")

@@ -1,6 +1,8 @@
-"""HTTP/1.1 by uvicorn and h11, with a limit to the time that the head of a request may take.
+"""HTTP/1.1 by uvicorn and h11, with limits to the time that a client may take to send what nobody waits for.
 
 uvicorn ends connections that say nothing between requests; one that sends a byte now and then it would hold for good.
+What is left of a body once its request is answered is read, and dropped: a client that is still sending would not see
+its answer where the connection was closed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bringup.compile.serve.refused import Refused
 
 
 class Protocol(H11Protocol):
-    """A connection. `seconds` is the limit."""
+    """A connection. `seconds` is the limit for a head, and for the rest of a body behind its answer."""
 
     seconds: ClassVar[float]
     _deadline: asyncio.TimerHandle | None = None
@@ -26,10 +28,12 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:  # the head is not whole yet
-            self._arm()
-        else:
-            self._disarm()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -45,6 +49,13 @@ class Protocol(H11Protocol):
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _watch(self) -> None:
+        """The time runs while a head is not whole, or an answered body."""
+        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
+            self._arm()
+        else:
+            self._disarm()
 
     def _arm(self) -> None:
         if self._deadline is None:

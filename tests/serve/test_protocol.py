@@ -113,6 +113,33 @@ def test_bodies_in_chunks_and_several_requests_of_one_connection():
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "length", [b"Content-Length: 5000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n4C4B40\r\n"]
+)
+def test_a_client_that_is_still_sending_gets_its_answer(length):
+    """And then another one: the rest of a body that is too long is read, and dropped."""
+
+    async def scenario() -> None:
+        async with listening(limits=Limits(body=1000, head=2)) as wire:
+            reader, writer = await wire.open()
+            writer.write(POST + length + b" " * 2_000_000)
+            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 413 ")
+            writer.write(b" " * 3_000_000 + (b"\r\n0\r\n\r\n" if b"chunked" in length else b"") + PLAIN)
+            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 200 ")
+            writer.write(POST + length + b" " * 2000)
+            start = time.monotonic()
+            assert (await asyncio.wait_for(reader.readuntil(b"}}"), 5)).startswith(b"HTTP/1.1 413 ")
+            ended = asyncio.create_task(reader.read())
+            while not ended.done():
+                writer.write(b" ")
+                await asyncio.sleep(0.05)
+            await asyncio.gather(ended, return_exceptions=True)
+            assert 1.5 < time.monotonic() - start < 6, "one that never ends is given up"
+            writer.transport.abort()
+
+    run(scenario)
+
+
 def test_a_head_that_never_ends_is_given_up():
     """Also the second one of a connection; one that only opens a connection; not a request that takes long."""
 
