@@ -140,8 +140,9 @@ def draw(logits: np.ndarray, request: Request, random: np.random.Generator) -> i
         return int(logits.argmax())
     weights = np.exp(logits.astype(np.float64) / request.temperature)
     weights /= weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    nucleus = order[: int((np.cumsum(weights[order]) < request.top_p).sum()) + 1]
+    order = np.argsort(-weights, kind="stable")[: request.top_k or None]
+    shares = np.cumsum(weights[order]) / weights[order].sum()
+    nucleus = order[: int((shares < request.top_p).sum()) + 1]
     return int(random.choice(nucleus, p=weights[nucleus] / weights[nucleus].sum()))
 
 

@@ -1,0 +1,39 @@
+"""`top_k` of a request: its tokens are those of the definition, also where the executor could draw by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from bringup.compile.runtime.request import Request
+from bringup.diagnostics import BringupError
+from tests.runtime import exact
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
+@pytest.mark.parametrize("top_k", [0, 1, 2, 5, 30, 99])
+def test_tokens_are_drawn_from_the_likeliest(top_k, top_p):
+    batch = exact.new_batch()
+    requests = [
+        Request([seed + 1, 2], max_new_tokens=20, temperature=2.0, top_p=top_p, top_k=top_k, seed=seed)
+        for seed in range(6)
+    ]
+    ids = [batch.add(request) for request in requests]
+    found = exact.finish(batch)
+    assert [found[id] for id in ids] == [exact.expected(request) for request in requests]
+
+
+def test_an_executor_does_not_draw_what_it_cannot_cut(monkeypatch):
+    batch = exact.new_batch()
+    monkeypatch.setattr(batch._engine, "can_draw", lambda count: True)
+    monkeypatch.setattr(batch._engine, "draw", lambda parts, draws: [29 for _ in parts])
+    free, cut = Request([1], max_new_tokens=4), Request([1], max_new_tokens=4, temperature=2.0, top_k=3)
+    first = batch.add(free)
+    assert exact.finish(batch)[first][1:] == [29] * 3
+    second = batch.add(cut)
+    assert exact.finish(batch)[second] == exact.expected(cut)
+
+
+@pytest.mark.parametrize("top_k", [-1, 1.5, "3"])
+def test_what_is_no_number_of_tokens(top_k):
+    with pytest.raises(BringupError, match="BU024: `top_k` does not take"):
+        Request([1], max_new_tokens=1, top_k=top_k).checked()
