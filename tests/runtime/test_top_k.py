@@ -25,12 +25,13 @@ def test_tokens_are_drawn_from_the_likeliest(top_k, top_p):
 def test_an_executor_does_not_draw_what_it_cannot_cut(monkeypatch):
     batch = exact.new_batch()
     monkeypatch.setattr(batch._engine, "can_draw", lambda count: True)
-    monkeypatch.setattr(batch._engine, "draw", lambda parts, draws: [29 for _ in parts])
-    free, cut = Request([1], max_new_tokens=4), Request([1], max_new_tokens=4, temperature=2.0, top_k=3)
-    first = batch.add(free)
-    assert exact.finish(batch)[first][1:] == [29] * 3
-    second = batch.add(cut)
-    assert exact.finish(batch)[second] == exact.expected(cut)
+    monkeypatch.setattr(batch._engine, "draw", lambda parts, draws: 1 / 0)
+    cut = Request([1], max_new_tokens=4, temperature=2.0, top_k=3)
+    first = batch.add(cut)
+    assert exact.finish(batch)[first] == exact.expected(cut)
+    batch.add(Request([1], max_new_tokens=4))
+    with pytest.raises(ZeroDivisionError):
+        exact.finish(batch)
 
 
 @pytest.mark.parametrize("top_k", [-1, 1.5, "3"])
