@@ -276,15 +276,15 @@ async def interrupted(serving: Serving, cases: Sequence[Case], workers: int) -> 
     """SIGTERM while a load is under way: requests are answered, or refused with 503 or by a closed door."""
     outcomes: Counter[str] = Counter()
     queue, draw = list(cases)[::-1], random.Random(1)
-    limit = len(queue) // 2
+    limit = len(queue) // 4
 
     async def work() -> None:
         while queue:
             case = queue.pop()
-            if len(queue) == limit:
-                serving.process.send_signal(signal.SIGTERM)
             try:
                 outcomes[await ask(client, case, draw)] += 1
+                if sum(outcomes.values()) == limit:
+                    serving.process.send_signal(signal.SIGTERM)
             except openai.APIStatusError as error:
                 if error.status_code != 503:
                     raise
@@ -348,7 +348,7 @@ def main() -> None:
         with Serving(args.bundle, loras, queue=args.workers) as serving:
             outcomes = asyncio.run(interrupted(serving, cases, args.workers))
             code = serving.process.wait(300)
-        ok &= report(f"{args.interrupted} requests, SIGTERM after half", outcomes, cases, single)
+        ok &= report(f"{args.interrupted} requests, SIGTERM after a quarter", outcomes, cases, single)
         print(f"  exit code {code}")
         ok &= code == 0
     sys.exit(0 if ok else "there are failures")
