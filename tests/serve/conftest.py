@@ -66,8 +66,9 @@ class Process:
     def end(self) -> int:
         """The exit code, and in `log` what it wrote."""
         assert self.running.stderr
-        with self.running.stderr as stderr:
-            self.log += "" if stderr.closed else stderr.read()
+        if not self.running.stderr.closed:
+            with self.running.stderr as stderr:
+                self.log += stderr.read()
         return self.running.wait(30)
 
 
