@@ -59,7 +59,7 @@ class LlvmTarget(ScheduleTarget):
         ),
     }
     phases = ("schedule", "llvm")
-    cache_dtypes = ("float32", "bfloat16")
+    cache_dtypes = ("float32", "bfloat16", "float16")
     takes_loras = False  # no kernel has their operations
 
     @contextmanager

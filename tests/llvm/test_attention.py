@@ -9,8 +9,8 @@ from bringup.compile.llvm.select.registry import calls_of
 from tests.kernels.attention import Case, data_of
 from tests.llvm.native import MACHINES, run
 
-# Largest |difference| over largest |result|: sums of float32 in another order; results of bfloat16 are rounded to it.
-TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3}
+# Largest |difference| over largest |result|: sums of float32 in another order; narrower results are rounded.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
 CASES = {
     "decode": Case(lengths=(77,)),
     "decode_contiguous": Case(lengths=(150,), contiguous=True, query_part=5),
@@ -24,6 +24,7 @@ CASES = {
     "decode_alibi": Case(lengths=(70, 140), has_slopes=True),
     "decode_softcap": Case(lengths=(70,), softcap=3.0),
     "decode_bfloat16": Case(lengths=(77, 130), dtype="bfloat16", channels=64),
+    "decode_float16": Case(lengths=(77, 130), dtype="float16", channels=20, values=12),
     "decode_mixed": Case(lengths=(77, 130), dtype="float32", cache="bfloat16"),
     "prefill": Case(lengths=(37,), new=(37,)),
     "prefill_one_token": Case(lengths=(1,), new=(1,), padding=31),
@@ -37,8 +38,16 @@ CASES = {
     "prefill_alibi": Case(lengths=(70, 140), new=(30, 40), has_slopes=True),
     "prefill_softcap": Case(lengths=(70,), new=(70,), softcap=3.0),
     "prefill_bfloat16": Case(lengths=(130, 64), new=(130, 30), dtype="bfloat16", channels=64),
+    "prefill_float16": Case(lengths=(70, 64), new=(70, 30), dtype="float16", channels=20, has_sinks=True),
 }
-ON_GENERIC = ("decode_odd_channels", "decode_bfloat16", "prefill_ragged", "prefill_bfloat16")
+ON_GENERIC = (
+    "decode_odd_channels",
+    "decode_bfloat16",
+    "decode_float16",
+    "prefill_ragged",
+    "prefill_bfloat16",
+    "prefill_float16",
+)
 
 
 @pytest.mark.parametrize(

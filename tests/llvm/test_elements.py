@@ -54,6 +54,25 @@ def test_functions(name: str, machine: str) -> None:
     assert (near | (found == wanted) | (np.isnan(found) & np.isnan(wanted))).all(), x[~near]
 
 
+@pytest.mark.parametrize("machine", ["host", "generic"])
+def test_float16_is_that_of_numpy(machine: str) -> None:
+    """Every float16, and float32 numbers about every two of them: halfway, a bit more, a bit less."""
+    halves = np.arange(1 << 16).astype(np.uint16).view(np.float16)
+    finite = np.sort(halves[np.isfinite(halves)].astype(np.float32))
+    between = (finite[:-1] + finite[1:]) / 2
+    about = [np.nextafter(between, np.float32(far)) for far in (-np.inf, np.inf)]
+    ends = np.array([65519.99, 65520, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-30, -0.0], np.float32)
+    for x, dtype in ((halves, "float32"), (np.concatenate([between, *about, ends]), "float16")):
+        function = Function()
+        given = function.array("x", x, x.dtype.name)
+        function.node("aten.to.dtype", {"y": (x.shape, dtype)}, self=given)
+        (found,) = outputs(function, "y", machine=machine)
+        with np.errstate(over="ignore"):
+            wanted = x.astype(NUMPY[dtype])
+        same = found.view(f"u{found.itemsize}") == wanted.view(f"u{wanted.itemsize}")
+        assert (same | (np.isnan(found) & np.isnan(wanted))).all()
+
+
 def test_nan_stays_nan() -> None:
     x = np.array([np.nan, 1, np.nan], np.float32)
     for name in (*EXACT, "neg"):

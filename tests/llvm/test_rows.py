@@ -11,7 +11,7 @@ from tests.kernels.graphs import NUMPY, Function, far
 from tests.llvm.native import run
 
 # Largest |difference| over largest |result|: float32 inside, results rounded once or, as the operation says, twice.
-TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2}
+TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 1e-3}
 
 
 def differs(function: Function, name: str, machine: str = "host", threads: int = 3) -> float:
@@ -21,7 +21,7 @@ def differs(function: Function, name: str, machine: str = "host", threads: int =
 
 
 @pytest.mark.parametrize("machine", ["host", "generic"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 130)])
 @pytest.mark.parametrize("settings", [{}, {"offset": 1.0}, {"round_last": True}], ids=["rounded", "offset", "last"])
 def test_rms_norm(settings: dict[str, object], shape: tuple[int, ...], dtype: str, machine: str) -> None:
@@ -32,7 +32,7 @@ def test_rms_norm(settings: dict[str, object], shape: tuple[int, ...], dtype: st
     assert differs(function, "y", machine) <= TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("shape", [(1, 2), (5, 7), (3, 130)])
 def test_layer_norm(shape: tuple[int, ...], dtype: str) -> None:
     function = Function()
@@ -61,7 +61,7 @@ def test_heads_of_a_wider_product_are_normed() -> None:
     assert differs(function, "y") <= TOLERANCES["float32"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("channels", "pairs"), [(10, 5), (64, 32), (17, 4), (2, 1)])
 def test_rope(channels: int, pairs: int, interleaved: bool, dtype: str) -> None:
@@ -74,9 +74,9 @@ def test_rope(channels: int, pairs: int, interleaved: bool, dtype: str) -> None:
     assert differs(function, "y") <= TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("cached", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cached", ["float32", "bfloat16", "float16"])
 def test_rows_go_to_their_slots(cached: str) -> None:
-    """Other rows stay; what bfloat16 cannot hold becomes its largest number, and NaN stays NaN."""
+    """Other rows stay; what a narrower dtype cannot hold becomes its largest number, and NaN stays NaN."""
     function = Function()
     cache = function.given("cache", (20, 2, 7), cached, "state")
     slots = function.array("slots", np.array([3, 19, 0], np.int64), "int64", "step")
@@ -88,8 +88,8 @@ def test_rows_go_to_their_slots(cached: str) -> None:
     found = run(function.graph(), function.arrays, threads=5).read("cache")
     wanted = function.arrays["cache"].copy()
     heads = rows[:, 2:].reshape(3, 2, 7)
-    if cached == "bfloat16":
-        largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+    if cached != "float32":
+        largest = float(ml_dtypes.finfo(NUMPY[cached]).max)
         heads = np.clip(heads, -largest, largest)
     wanted[[3, 19, 0]] = heads.astype(wanted.dtype)
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))

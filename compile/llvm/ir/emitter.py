@@ -15,6 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from bringup.compile.llvm.ir.halves import from_half, to_half
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.metadata import Distinct
 
@@ -26,6 +27,7 @@ KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
 STORED = {
     "float32": F32,
     "bfloat16": I16,
+    "float16": I16,
     "int64": I64,
     "int32": I32,
     "int16": I16,
@@ -33,8 +35,17 @@ STORED = {
     "uint8": I8,
     "bool": I8,
 }
-FLOATS = ("float32", "bfloat16")
-_SIZES = {"float32": 4, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+_SIZES = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 def size_of(dtype: str) -> int:
@@ -195,6 +206,8 @@ class Emitter:
         if dtype == "bfloat16":
             wide = b.zext(raw, vector(lanes, I32))
             return b.bitcast(b.shl(wide, _splat(I32, 16, lanes)), vector(lanes))
+        if dtype == "float16":
+            return from_half(b, self.machine, raw)
         if dtype == "bool":
             return b.icmp_unsigned("!=", raw, _splat(I8, 0, lanes))
         return (b.zext if dtype == "uint8" else b.sext)(raw, vector(lanes, I64))
@@ -211,6 +224,8 @@ class Emitter:
         b, lanes = self.b, _lanes(value)
         if dtype == "bfloat16":
             value = self._cut(value) if is_rounded else self._upper_half(value)
+        elif dtype == "float16":
+            value = to_half(b, self.machine, value)
         elif dtype == "bool":
             value = b.zext(value, vector(lanes, I8))
         elif dtype != "float32" and dtype != "int64":
@@ -233,6 +248,8 @@ class Emitter:
         if dtype == "bfloat16":
             wide = b.shl(b.zext(self._upper_half(value), vector(lanes, I32)), _splat(I32, 16, lanes))
             return b.bitcast(wide, value.type)
+        if dtype == "float16":
+            return from_half(b, self.machine, to_half(b, self.machine, value))
         if dtype in ("float32", "int64", "bool"):
             return value
         narrow = b.trunc(value, vector(lanes, STORED[dtype]))

@@ -34,6 +34,11 @@ class Machine:
     def is_x86(self) -> bool:
         return self.triple.startswith("x86_64")
 
+    @property
+    def converts_halves(self) -> bool:
+        """Whether there are instructions from float16 to float32 and back."""
+        return "f16c" in self.features if self.is_x86 else self.triple.startswith(("aarch64", "arm64"))
+
     def runs_on(self, other: Machine) -> bool:
         """Whether code for this machine runs on another."""
         return self.triple == other.triple and set(self.features) <= set(other.features)

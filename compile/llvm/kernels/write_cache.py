@@ -9,7 +9,7 @@ from typing import Any
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value, real
 from bringup.compile.llvm.ir.functions import least, most
 
-LARGEST = 3.3895313892515355e38  # of bfloat16: (2 - 2^-7) · 2^127
+LARGEST = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}  # numbers
 
 
 def write_cache(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -26,8 +26,9 @@ def write_cache(e: Emitter, settings: Mapping[str, Any]) -> None:
 
         def write(k: Value, lanes: int) -> None:
             value = e.load(source, settings["rows"], k, lanes)
-            if (settings["rows"], settings["cache"]) == ("float32", "bfloat16"):
-                value = most(e, real(-LARGEST, value), least(e, real(LARGEST, value), value))  # NaN stays NaN
+            largest = LARGEST[settings["cache"]]
+            if largest < LARGEST[settings["rows"]]:
+                value = most(e, real(-largest, value), least(e, real(largest, value), value))  # NaN stays NaN
             e.store(place, settings["cache"], k, value)
 
         e.each(I64(0), channels, write)

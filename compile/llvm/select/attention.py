@@ -8,10 +8,9 @@ from bringup.compile.kernels.select.attention_calls import Step, step_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import QUERY_VECTORS, TOGETHER
+from bringup.compile.llvm.select.sizes import FLOATS, QUERY_VECTORS, TOGETHER
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
-DTYPES = ("float32", "bfloat16")
 NO_WINDOW = 1 << 40
 
 
@@ -28,7 +27,7 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     out, step = result_of(graph, node), step_of(graph, node)
     given = [each for each in (q, k, v, out, sinks, slopes) if each is not None]
     unit = all(each.strides[-1] == 1 for each in given)
-    if chosen is not None or not unit or not {each.dtype for each in given} <= set(DTYPES) or out.dtype != q.dtype:
+    if chosen is not None or not unit or not {each.dtype for each in given} <= set(FLOATS) or out.dtype != q.dtype:
         return None
     window, ring, softcap = whole_number(node, "window"), whole_number(node, "ring"), number(node, "softcap")
     settings = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bringup.compile.kernels.call import Operand, Pointer
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Argument, Group, Node, OpGraph, View
 
-DTYPES = ("float32", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = (*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool")
 OF_FLOATS = frozenset({"exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "sqrt", "rsqrt", "relu", "div", "pow"})
 PLAIN = OF_FLOATS | frozenset(
     {

@@ -7,10 +7,9 @@ from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, TILE_VECTORS
+from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, FLOATS, TILE_VECTORS
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
 
-DTYPES = ("float32", "bfloat16")
 PANELS = 256 << 10  # bytes of panels that a thread has in its cache at a time
 
 
@@ -27,7 +26,7 @@ def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
     rows = rows_of(view)
     dtypes = {each.dtype for each in (x, weight, bias, out) if each is not None}
     unit = x.strides[-1] == weight.strides[-1] == 1 and (bias is None or bias.is_dense)
-    if rows is None or not unit or not dtypes <= set(DTYPES):
+    if rows is None or not unit or not dtypes <= set(FLOATS):
         return None
     count, stride = rows
     columns, channels = weight.shape

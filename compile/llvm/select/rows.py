@@ -8,9 +8,8 @@ from bringup.compile.kernels.call import Operand
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
-
-DTYPES = ("float32", "bfloat16")
 
 
 def rows(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
@@ -29,7 +28,7 @@ def _norm(graph: OpGraph, node: Node) -> Call | None:
     assert isinstance(eps, float)
     assert isinstance(offset, float | int)
     places = _two_axes(x)
-    known = {each.dtype for each in (x, weight, out)} <= set(DTYPES)
+    known = {each.dtype for each in (x, weight, out)} <= set(FLOATS)
     if places is None or not known or not weight.is_dense or x.strides[-1] != 1:
         return None
     given: list[Operand] = [x.place, *places, out.place, x.shape[-1], weight.place, eps]
@@ -65,7 +64,7 @@ def _rope(graph: OpGraph, node: Node) -> Call | None:
     assert cos is not None
     assert sin is not None
     tables = {cos.dtype, sin.dtype}
-    known = {x.dtype, *tables} <= set(DTYPES) and len(tables) == 1 and x.dtype == out.dtype
+    known = {x.dtype, *tables} <= set(FLOATS) and len(tables) == 1 and x.dtype == out.dtype
     if not known or any(each.strides[-1] != 1 for each in (x, cos, sin)):
         return None
     settings = {"x": x.dtype, "table": cos.dtype, "interleaved": bool(node.argument("interleaved"))}
@@ -78,7 +77,7 @@ def _write_cache(graph: OpGraph, node: Node) -> Call | None:
     assert cache is not None
     assert slots is not None
     assert own is not None
-    known = {cache.dtype, own.dtype} <= set(DTYPES) and slots.dtype == "int64"
+    known = {cache.dtype, own.dtype} <= set(FLOATS) and slots.dtype == "int64"
     if not known or not cache.is_dense or not slots.is_dense or own.strides[2] != 1:
         return None
     settings = {"cache": cache.dtype, "rows": own.dtype}
