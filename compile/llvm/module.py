@@ -15,17 +15,27 @@ from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.threads import define_threads
 from bringup.compile.llvm.select.call import Kernel
 
-FILES = {"rms_norm": "norms", "layer_norm": "norms"}  # of kernels whose file has another name
+FILES = {  # of kernels whose file has another name
+    **dict.fromkeys(("rms_norm", "layer_norm", "softmax"), "norms"),
+    **dict.fromkeys(("top_experts", "keep_best_groups"), "routing"),
+    **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
+    **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
+    **dict.fromkeys(("lora_shrink", "lora_expand"), "lora"),
+}
 ELEMENTS = "elements"  # the kernel that goes element by element: LLVM puts these into vectors
 
 
 def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
-    """Two modules of some kernels, each once: what runs a step with kernels that have vectors; those of elements."""
+    """Two modules of some kernels, each once: what runs a step with kernels that have vectors; those of elements.
+
+    Before a kernel come those that it runs.
+    """
     written, elements = ir.Module("kernels"), ir.Module(ELEMENTS)
     for module in (written, elements):
         module.triple = machine.triple
     define_threads(written, machine)
-    for name, kernel in sorted({kernel.name: kernel for kernel in kernels}.items()):
+    outer = sorted(set(kernels), key=lambda each: each.name)
+    for name, kernel in {each.name: each for one in outer for each in (*one.inner, one)}.items():
         module = elements if kernel.stem == ELEMENTS else written
         emit = getattr(import_module(f"{folder.__name__}.{FILES.get(kernel.stem, kernel.stem)}"), kernel.stem)
         emit(Emitter(module, name, machine), kernel.values)

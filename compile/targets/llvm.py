@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bringup.compile.cache.processor import processor
 from bringup.compile.cache.text_digests import digest
 from bringup.compile.targets.schedule import (
+    OPAQUE,
     SCHEDULE,
     ScheduleTarget,
     read_schedule,
@@ -22,6 +23,7 @@ from bringup.compile.targets.schedule import (
     summary_of,
 )
 from bringup.compile.targets.target import Option, Options
+from bringup.graphs.ops.latent_attention import absorbed
 from bringup.system.atomic import write_file
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class LlvmTarget(ScheduleTarget):
         ),
     }
     phases = ("schedule", "llvm")
+    opaque = OPAQUE - {"latent_attention"}
+    implementations = {"latent_attention": absorbed}  # noqa: RUF012
     cache_dtypes = ("float32", "bfloat16", "float16")
     takes_loras = False  # no kernel has their operations
 

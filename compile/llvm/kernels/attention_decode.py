@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import F32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import exp, most
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 
+Place = Callable[[Value], Value]  # number of a key that the query sees -> its position
 SPARE = 4  # vector registers that do not hold sums of values: values themselves, and shares
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`. `channels` and `values` are of a head.
+    """Slots: those of `Keys`; how many float32 the scratch memory has. `channels` and `values` are of a head.
 
     `together` heads of a group share each key that is read. Scratch memory has their queries, and a score of each of
-    them for each key.
+    them for each key; then, where keys are chosen, their positions.
     """
     b, keys, together = e.b, Keys(e, settings), settings["together"]
     scores = e.at(e.scratch, "float32", I64(together * settings["channels"]))
@@ -27,17 +28,31 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
         sequence, head = b.udiv(number, parts), b.mul(b.urem(number, parts), I64(together))
         group, position = keys.group(head), keys.position(sequence)
         first = keys.first(position)
-        count = b.sub(b.add(position, I64(1)), first)
+        place_of, count = _places(e, keys, sequence, first, b.sub(b.add(position, I64(1)), first))
         rows = [e.at(scores, "float32", b.mul(I64(n), count)) for n in range(together)]
-        tops = _scores(e, keys, sequence, head, group, position, first, rows, count)
+        tops = _scores(e, keys, sequence, head, group, position, place_of, rows, count)
         factors = [_shares(e, keys, b.add(head, I64(n)), row, count, tops[n]) for n, row in enumerate(rows)]
         place = b.mul(b.add(b.mul(sequence, keys.heads), head), I64(settings["values"]))
-        _mix(e, keys, sequence, group, first, count, rows, factors, place)
+        _mix(e, keys, sequence, group, place_of, count, rows, factors, place)
     e.finish()
 
 
+def _places(e: Emitter, keys: Keys, token: Value, first: Value, count: Value) -> tuple[Place, Value]:
+    """Where the keys are of `count` from `first` on that a query sees, and how many. The chosen ones are listed."""
+    b = e.b
+    if not keys.settings["chosen"]:
+        return lambda at: b.add(first, at), count
+    numbers = e.slot(25, I64)
+    listed = e.at(e.scratch, "float32", b.add(numbers, b.and_(numbers, I64(1))))  # of 8 bytes each
+    found = Cell(b, I64, I64(0))
+    with e.loop(first, b.add(first, count)) as j:
+        e.store(listed, "int64", found.get(), j)
+        found.set(b.add(found.get(), b.zext(keys.is_chosen(token, j), I64)))
+    return lambda at: e.load(listed, "int64", at), found.get()
+
+
 def _scores(
-    e: Emitter, keys: Keys, sequence: Value, head: Value, group: Value, position: Value, first: Value,
+    e: Emitter, keys: Keys, sequence: Value, head: Value, group: Value, position: Value, place_of: Place,
     rows: list[Value], count: Value,
 ) -> list[Value]:  # fmt: skip
     """Writes the scores, a row for each head, and gives the largest of each."""
@@ -50,7 +65,7 @@ def _scores(
             e.store(e.scratch, "float32", I64(n * channels + start), query)
     tops = [Cell(b, F32, real(LEAST)) for _ in rows]
     with e.loop(I64(0), count) as at:
-        j = b.add(first, at)
+        j = place_of(at)
         key = keys.key(keys.row(sequence, j), group)
         loaded = [e.load(key, keys.settings["k"], I64(start), lanes) for start, lanes in parts]
         for n, (row, top) in enumerate(zip(rows, tops, strict=True)):
@@ -85,7 +100,7 @@ def _shares(e: Emitter, keys: Keys, head: Value, row: Value, count: Value, top: 
 
 
 def _mix(
-    e: Emitter, keys: Keys, sequence: Value, group: Value, first: Value, count: Value, rows: list[Value],
+    e: Emitter, keys: Keys, sequence: Value, group: Value, place_of: Place, count: Value, rows: list[Value],
     factors: list[Value], place: Value,
 ) -> None:  # fmt: skip
     """The sums of values by their shares: as many channels at a time as registers hold of all heads."""
@@ -98,7 +113,7 @@ def _mix(
             [Cell(b, vector(lanes), real(0.0) if lanes == 1 else e.zero(lanes)) for _, lanes in parts] for _ in rows
         ]
         with e.loop(I64(0), count) as at:
-            value = keys.value(keys.row(sequence, b.add(first, at)), group)
+            value = keys.value(keys.row(sequence, place_of(at)), group)
             loaded = [e.load(value, keys.settings["v"], I64(start), lanes) for start, lanes in parts]
             for row, cells in zip(rows, sums, strict=True):
                 share = e.load(row, "float32", at)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import I1, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import exp, most
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.select.sizes import QUERY_VECTORS
@@ -21,7 +21,7 @@ TILE = 4  # keys, or channels of values, whose sums are in registers at a time
 
 
 def attention_prefill(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`.
+    """Slots: those of `Keys`; tokens; keys that the queries of a piece of work see, at most.
 
     Scratch memory has the queries, transposed, in whose place the results are then; the number of each key's row; and
     the scores of all queries with each key. What padding gives is 0.
@@ -46,7 +46,7 @@ def _padding(e: Emitter, keys: Keys) -> None:
     b = e.b
     width = b.mul(keys.heads, I64(keys.settings["values"]))
     last = e.load(keys.starts, "int64", keys.sequences)
-    begin, end = e.share(b.sub(e.slot(24, I64), last))
+    begin, end = e.share(b.sub(e.slot(25, I64), last))
     place = b.mul(b.add(last, begin), width)
     after = b.mul(b.add(last, end), width)
     e.each(place, after, lambda at, lanes: e.store(keys.out, keys.settings["q"], at, e.zero(lanes)))
@@ -73,14 +73,15 @@ class _Piece:
         self.begin = [b.sub(each, e.spread(window, lanes)) for each in self.at]  # the last key before each window
         most_channels = max(keys.settings["channels"], keys.settings["values"])
         self.rows = e.at(e.scratch, "float32", I64(most_channels * self.width))
-        self.scores = e.at(self.rows, "int64", e.slot(25, I64))
+        self.scores = e.at(self.rows, "int64", e.slot(26, I64))
 
     def write(self) -> None:
         e, b = self.e, self.e.b
         self._queries()
         with e.loop(I64(0), self.count) as at:
             e.store(self.rows, "int64", at, self.keys.row(self.sequence, b.add(self.first, at)))
-        top = [Cell(b, vector(self.lanes), real(LEAST, e.zero(self.lanes))) for _ in range(QUERY_VECTORS)]
+        least = LEAST / 2 if self.keys.settings["chosen"] else LEAST  # so that a query which sees no key has no shares
+        top = [Cell(b, vector(self.lanes), real(least, e.zero(self.lanes))) for _ in range(QUERY_VECTORS)]
         whole = b.sub(self.count, b.srem(self.count, I64(TILE)))
         for begin, end, size in ((I64(0), whole, TILE), (whole, self.count, 1)):
             with e.loop(begin, end, size) as at:
@@ -96,7 +97,11 @@ class _Piece:
         totals = [cell.get() for cell in total]
         for sink in sinks:
             totals = [b.fadd(value, exp(e, b.fsub(sink, most_))) for value, most_ in zip(totals, tops, strict=True)]
-        self._mix([b.fdiv(real(1.0, value), value) for value in totals])
+        factors = [b.fdiv(real(1.0, value), value) for value in totals]
+        if self.keys.settings["chosen"]:  # of a query maybe none
+            some = [b.fcmp_ordered(">", value, real(0.0, value)) for value in totals]
+            factors = [b.select(seen, each, real(0.0, each)) for seen, each in zip(some, factors, strict=True)]
+        self._mix(factors)
         self._give()
 
     def _queries(self) -> None:
@@ -135,9 +140,17 @@ class _Piece:
                 distance = b.sitofp(b.sub(narrow, self.at[n]), vector(self.lanes))
                 score = self.keys.score(cell.get(), self.head, distance)
                 seen = b.and_(b.icmp_signed("<=", narrow, self.at[n]), b.icmp_signed(">", narrow, self.begin[n]))
+                if self.keys.settings["chosen"]:
+                    seen = b.and_(seen, self._chosen(j, n))
                 score = b.select(seen, score, real(LEAST, score))
                 self._set_score(j, n, score)
                 top[n].set(most(e, score, top[n].get()))
+
+    def _chosen(self, at: Value, n: int) -> Value:
+        """Whether each query of a vector may see key number `at`."""
+        tokens = self.tokens[n * self.lanes : (n + 1) * self.lanes]
+        (found,) = self._vectors([self.keys.is_chosen(token, self.e.b.add(self.first, at)) for token in tokens], I1)
+        return found
 
     def _mix(self, factors: list[Value]) -> None:
         """The sums of values by their shares, some channels at a time."""

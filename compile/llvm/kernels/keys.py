@@ -21,7 +21,7 @@ class Keys:
 
     Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, theirs; out, which is
     dense; positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes;
-    heads; key heads; sequences; bytes of scratch memory for what each query needs.
+    heads; key heads; sequences; chosen keys, dense.
     """
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -35,6 +35,7 @@ class Keys:
         self.scale, self.softcap = (e.b.fptrunc(e.slot(at, F64), F32) for at in (17, 18))
         self.sinks, self.slopes = (e.slot(at, POINTER) for at in (19, 20))
         self.heads, self.groups, self.sequences = (e.slot(at, I64) for at in (21, 22, 23))
+        self.chosen = e.slot(24, POINTER)
 
     def group(self, head: Value) -> Value:
         """The key head of a query head."""
@@ -47,6 +48,11 @@ class Keys:
         """The first key that the query at a position sees."""
         b = self.e.b
         return self.e.most(I64(0), b.sub(b.add(position, I64(1)), self.window))
+
+    def is_chosen(self, token: Value, at: Value) -> Value:
+        """Whether a token's query may see the key at a position."""
+        b = self.e.b
+        return self.e.load(self.chosen, "bool", b.add(b.mul(token, b.mul(self.columns, I64(BLOCK))), at))
 
     def row(self, sequence: Value, at: Value) -> Value:
         """The row of a sequence's key at a position."""

@@ -1,13 +1,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Norms of rows, in float32: layer_norm (Ba et al. 2016) and rms_norm (Zhang and Sennrich 2019)."""
+"""Norms of rows, in float32: layer_norm (Ba et al. 2016), rms_norm (Zhang and Sennrich 2019), and softmax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Emitter, Value
-from bringup.compile.llvm.ir.functions import rsqrt
+from bringup.compile.llvm.ir.emitter import F32, F64, I64, POINTER, Cell, Emitter, Value, real
+from bringup.compile.llvm.ir.functions import exp, most, rsqrt
 
 
 def rms_norm(e: Emitter, settings: Mapping[str, Any]) -> None:
@@ -61,6 +61,29 @@ def layer_norm(e: Emitter, settings: Mapping[str, Any]) -> None:
             e.store(out, settings["out"], k, e.multiply_add(value, by, term))
 
         e.each(I64(0), width, write)
+
+    _rows(e, settings, row)
+
+
+def softmax(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots: those of `_rows`."""
+    b = e.b
+
+    def row(x: Value, out: Value, width: Value) -> None:
+        top = Cell(b, F32, real(float("-inf")))
+        with e.loop(I64(0), width) as k:
+            top.set(most(e, top.get(), e.load(x, settings["x"], k)))
+        largest = top.get()
+
+        def share(k: Value, lanes: int) -> Value:
+            return exp(e, b.fsub(e.load(x, settings["x"], k, lanes), e.spread(largest, lanes)))
+
+        factor = b.fdiv(real(1.0), e.sum(I64(0), width, share))
+        e.each(
+            I64(0),
+            width,
+            lambda k, lanes: e.store(out, settings["out"], k, b.fmul(share(k, lanes), e.spread(factor, lanes))),
+        )
 
     _rows(e, settings, row)
 

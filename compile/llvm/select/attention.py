@@ -15,7 +15,7 @@ NO_WINDOW = 1 << 40
 
 
 def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call. Keys that an indexer has chosen are not taken."""
+    """One call."""
     if len(group.nodes) != 1 or group.nodes[0].short != "attention":
         return None
     node = group.nodes[0]
@@ -27,12 +27,15 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     out, step = result_of(graph, node), step_of(graph, node)
     given = [each for each in (q, k, v, out, sinks, slopes) if each is not None]
     unit = all(each.strides[-1] == 1 for each in given)
-    if chosen is not None or not unit or not {each.dtype for each in given} <= set(FLOATS) or out.dtype != q.dtype:
+    if not unit or not {each.dtype for each in given} <= set(FLOATS) or out.dtype != q.dtype:
+        return None
+    if chosen is not None and not chosen.is_dense:
         return None
     window, ring, softcap = whole_number(node, "window"), whole_number(node, "ring"), number(node, "softcap")
     settings = {
         **{"q": q.dtype, "k": k.dtype, "v": v.dtype, "rows": _rows(step, ring), "softcap": softcap is not None},
         **{"sinks": sinks.dtype if sinks else "", "slopes": slopes.dtype if slopes else ""},
+        "chosen": chosen is not None,
         **{"channels": q.shape[2], "values": v.shape[2]},
     }
     tokens, heads, _ = q.shape
@@ -42,13 +45,15 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         *(v.place, v.strides[0], v.strides[1], out.place),
         *(step.positions.place, step.starts.place, table.place, step.rows.place, table.shape[1]),
         *(ring or 1, window or NO_WINDOW, number(node, "scale") or 0.0, softcap or 1.0),
-        *(_place(sinks), _place(slopes), heads, k.shape[1], step.sequences),
+        *(_place(sinks), _place(slopes), heads, k.shape[1], step.sequences, _place(chosen)),
     ]
     keys = min(step.length, window or step.length)
     if step.decode:
         together = next(n for n in range(TOGETHER, 0, -1) if heads // k.shape[1] % n == 0)
-        scratch = 4 * together * (q.shape[2] + keys)
-        return (call("attention_decode", settings | {"together": together}, arguments, scratch),)
+        numbers = together * (q.shape[2] + keys)
+        listed = 8 * keys + 4 if chosen else 0
+        scratch = 4 * numbers + listed
+        return (call("attention_decode", settings | {"together": together}, [*arguments, numbers], scratch),)
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
     scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys

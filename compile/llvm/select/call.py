@@ -26,6 +26,11 @@ class Kernel:
         return f"{self.stem}_{sha256(repr(self.settings).encode()).hexdigest()[:24]}"
 
     @property
+    def inner(self) -> tuple[Kernel, ...]:
+        """The kernels that it runs itself: those among its settings."""
+        return tuple(value for _, value in self.settings if isinstance(value, Kernel))
+
+    @property
     def values(self) -> Mapping[str, Any]:
         return dict(self.settings)
 

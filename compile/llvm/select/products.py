@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bringup.compile.kernels.call import Operand
 from bringup.compile.kernels.code.types import rows_of
-from bringup.compile.kernels.select.tensors import argument_of, result_of
+from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, FLOATS, TILE_VECTORS
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
 
+TILE_ROWS = 6  # the slot of `linear_tiles` that says how many rows there are
 PANELS = 256 << 10  # bytes of panels that a thread has in its cache at a time
 
 
@@ -28,17 +29,23 @@ def products(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
     unit = x.strides[-1] == weight.strides[-1] == 1 and (bias is None or bias.is_dense)
     if rows is None or not unit or not dtypes <= set(FLOATS):
         return None
-    count, stride = rows
+    if rows[0] == 0:
+        return ()
+    return (product_call(x, *rows, weight, bias, out, machine),)
+
+
+def product_call(
+    x: Tensor, count: int, stride: int, weight: Tensor, bias: Tensor | None, out: Tensor, machine: Machine
+) -> Call:
+    """The call of a product of `count` rows of x, so many elements apart. Channels have a stride of 1."""
     columns, channels = weight.shape
     settings = {"x": x.dtype, "weight": weight.dtype, "bias": bias.dtype if bias else "", "out": out.dtype}
     given: list[Operand] = [x.place, stride, weight.place, weight.strides[0], bias.place if bias else 0, out.place]
-    if count == 0:
-        return ()
     wide = 0 if x.dtype == "float32" else channels  # numbers of a row that is converted
     if count <= FEW_ROWS:
-        return (call("linear_rows", settings | {"rows": count}, [*given, columns, channels], 4 * wide * count),)
+        return call("linear_rows", settings | {"rows": count}, [*given, columns, channels], 4 * wide * count)
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes
     panels = max(1, min(8, PANELS // (4 * channels * panel)))
     scratch = 4 * (panel + min(count, BLOCK_ROWS) * wide + panels * panel * channels)
-    return (call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch),)
+    return call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch)

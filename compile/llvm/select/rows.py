@@ -1,4 +1,4 @@
-"""Groups of a single norm, of rope, or of the write into a cache."""
+"""Groups of a single norm or softmax, of rope, or of the write into a cache."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def _norm(graph: OpGraph, node: Node) -> Call | None:
     if bias is None or bias.dtype != weight.dtype or not bias.is_dense:
         return None
     return call("layer_norm", settings, [*given, bias.place])
+
+
+def _softmax(graph: OpGraph, node: Node) -> Call | None:
+    x, out, axis = argument_of(graph, node, "self"), result_of(graph, node), node.argument("dim")
+    assert x is not None
+    places = _two_axes(x)
+    last = axis in (-1, len(x.shape) - 1)
+    if places is None or not last or not {x.dtype, out.dtype} <= set(FLOATS) or x.strides[-1] != 1:
+        return None
+    return call("softmax", {"x": x.dtype, "out": out.dtype}, [x.place, *places, out.place, x.shape[-1]])
 
 
 def _two_axes(x: Tensor) -> tuple[int, int, int, int] | None:
@@ -85,5 +95,5 @@ def _write_cache(graph: OpGraph, node: Node) -> Call | None:
 
 
 _SELECTORS: Mapping[str, Callable[[OpGraph, Node], Call | None]] = {
-    **{"rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "write_cache": _write_cache},
+    **{"rms_norm": _norm, "layer_norm": _norm, "softmax": _softmax, "rope": _rope, "write_cache": _write_cache},
 }

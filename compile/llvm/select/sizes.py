@@ -6,3 +6,4 @@ TILE_VECTORS = 3  # vectors of columns in a tile of a product
 BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time
 QUERY_VECTORS = 2  # vectors of queries that prefill computes together
 TOGETHER = 4  # heads of a group, at most, that decode computes together
+BINS = 256  # values of a digit, by which the highest scores are found

@@ -1,0 +1,66 @@
+"""Groups of a single `cached_rows`, `index_scores` or `top_keys`: which keys attention sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.select.attention_calls import step_of
+from bringup.compile.kernels.select.tensors import argument_of, result_of
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.sizes import BINS, FLOATS
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
+
+
+def indexer(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
+    """One call."""
+    if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
+        return None
+    found = _SELECTORS[group.nodes[0].short](graph, group.nodes[0])
+    return None if found is None else (found,)
+
+
+def _cached_rows(graph: OpGraph, node: Node) -> Call | None:
+    """Rows of a ring are not taken: no family reads them so."""
+    cache, step, out = argument_of(graph, node, "cache_SGK"), step_of(graph, node), result_of(graph, node)
+    assert cache is not None
+    if cache.dtype not in FLOATS or not cache.is_dense or node.argument("ring") is not None:
+        return None
+    given: list[Operand] = [cache.place, step.block_table.place, step.lengths.place, out.place, step.sequences]
+    settings = {"cache": cache.dtype, "in_order": step.contiguous}
+    return call("cached_rows", settings, [*given, step.block_table.shape[1], cache.shape[1] * cache.shape[2]])
+
+
+def _index_scores(graph: OpGraph, node: Node) -> Call | None:
+    q, k, weights = (argument_of(graph, node, name) for name in ("q_NHD", "k_BLD", "weights_NH"))
+    step, out = step_of(graph, node), result_of(graph, node)
+    assert q is not None
+    assert k is not None
+    assert weights is not None
+    unit = q.strides[2] == k.strides[2] == weights.strides[1] == 1
+    if not unit or not {q.dtype, k.dtype, weights.dtype} <= set(FLOATS) or out.dtype != "float32":
+        return None
+    settings = {"q": q.dtype, "k": k.dtype, "weights": weights.dtype, "decode": step.decode}
+    given: list[Operand] = [
+        *(q.place, *q.strides[:2], k.place, *k.strides[:2], weights.place, weights.strides[0]),
+        *(step.positions.place, step.starts.place, out.place, q.shape[0], *k.shape[:2], *q.shape[1:]),
+    ]
+    return call("index_scores", settings, given)
+
+
+def _top_keys(graph: OpGraph, node: Node) -> Call | None:
+    scores, positions = (argument_of(graph, node, name) for name in ("scores_NL", "positions_N"))
+    out, count = result_of(graph, node), node.argument("count")
+    assert scores is not None
+    assert positions is not None
+    assert isinstance(count, int)
+    if scores.dtype not in FLOATS or scores.strides[1] != 1 or not positions.is_dense:
+        return None
+    given: list[Operand] = [scores.place, scores.strides[0], positions.place, out.place, *scores.shape, count]
+    return call("top_keys", {"scores": scores.dtype}, given, 8 * BINS)
+
+
+_SELECTORS: Mapping[str, Callable[[OpGraph, Node], Call | None]] = {
+    **{"cached_rows": _cached_rows, "index_scores": _index_scores, "top_keys": _top_keys},
+}
