@@ -92,9 +92,13 @@ class LlvmExecutor:
         return found
 
     def reset(self) -> None:
-        """Zeroes the states."""
-        for state in self._states.values():
-            state.reshape(-1).view(np.uint8)[:] = 0
+        """Zeroes the states of sequences."""
+        for spec in self._interface.sequence_states:
+            self._states[spec.name].reshape(-1).view(np.uint8)[:] = 0
+
+    def write_slot(self, state: str, slot: int, row: np.ndarray) -> None:
+        """Overwrites a row of a state; see `runtime.lora.slots.LoraExecutor`."""
+        self._states[state][slot] = row
 
     def states(self) -> dict[str, np.ndarray]:
         """A copy of every state, by name."""

@@ -59,6 +59,15 @@ class Function:
     def graph(self, *results: str) -> OpGraph:
         return OpGraph("f", self.buffers, (Group(tuple(self.nodes)),), tuple(whole(self.buffers[n]) for n in results))
 
+    def started(self) -> dict[str, np.ndarray]:
+        """What every buffer starts with: those that nodes give as NaN, or -1."""
+        results = {
+            name: np.full(buffer.shape, np.nan if "float" in buffer.dtype else -1).astype(NUMPY[buffer.dtype])
+            for name, buffer in self.buffers.items()
+            if name not in self.arrays
+        }
+        return self.arrays | results
+
     def emulated(self, graph: OpGraph, capability: str, **settings: object) -> Emulated:
         """Runs the kernel calls of the group, all checks on; results start as NaN."""
         calls = calls_of(graph, graph.groups[0], capability)

@@ -1,4 +1,4 @@
-"""Runs the kernels of a function's only group in this process, thread after thread, between guarded bytes."""
+"""Runs the kernels of a function's groups in this process, thread after thread, between guarded bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.llvm.ir.machine import Machine, generic, host
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
 from bringup.compile.llvm.select.call import Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
-from bringup.compile.schedule.graph.op_graph import OpGraph
+from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 MACHINES: Mapping[str, Machine] = {"host": host(), "generic": generic()}
 GUARD, BYTE = 256, 0xA5
@@ -46,14 +46,20 @@ class Memory:
 
 
 def run(graph: OpGraph, arrays: Mapping[str, np.ndarray], machine: str = "host", threads: int = 2) -> Memory:
-    """The memory after all calls of the group; kernels wait for nothing inside, so threads can run one by one."""
-    calls = calls_of(graph, graph.groups[0], MACHINES[machine])
-    assert calls is not None
+    """The memory after all calls of the groups; kernels wait for nothing inside, so threads can run one by one."""
     memory = Memory(arrays)
-    for call in calls:
-        _run(call, memory, machine, threads)
+    for group in graph.groups:
+        calls = calls_of(graph, group, MACHINES[machine])
+        assert calls is not None
+        for call in calls:
+            _run(call, memory, machine, threads)
     memory.check()
     return memory
+
+
+def separate(graph: OpGraph) -> OpGraph:
+    """The function with a group for each node."""
+    return graph.with_groups([Group((node,)) for node in graph.nodes()])
 
 
 def _run(call: Call, memory: Memory, machine: str, threads: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bringup.compile.llvm.select.registry import calls_of
 from tests.kernels.attention import Case, data_of
-from tests.llvm.native import MACHINES, run
+from tests.llvm.native import run
 
 # Largest |difference| over largest |result|: sums of float32 in another order; narrower results are rounded.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
@@ -25,6 +24,7 @@ CASES = {
     "decode_softcap": Case(lengths=(70,), softcap=3.0),
     "decode_bfloat16": Case(lengths=(77, 130), dtype="bfloat16", channels=64),
     "decode_float16": Case(lengths=(77, 130), dtype="float16", channels=20, values=12),
+    "decode_chosen": Case(lengths=(77, 1, 130), has_chosen=True, channels=19),
     "decode_mixed": Case(lengths=(77, 130), dtype="float32", cache="bfloat16"),
     "prefill": Case(lengths=(37,), new=(37,)),
     "prefill_one_token": Case(lengths=(1,), new=(1,), padding=31),
@@ -38,6 +38,7 @@ CASES = {
     "prefill_alibi": Case(lengths=(70, 140), new=(30, 40), has_slopes=True),
     "prefill_softcap": Case(lengths=(70,), new=(70,), softcap=3.0),
     "prefill_bfloat16": Case(lengths=(130, 64), new=(130, 30), dtype="bfloat16", channels=64),
+    "prefill_chosen": Case(lengths=(70, 20), new=(33, 20), padding=4, has_chosen=True),
     "prefill_float16": Case(lengths=(70, 64), new=(70, 30), dtype="float16", channels=20, has_sinks=True),
 }
 ON_GENERIC = (
@@ -64,8 +65,3 @@ def test_every_query_gets_its_share_of_the_values(name: str, machine: str) -> No
     assert np.isfinite(padding.astype(np.float64)).all()
     worst = np.abs(rows.astype(np.float64) - data.expected).max() / np.abs(data.expected).max()
     assert worst <= TOLERANCES[case.dtype]
-
-
-def test_keys_that_an_indexer_chose_are_not_taken() -> None:
-    data = data_of(Case(lengths=(70,), has_chosen=True))
-    assert calls_of(data.graph, data.graph.groups[0], MACHINES["host"]) is None

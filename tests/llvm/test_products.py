@@ -68,3 +68,22 @@ def test_products(name: str, machine: str) -> None:
         found = run(function.graph("y"), given, machine, threads).read("y")
         if case.rows:
             assert far(found, function.expected()["y"]) <= TOLERANCES[case.dtype]
+
+
+@pytest.mark.parametrize("machine", ["host", "generic"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 3, 11])
+@pytest.mark.parametrize("turned", [False, True], ids=["by columns", "by channels"])
+def test_products_of_batches(turned: bool, rows: int, dtype: str, machine: str) -> None:
+    """Heads of one buffer, as MLA has them: by a matrix of each head, or by its transpose."""
+    heads, channels, columns = 3, 19, 45
+    function = Function()
+    function.given("x", (rows, heads, channels + 2), dtype, "temporary")
+    x = View("x", (heads, rows, channels), (channels + 2, heads * (channels + 2), 1), 2)
+    function.given("w", (heads, columns, channels) if turned else (heads, channels, columns), dtype)
+    strides = (channels * columns, 1, channels) if turned else (channels * columns, columns, 1)
+    matrices = View("w", (heads, channels, columns), strides)
+    function.node("aten.bmm.default", {"y": ((heads, rows, columns), dtype)}, self=x, mat2=matrices)
+    for threads in (1, 3, 64):
+        found = run(function.graph("y"), function.started(), machine, threads).read("y")
+        assert far(found, function.expected()["y"]) <= TOLERANCES[dtype]

@@ -43,6 +43,18 @@ def test_layer_norm(shape: tuple[int, ...], dtype: str) -> None:
     assert differs(function, "y") <= TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (2, 3, 130)])
+def test_softmax(shape: tuple[int, ...], dtype: str) -> None:
+    """Of scores up to 100, some of which are -infinity."""
+    function = Function()
+    scores = 25 * function.random.standard_normal(shape)
+    scores[..., 1::5] = -np.inf
+    x = function.array("x", scores.astype(NUMPY[dtype]), dtype, "temporary")
+    function.node("aten.softmax.int", {"y": (shape, dtype)}, self=x, dim=-1, dtype=None)
+    assert differs(function, "y") <= TOLERANCES[dtype]
+
+
 def test_a_row_of_zeros_is_normed_to_zeros() -> None:
     function = Function()
     x = function.array("x", np.zeros((2, 9), np.float32), "float32")
