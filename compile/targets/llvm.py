@@ -64,7 +64,6 @@ class LlvmTarget(ScheduleTarget):
     opaque = OPAQUE - {"latent_attention"}
     implementations = {"latent_attention": absorbed}  # noqa: RUF012
     cache_dtypes = ("float32", "bfloat16", "float16")
-    takes_loras = False  # no kernel has their operations
 
     @contextmanager
     def lower(

@@ -150,6 +150,14 @@ def test_whole_numbers_masks_and_parts() -> None:
         np.testing.assert_array_equal(array, function.expected()[name].astype(array.dtype))
 
 
+@pytest.mark.parametrize("divisor", [5, -3])
+def test_the_remainder_has_the_sign_of_the_divisor(divisor: int) -> None:
+    function = Function()
+    x = function.array("x", np.arange(-9, 9, dtype=np.int64), "int64", "step")
+    function.node("aten.remainder.Scalar", {"y": ((18,), "int64")}, self=x, other=divisor)
+    assert outputs(function, "y")[0].tolist() == [n % divisor for n in range(-9, 9)]
+
+
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_the_sum_of_a_short_axis(keepdim: bool) -> None:
     """Which sequence each token is of: the number of sequences that begin before it."""

@@ -31,7 +31,7 @@ from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
 DRAFT = "deepseek_mtp"  # it takes hidden states: `verify` has none, its logits are compared here
-BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `cpu` as well
+BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `cpu` and `llvm` as well
 FAST = "llama"  # in `make test`
 
 
@@ -40,12 +40,13 @@ def module_of(name: str) -> ModuleType:
 
 
 def cases() -> Iterator[Any]:
-    """A configuration of each family by torch, some by both targets."""
+    """A configuration of each family by torch, some by other targets."""
     for name in (each.name for each in FAMILIES):
         case = BOTH.get(name) or next(iter(module_of(name).CASES))
         yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
     for name, case in BOTH.items():
-        yield pytest.param(name, case, "cpu", marks=pytest.mark.slow)
+        for target in ("cpu", "llvm"):
+            yield pytest.param(name, case, target, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("name", "case", "target"), list(cases()))

@@ -66,6 +66,15 @@ def _quotient(code: Code, node: Node, index: Index) -> Value:
     return code.b.fdiv(*_pair(code, node, index, "float"))
 
 
+def _remainder(code: Code, node: Node, index: Index) -> Value:
+    """Of whole numbers, with the sign of the divisor."""
+    b = code.b
+    value, divisor = _pair(code, node, index, "int")
+    rest = b.srem(value, divisor)
+    is_other = b.and_(b.icmp_signed("!=", rest, I64(0)), b.icmp_signed("<", b.xor(rest, divisor), I64(0)))
+    return b.select(is_other, b.add(rest, divisor), rest)
+
+
 def _extreme(code: Code, node: Node, index: Index) -> Value:
     kind = _kind(code, node)
     return _bounded(code, *_pair(code, node, index, kind), kind, node.short == "maximum")
@@ -210,5 +219,6 @@ FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("to", "clone", "_to_copy"), _same),
     **dict.fromkeys(("index", "index_select"), _rows),
     **{"neg": _negative, "abs": _absolute, "relu": _relu, "mul": _product, "div": _quotient, "clamp": _clamp},
+    **{"remainder": _remainder},
     **{"pow": _power, "where": _where, "arange": _arange, "full": _full, "cat": _cat, "sum": _total},
 }

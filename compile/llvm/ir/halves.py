@@ -25,7 +25,7 @@ def from_half(b: ir.IRBuilder, machine: Machine, bits: Value) -> Value:
     """The float32 of a float16, which is given as a whole number of 16 bits; or a vector of them."""
     if machine.converts_halves:
         return b.fpext(b.bitcast(bits, _like(bits, _HALF)), _like(bits, _F32))
-    wide = b.zext(bits, _like(bits, _I32))
+    wide: Value = b.zext(bits, _like(bits, _I32))
     moved = b.shl(b.and_(wide, _number(wide, 0x7FFF)), _number(wide, 13))
     # Both exponents are 0 where the number is below the normal ones, so this product is right for these too.
     scaled = b.fmul(b.bitcast(moved, _like(bits, _F32)), _real(bits, 2.0**112))
@@ -40,7 +40,7 @@ def to_half(b: ir.IRBuilder, machine: Machine, value: Value) -> Value:
     """The bits of the nearest float16, ties to even; infinity from 65520 on; NaN stays NaN."""
     if machine.converts_halves:
         return b.bitcast(b.fptrunc(value, _like(value, _HALF)), _like(value, _I16))
-    bits = b.bitcast(value, _like(value, _I32))
+    bits: Value = b.bitcast(value, _like(value, _I32))
     sign = b.and_(bits, _number(bits, _SIGN))
     size = b.xor(bits, sign)
     odd = b.and_(b.lshr(size, _number(bits, 13)), _number(bits, 1))

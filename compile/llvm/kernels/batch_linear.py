@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """x · weightᵀ + bias of some batches, each by the kernel of one product, with a weight of its own or of its expert.
 
 Nothing is read of an expert that no batch has.

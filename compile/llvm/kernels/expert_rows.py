@@ -6,7 +6,7 @@ N tokens · K experts of each, F = N · K rows · E experts · B blocks of R row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value
@@ -100,7 +100,9 @@ def rows_of_blocks(e: Emitter, row: Value, choices: Value, height: Value, blocks
     _count(e, I64(0), blocks, choices, lambda f: e.b.udiv(e.load(row, "int64", f), height), place)
 
 
-def _count(e: Emitter, first: Value, after: Value, choices: Value, number: Any, place: Value) -> None:
+def _count(
+    e: Emitter, first: Value, after: Value, choices: Value, number: Callable[[Value], Value], place: Value
+) -> None:
     """Writes how often `number(f)` is each of first:after."""
     with e.loop(first, after) as n:
         e.store(place, "int64", n, I64(0))

@@ -8,7 +8,7 @@ N tokens · B sequences · L keys · H heads · D channels
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import F32, I32, I64, POINTER, Cell, Emitter, Value, real
@@ -111,7 +111,7 @@ def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
     e.finish()
 
 
-def _digit(e: Emitter, bits: Any, seen: Value, shift: int, prefix: Cell, room: Cell) -> None:
+def _digit(e: Emitter, bits: Callable[[Value], Value], seen: Value, shift: int, prefix: Cell, room: Cell) -> None:
     """Extends the prefix by the digit of the last key that is chosen; all digits 0 where there is room for all keys."""
     b = e.b
     with e.loop(I64(0), I64(BINS)) as n:

@@ -13,7 +13,20 @@ OF_FLOATS = frozenset({"exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "s
 PLAIN = OF_FLOATS | frozenset(
     {
         *("gt", "ge", "lt", "le", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not"),
-        *("logical_and", "logical_or", "logical_not", "neg", "abs", "add", "sub", "mul", "maximum", "minimum", "clamp"),
+        *(
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "neg",
+            "abs",
+            "add",
+            "sub",
+            "mul",
+            "remainder",
+            "maximum",
+            "minimum",
+            "clamp",
+        ),
         *("where", "to", "clone", "_to_copy", "arange", "full", "cat", "index", "index_select", "sum"),
     }
 )
@@ -44,6 +57,8 @@ def _is_taken(graph: OpGraph, node: Node) -> bool:
             return is_float and node.argument("rounding_mode") is None
         case "pow":
             return is_float and node.arguments[1] in POWERS
+        case "remainder":
+            return not is_float
         case "bitwise_not" | "logical_not" | "logical_and" | "logical_or":
             return graph.buffers[node.outputs[0]].dtype == "bool" and _are_bools(graph, node)
         case "index":

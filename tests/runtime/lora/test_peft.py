@@ -20,12 +20,13 @@ CASES = [
     ("deepseek_v3", "torch"),
     ("llama", "schedule"),
     ("llama", "cpu"),
+    ("llama", "llvm"),
     *(
         pytest.param(name, target, marks=pytest.mark.slow)
         for name, targets in {
-            "gpt2": ("schedule", "cpu"),
-            "mixtral": ("cpu",),
-            "deepseek_v3": ("schedule", "cpu", "cuda:sm_90"),
+            "gpt2": ("schedule", "cpu", "llvm"),
+            "mixtral": ("cpu", "llvm"),
+            "deepseek_v3": ("schedule", "cpu", "llvm", "cuda:sm_90"),
         }.items()
         for target in targets
     ),
