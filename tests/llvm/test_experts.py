@@ -86,17 +86,17 @@ def test_scores_that_are_no_numbers_choose_experts_that_there_are() -> None:
     assert np.isnan(found.read("w")).all()
 
 
-@pytest.mark.parametrize(("groups", "kept", "best"), [(4, 2, 2), (3, 1, 1), (2, 2, 4)])
-def test_only_the_best_groups_stay(groups: int, kept: int, best: int) -> None:
+@pytest.mark.parametrize(("groups", "remaining", "best"), [(4, 2, 2), (3, 1, 1), (2, 2, 4)])
+def test_only_the_best_groups_stay(groups: int, remaining: int, best: int) -> None:
     scores = np.random.default_rng(1).standard_normal((6, 12)).astype(np.float32)
     function = Function()
     given = function.array("s", scores, "float32", "temporary")
     function.node("bringup.keep_best_groups.default", {"y": ((6, 12), "float32")}, scores_NE=given, groups=groups,
-                  topk_groups=kept, best=best)  # fmt: skip
+                  topk_groups=remaining, best=best)  # fmt: skip
     found = run(function.graph("y"), function.started(), threads=4).read("y").reshape(6, groups, -1)
     grouped = scores.reshape(6, groups, -1).astype(np.float64)
     totals = np.sort(grouped, axis=2)[:, :, -best:].sum(2)
-    stay = np.argsort(-totals, axis=1)[:, :kept]
+    stay = np.argsort(-totals, axis=1)[:, :remaining]
     wanted = np.full_like(grouped, -np.inf)
     for row, numbers in enumerate(stay):
         wanted[row, numbers] = grouped[row, numbers]

@@ -65,7 +65,7 @@ def keep_best_groups(e: Emitter, settings: Mapping[str, Any]) -> None:
     """
     b, dtype = e.b, settings["scores"]
     scores, out = e.slot(0, POINTER), e.slot(2, POINTER)
-    stride, tokens, experts, groups, kept, most = (e.slot(at, I64) for at in (1, 3, 4, 5, 6, 7))
+    stride, tokens, experts, groups, remaining, most = (e.slot(at, I64) for at in (1, 3, 4, 5, 6, 7))
     size = b.udiv(experts, groups)
     begin, end = e.share(tokens)
     with e.loop(begin, end) as token:
@@ -81,7 +81,7 @@ def keep_best_groups(e: Emitter, settings: Mapping[str, Any]) -> None:
         with e.loop(I64(0), experts) as n:
             e.store(place, dtype, n, real(-_INFINITY))
         best = Best(e, groups, lambda n: e.load(e.scratch, "float32", n))
-        with e.loop(I64(0), kept):
+        with e.loop(I64(0), remaining):
             first = b.mul(best.next()[0], size)
             with e.loop(first, b.add(first, size)) as n:
                 e.store(place, dtype, n, e.load(own, dtype, n))

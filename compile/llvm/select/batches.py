@@ -81,8 +81,8 @@ def _row_of_choices(graph: OpGraph, group: Group, node: Node) -> Tensor | None:
     for each in graph.nodes():
         if each.short == "rows_of_experts" and each.outputs[0] == expert.place.buffer:
             row = graph.buffers[each.outputs[1]]
-            is_kept = max(graph.readers.get(row.name, [-1])) > graph.groups.index(group)
-            return tensor_of(graph, whole(row)) if is_kept else None
+            is_read_later = max(graph.readers.get(row.name, [-1])) > graph.groups.index(group)
+            return tensor_of(graph, whole(row)) if is_read_later else None
     return None
 
 

@@ -36,11 +36,11 @@ def _top_experts(graph: OpGraph, node: Node) -> Call | None:
 
 def _keep_best_groups(graph: OpGraph, node: Node) -> Call | None:
     scores, out = argument_of(graph, node, "scores_NE"), result_of(graph, node)
-    groups, kept, best = (_whole(node, name) for name in ("groups", "topk_groups", "best"))
+    groups, remaining, best = (_whole(node, name) for name in ("groups", "topk_groups", "best"))
     assert scores is not None
     if scores.dtype not in FLOATS or scores.strides[1] != 1:
         return None
-    given: list[Operand] = [scores.place, scores.strides[0], out.place, *scores.shape, groups, kept, best]
+    given: list[Operand] = [scores.place, scores.strides[0], out.place, *scores.shape, groups, remaining, best]
     return call("keep_best_groups", {"scores": scores.dtype}, given, 4 * groups)
 
 
