@@ -57,6 +57,7 @@ def test_a_launch_begins_when_all_threads_have_ended_the_last(reverse, threads: 
 
 
 def test_threads_end_with_the_last_reference(reverse) -> None:
+    gc.collect()  # executors of other tests
     before = threading.active_count()
     pool = Pool(reverse[0], 4, 1)
     assert threading.active_count() == before + 3
