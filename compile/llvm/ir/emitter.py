@@ -15,6 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.halves import from_half, to_half
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.metadata import Distinct
@@ -67,22 +68,6 @@ def real(value: float, like: Value | None = None) -> Value:
 def vector(lanes: int, element: Any = F32) -> Any:
     """The type of `lanes` numbers; that of one is the element's."""
     return ir.VectorType(element, lanes) if lanes > 1 else element
-
-
-class Cell:
-    """A variable: LLVM turns it into registers."""
-
-    def __init__(self, b: ir.IRBuilder, kind: Any, initial: Value) -> None:
-        with b.goto_entry_block():
-            self._place = b.alloca(kind)
-        self._b, self._kind = b, kind
-        self.set(initial)
-
-    def get(self) -> Value:
-        return self._b.load(self._place, typ=self._kind)
-
-    def set(self, value: Value) -> None:
-        self._b.store(value, self._place)
 
 
 class Emitter:

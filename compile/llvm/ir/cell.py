@@ -1,0 +1,27 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+"""Cell: a variable of a function that is being written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+Value = Any  # an ir.Value: llvmlite has no types
+
+
+class Cell:
+    """A variable: LLVM turns it into registers."""
+
+    def __init__(self, b: ir.IRBuilder, kind: Any, initial: Value) -> None:
+        with b.goto_entry_block():
+            self._place = b.alloca(kind)
+        self._b, self._kind = b, kind
+        self.set(initial)
+
+    def get(self) -> Value:
+        return self._b.load(self._place, typ=self._kind)
+
+    def set(self, value: Value) -> None:
+        self._b.store(value, self._place)
