@@ -10,7 +10,7 @@ M rows of x · N rows of the weight · K channels
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -26,10 +26,27 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
     Scratch memory has a row of a tile, up to BLOCK_ROWS rows of x where these are of 16 bits, and the panels. All
     strides count elements.
     """
-    b, width = e.b, TILE_VECTORS * e.machine.lanes
-    tile, is_wide = settings["tile"], settings["x"] == "float32"
     x, weight, bias, out = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
     x_stride, w_stride, rows, columns, channels, most = (e.slot(at, I64) for at in (1, 3, 6, 7, 8, 9))
+    last = e.b.sub(columns, I64(1))
+
+    def numbers(row: Value, k: Value, lanes: int) -> Value:
+        """Of the weight; of rows past its end those of the last one."""
+        place = e.at(weight, settings["weight"], e.b.mul(e.least(row, last), w_stride))
+        return e.load(place, settings["weight"], k, lanes)
+
+    tiles(e, settings, numbers, (x, bias, out), (x_stride, rows, columns, channels, most))
+    e.finish()
+
+
+def tiles(
+    e: Emitter, settings: Mapping[str, Any], numbers: Callable[[Value, Value, int], Value],
+    places: tuple[Value, Value, Value], sizes: tuple[Value, Value, Value, Value, Value],
+) -> None:  # fmt: skip
+    """`numbers(row, k, lanes)` gives the weight's. Places: x, bias, out; sizes: x's stride, M, N, K, panels."""
+    b, width = e.b, TILE_VECTORS * e.machine.lanes
+    tile, is_wide = settings["tile"], settings["x"] == "float32"
+    (x, bias, out), (x_stride, rows, columns, channels, most) = places, sizes
     wide = packed = e.at(e.scratch, "float32", I64(width))
     if not is_wide:
         packed = e.at(wide, "float32", b.mul(e.least(rows, I64(BLOCK_ROWS)), channels))
@@ -43,7 +60,7 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
             last = e.least(b.add(first, most), end)
             with e.loop(first, last) as panel:
                 place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
-                _pack(e, settings["weight"], weight, w_stride, b.mul(panel, I64(width)), columns, channels, place)
+                _pack(e, numbers, b.mul(panel, I64(width)), channels, place)
             for start, stop, count in ((top, whole, tile), (whole, bottom, 1)):
                 with e.loop(start, stop, count) as row, e.loop(first, last) as panel:
                     place = e.at(own, "float32", b.mul(b.sub(row, top), stride))
@@ -61,7 +78,6 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
                 source = e.at(x, settings["x"], place)
                 as_float32(e, settings["x"], source, x_stride, 1, channels, e.at(wide, "float32", to), I64(0))
             block(top, bottom, wide, channels)
-    e.finish()
 
 
 def _products(e: Emitter, x: Value, stride: Value, factors: Value, channels: Value, count: int) -> list[list[Value]]:
@@ -107,18 +123,17 @@ def _store(
 
 
 def _pack(
-    e: Emitter, dtype: str, weight: Value, stride: Value, column: Value, columns: Value, channels: Value, place: Value
+    e: Emitter, numbers: Callable[[Value, Value, int], Value], column: Value, channels: Value, place: Value
 ) -> None:
-    """Writes the rows of a panel, transposed; those past the end are copies of the last one."""
+    """Writes the rows of a panel, transposed."""
     b, lanes = e.b, e.machine.lanes
     width = TILE_VECTORS * lanes
-    last = b.sub(columns, I64(1))
     with e.loop(I64(0), I64(width), lanes) as part:
         first = b.add(column, part)
-        rows = [e.at(weight, dtype, b.mul(e.least(b.add(first, I64(n)), last), stride)) for n in range(lanes)]
+        rows = [b.add(first, I64(n)) for n in range(lanes)]
 
         def write(k: Value, count: int, rows: list[Value] = rows, part: Value = part) -> None:
-            loaded = [e.load(row, dtype, k, count) for row in rows]
+            loaded = [numbers(row, k, count) for row in rows]
             for n, value in enumerate(transposed(e, loaded) if count > 1 else [_joined(e, loaded)]):
                 e.store(place, "float32", b.add(b.mul(b.add(k, I64(n)), I64(width)), part), value)
 

@@ -44,8 +44,17 @@ def product_call(
     wide = 0 if x.dtype == "float32" else channels  # numbers of a row that is converted
     if count <= FEW_ROWS:
         return call("linear_rows", settings | {"rows": count}, [*given, columns, channels], 4 * wide * count)
+    tile, panels, scratch = tiles_of(machine, count, channels, converts=bool(wide))
+    return call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch)
+
+
+def tiles_of(machine: Machine, count: int, channels: int, *, converts: bool) -> tuple[int, int, int]:
+    """Rows of a tile, panels that are packed at a time, and bytes of scratch memory.
+
+    Of `count` rows of x; with `converts` these become float32, a block at a time.
+    """
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes
-    panels = max(1, min(8, PANELS // (4 * channels * panel)))
-    scratch = 4 * (panel + min(count, BLOCK_ROWS) * wide + panels * panel * channels)
-    return call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch)
+    panels = max(1, min(8, PANELS // max(1, 4 * channels * panel)))
+    rows = min(count, BLOCK_ROWS) if converts else 0
+    return tile, panels, 4 * (panel + rows * channels + panels * panel * channels)

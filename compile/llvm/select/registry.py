@@ -13,12 +13,13 @@ from bringup.compile.llvm.select.experts import experts
 from bringup.compile.llvm.select.indexer import indexer
 from bringup.compile.llvm.select.lora import lora
 from bringup.compile.llvm.select.products import products
+from bringup.compile.llvm.select.quant import quant
 from bringup.compile.llvm.select.rows import rows
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 # (function, one of its groups, processor) -> the calls, None where it does not take the group.
 Selector = Callable[[OpGraph, Group, Machine], tuple[Call, ...] | None]
-SELECTORS: tuple[Selector, ...] = (attention, products, batches, experts, indexer, lora, rows, elements)
+SELECTORS: tuple[Selector, ...] = (attention, products, quant, batches, experts, indexer, lora, rows, elements)
 
 
 def calls_of(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:

@@ -1,0 +1,96 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Floats of 8 bits, and numbers of tables, as float32.
+
+Layouts are those of the OCP 8-bit floating point specification, and of the OCP Microscaling Formats specification 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import F32, I16, I32, I64, Emitter, Value, vector
+from bringup.compile.llvm.ir.halves import from_half
+
+
+def e4m3(e: Emitter, codes: Value) -> Value:
+    """float8_e4m3fn, from bytes: the bits of a float16 that is 2^8 times too small; NaN has a bit pattern of its own."""
+    b = e.b
+    wide = b.shl(b.sext(codes, _like(codes, I16)), _number(codes, I16, 7))
+    bits = b.and_(wide, _number(codes, I16, 0xBF80))
+    is_nan = b.icmp_unsigned("==", b.and_(bits, _number(codes, I16, 0x3F80)), _number(codes, I16, 0x3F80))
+    bits = b.select(is_nan, _number(codes, I16, 0x7E00), bits)
+    return b.fmul(from_half(b, e.machine, bits), _real(codes, 256.0))
+
+
+def e5m2(e: Emitter, codes: Value) -> Value:
+    """float8_e5m2, from bytes: the upper half of a float16."""
+    wide = e.b.shl(e.b.zext(codes, _like(codes, I16)), _number(codes, I16, 8))
+    return from_half(e.b, e.machine, wide)
+
+
+def e8m0(e: Emitter, codes: Value) -> Value:
+    """float8_e8m0fnu, from bytes: an exponent; 0 is 2^-127, below the normal numbers, and 255 is NaN."""
+    b = e.b
+    wide = b.zext(codes, _like(codes, I32))
+    bits = b.shl(wide, _number(codes, I32, 23))
+    bits = b.select(b.icmp_unsigned("==", wide, _number(codes, I32, 0)), _number(codes, I32, 0x00400000), bits)
+    bits = b.select(b.icmp_unsigned("==", wide, _number(codes, I32, 255)), _number(codes, I32, 0x7FC00000), bits)
+    return b.bitcast(bits, _like(codes, F32))
+
+
+FLOAT8: Mapping[str, Callable[[Emitter, Value], Value]] = {
+    "float8_e4m3fn": e4m3,
+    "float8_e5m2": e5m2,
+    "float8_e8m0fnu": e8m0,
+}
+
+
+def looked_up(e: Emitter, table: Value, codes: Value) -> Value:
+    """The float32 of a table in memory at each of some i32, one by one."""
+    if not isinstance(codes.type, ir.VectorType):
+        return e.load(table, "float32", e.b.zext(codes, I64))
+    found = vector(codes.type.count)(ir.Undefined)
+    for lane in range(codes.type.count):
+        at = e.b.zext(e.b.extract_element(codes, I32(lane)), I64)
+        found = e.b.insert_element(found, e.load(table, "float32", at), I32(lane))
+    return found
+
+
+class Table16:
+    """A table of 16 float32, in vector registers where the processor can look up numbers in these."""
+
+    def __init__(self, e: Emitter, table: Value) -> None:
+        self._e, self._table, self._lanes = e, table, e.machine.lanes
+        self._parts: list[Value] = []
+        if e.machine.is_x86 and self._lanes in (8, 16):
+            self._parts = [e.load(table, "float32", I64(at), self._lanes) for at in range(0, 16, self._lanes)]
+
+    def at(self, codes: Value) -> Value:
+        """Of a vector of i32, whose lowest four bits count."""
+        e, lanes = self._e, self._lanes
+        if not self._parts or codes.type.count != lanes:
+            return looked_up(e, self._table, e.b.and_(codes, _number(codes, I32, 15)))
+        kind = vector(lanes)
+        if lanes == 16:
+            return e.intrinsic("llvm.x86.avx512.permvar.sf.512", kind, [self._parts[0], codes])
+        low, high = (e.intrinsic("llvm.x86.avx2.permps", kind, [part, codes]) for part in self._parts)
+        is_high = e.b.icmp_signed("<", e.b.shl(codes, _number(codes, I32, 28)), _number(codes, I32, 0))
+        return e.b.select(is_high, high, low)
+
+
+def _like(value: Value, element: ir.Type) -> ir.Type:
+    """The type of as many elements."""
+    return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
+
+
+def _number(like: Value, element: ir.IntType, value: int) -> Value:
+    kind = _like(like, element)
+    return kind([element(value)] * kind.count) if isinstance(kind, ir.VectorType) else element(value)
+
+
+def _real(like: Value, value: float) -> Value:
+    kind = _like(like, F32)
+    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else F32(value)
+

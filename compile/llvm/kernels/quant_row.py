@@ -1,0 +1,171 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""x · weightᵀ + bias of one row and a weight in few bits: each thread reads its rows of the weight once, in order.
+
+A number is code · scale + term, and both are of a block: so a sum is that of code · x in each block times its scale, and
+of what x has in each block times the term. Rows that share words are summed together, and a word's codes are not moved
+to its low bits: code · 16ⁿ is as exact in float32, and the sum of row n is divided once.
+
+B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
+from bringup.compile.llvm.kernels.quant_weight import Weight
+from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
+from bringup.compile.llvm.select.stored import WHOLE, Stored
+
+TOGETHER = 4  # rows whose sums of a block are in registers
+
+
+def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots as those of `quant_rows`. `vectors` so many of a block are added in one pass of a loop.
+
+    Scratch memory: K numbers of x where it is not float32; the sum of x in each block; the scales of some blocks of all
+    rows that share a word; a vector for each of these rows.
+    """
+    stored: Stored = settings["weight"]
+    rows = stored.in_words
+    b, blocks = e.b, Blocks(e, settings)
+    is_signed = rows > 1 and stored.signed
+    weight = Weight(e, _from_zero(stored) if is_signed else stored, SLOTS)
+    begin, end = e.share(b.udiv(blocks.columns, I64(rows)))
+
+    def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
+        own = weight.matrix(matrix)
+        given, _ = as_float32(e, settings["x"], x, I64(0), 1, blocks.channels, e.scratch, I64(0))
+        wide = I64(0) if settings["x"] == "float32" else blocks.channels
+        product = _Product(e, own, given, blocks.channels, e.at(e.scratch, "float32", wide), settings["vectors"], is_signed)
+        with e.loop(begin, end) as group:
+            first = b.mul(group, I64(rows))
+            for row, value in enumerate(product.rows(first)):
+                column = b.add(first, I64(row))
+                if settings["bias"]:
+                    value = b.fadd(value, e.load(bias, settings["bias"], column))
+                e.store(out, settings["out"], column, value)
+
+    blocks.each(block)
+    e.finish()
+
+
+class _Product:
+    """Of some rows of a matrix with x."""
+
+    def __init__(self, e: Emitter, weight: Weight, x: Value, channels: Value, scratch: Value, vectors: int, is_signed: bool) -> None:
+        self.e, self.b, self.weight, self.x = e, e.b, weight, x
+        stored, lanes = weight.stored, e.machine.lanes
+        self.stored, self.lanes, self.vectors, self.count = stored, lanes, vectors, stored.in_words
+        self.is_signed = is_signed
+        self.width = channels if stored.block[2] == WHOLE else I64(stored.block[2])
+        self.blocks = e.b.udiv(channels, self.width)
+        self.scales = scratch
+        self.terms = e.at(scratch, "float32", I64(self.count * BLOCKS_AT_ONCE))
+        self.sums = e.at(self.terms, "float32", I64(self.count * lanes))
+        if stored.has_terms:
+            self._sum_x()
+
+    def rows(self, first: Value) -> list[Value]:
+        """The sums of the rows that share a word, from `first` on."""
+        e, b, lanes = self.e, self.b, self.lanes
+        sums = [Cell(b, vector(lanes), e.zero(lanes)) for _ in range(self.count)]
+        if self.stored.has_terms:
+            for row in range(self.count):
+                e.store(self.terms, "float32", I64(row * lanes), e.zero(lanes))
+        with e.loop(I64(0), self.blocks, BLOCKS_AT_ONCE) as begin:
+            end = e.least(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
+            with e.loop(I64(0), I64(self.count)) as row:
+                self._read_blocks(b.add(first, row), row, begin, end)
+            with e.loop(begin, end) as block:
+                self._add_block(first, block, b.sub(block, begin), sums)
+        found: list[Value] = []
+        for row, cell in enumerate(sums):
+            value = cell.get()
+            if self.count > 1:
+                value = b.fmul(value, real(16.0**-self._shift(row), value))
+            if self.stored.has_terms:
+                value = b.fadd(value, e.load(self.terms, "float32", I64(row * lanes), lanes))
+            found.append(e.total(value))
+        return found
+
+    def _sum_x(self) -> None:
+        """The sum of x in each block."""
+        e, b = self.e, self.b
+        with e.loop(I64(0), self.blocks) as block:
+            begin = b.mul(block, self.width)
+            total = e.sum(begin, b.add(begin, self.width), lambda k, lanes: e.load(self.x, "float32", k, lanes))
+            e.store(self.sums, "float32", block, total)
+
+    def _read_blocks(self, row: Value, place: Value, begin: Value, end: Value) -> None:
+        """Writes the scales of some blocks of a row, and adds the products of their terms with the sums of x."""
+        e, b = self.e, self.b
+        terms = e.at(self.terms, "float32", b.mul(place, I64(self.lanes)))
+
+        def read(block: Value, lanes: int) -> None:
+            scale, term = self.weight.of_block(row, b.mul(block, self.width), lanes)
+            at = b.add(b.mul(place, I64(BLOCKS_AT_ONCE)), b.sub(block, begin))
+            e.store(self.scales, "float32", at, scale)
+            if term is not None:
+                own = e.load(self.sums, "float32", block, lanes)
+                total = e.multiply_add(term, own, e.load(terms, "float32", I64(0), lanes))
+                e.store(terms, "float32", I64(0), total)
+
+        e.each(begin, end, read)
+
+    def _add_block(self, first: Value, block: Value, place: Value, sums: list[Cell]) -> None:
+        """Adds the products of a block's codes, by its scale, to the sum of each row."""
+        e, b, lanes = self.e, self.b, self.lanes
+        begin = b.mul(block, self.width)
+        for some in range(0, self.count, TOGETHER):
+            numbers = range(some, min(some + TOGETHER, self.count))
+            chains = 1
+            parts = {(n, c): Cell(b, vector(lanes), e.zero(lanes)) for n in numbers for c in range(chains)}
+            with e.loop(I64(0), self.width, self.vectors * lanes) as within:
+                for number in range(self.vectors):
+                    k = b.add(b.add(begin, within), I64(number * lanes))
+                    x = e.load(self.x, "float32", k, lanes)
+                    for n, code in self._codes(first, k, numbers):
+                        cell = parts[n, number % chains]
+                        cell.set(e.multiply_add(code, x, cell.get()))
+            for n in numbers:
+                at = b.add(I64(n * BLOCKS_AT_ONCE), place)
+                scale = e.spread(e.load(self.scales, "float32", at), lanes)
+                value = parts[n, 0].get()
+                for c in range(1, chains):
+                    value = b.fadd(value, parts[n, c].get())
+                sums[n].set(e.multiply_add(value, scale, sums[n].get()))
+
+    def _codes(self, first: Value, k: Value, numbers: range) -> list[tuple[int, Value]]:
+        """The codes of some rows in columns k and on, that of row n times 16 to the power of its shift."""
+        b, weight = self.b, self.weight
+        if self.count == 1:
+            return [(0, weight.codes(first, k, self.lanes))]
+        words = weight.words(first, k, self.lanes)
+        if self.is_signed:
+            words = b.xor(words, _splat(words, 0x88888888))
+        found: list[tuple[int, Value]] = []
+        for n in numbers:
+            if self._shift(n) == 0 and n:
+                code = b.lshr(words, _splat(words, 4 * n))
+            else:
+                code = b.and_(words, _splat(words, 15 << 4 * n))
+            found.append((n, weight.as_float(code)))
+        return found
+
+    def _shift(self, row: int) -> int:
+        """By how many codes a row's are above the low bits: the last ones are moved, as they have a word's sign."""
+        return 0 if self.stored.has("table") or row == self.count - 1 else row
+
+
+def _from_zero(stored: Stored) -> Stored:
+    """The form of codes from -8 to 7, whose highest bit is turned, as codes from 0 to 15."""
+    return replace(stored, signed=False, offset=stored.offset + 8)
+
+
+def _splat(like: Value, value: int) -> Value:
+    return like.type([I32(value)] * like.type.count)

@@ -1,0 +1,225 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Numbers of a weight in few bits, made of codes in registers: the formula of `graphs.ops.quantised`, in vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import F32, I8, I32, I64, POINTER, STORED, Emitter, Value, real, size_of, vector
+from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
+from bringup.compile.llvm.select.stored import WHOLE, Stored
+
+NARROW_ARRAYS = ("int32", "int8", "uint8")  # whole numbers that are read as i32
+
+
+class Weight:
+    """The first of a weight's matrices; its arrays have three slots each, from `slot` on.
+
+    It is made where a kernel begins: what is read then stays in registers.
+    """
+
+    def __init__(self, e: Emitter, stored: Stored, slot: int) -> None:
+        self.e, self.b, self.stored, self._matrix = e, e.b, stored, I64(0)
+        self._arrays = {
+            name: (e.slot(slot + 3 * number, POINTER), *(e.slot(slot + 3 * number + n, I64) for n in (1, 2)))
+            for number, (name, _) in enumerate(stored.arrays)
+        }
+        self._table = Table16(e, self._place("table")) if stored.bits == 4 and stored.has("table") else None
+
+    def matrix(self, number: Value) -> Weight:
+        """Another of the weight's matrices."""
+        found = copy(self)
+        found._matrix = number
+        return found
+
+    # --- numbers
+
+    def row(self, row: Value, channels: Value, write: Callable[[Value, int, Value], None]) -> None:
+        """`write(k, lanes, numbers)` for all columns of a row; what a block has is read once for it."""
+        e, b, columns = self.e, self.b, self._block_columns
+        if columns is None:
+            e.each(I64(0), channels, lambda k, lanes: write(k, lanes, self.numbers(row, k, lanes)))
+            return
+        width = channels if columns == WHOLE else I64(columns)
+        with e.loop(I64(0), channels, width) as begin:
+            scale, term = self.of_block(row, begin, 1)
+
+            def part(k: Value, lanes: int) -> None:
+                write(k, lanes, self._number(self.codes(row, k, lanes), scale, term, lanes))
+
+            e.each(begin, e.least(b.add(begin, width), channels), part)
+
+    def numbers(self, row: Value, k: Value, lanes: int) -> Value:
+        """Columns k and on, where `lanes` divides k: float32."""
+        columns = self._block_columns
+        if lanes > 1 and (columns is None or columns % lanes):
+            return self._joined([self.numbers(row, self.b.add(k, I64(lane)), 1) for lane in range(lanes)])
+        return self._number(self.codes(row, k, lanes), *self.of_block(row, k, 1), lanes)
+
+    def _number(self, code: Value, scale: Value, term: Value | None, lanes: int) -> Value:
+        scale = self.e.spread(scale, lanes)
+        if term is None:
+            return self.b.fmul(code, scale)
+        return self.e.multiply_add(code, scale, self.e.spread(term, lanes))
+
+    @property
+    def _block_columns(self) -> int | None:
+        """The columns that have the same scale; None where that depends on the column."""
+        stored = self.stored
+        if stored.indexed >= 0:
+            return None
+        blocks = [stored.block[2], *stored.outer[2:]]
+        found = min((block for block in blocks if block != WHOLE), default=WHOLE)
+        fits = all(block == WHOLE or block % found == 0 for block in blocks) if found else True
+        is_whole = found == WHOLE or found % self.e.machine.lanes == 0
+        return found if fits and is_whole else None
+
+    # --- codes
+
+    def codes(self, row: Value, k: Value, lanes: int) -> Value:
+        """As float32, before offset and zeros are taken from them."""
+        stored, b = self.stored, self.b
+        if stored.values == 1 and stored.code_dtype in FLOAT8:
+            raw = b.load(self.e.at(self._row("codes", row), "int8", k), typ=vector(lanes, I8), align=1)
+            return FLOAT8[stored.code_dtype](self.e, raw)
+        return self.as_float(self._whole(row, k, lanes))
+
+    def as_float(self, code: Value) -> Value:
+        """Of a code in an i32, or a vector of these."""
+        stored, b = self.stored, self.b
+        if stored.has("table"):
+            if self._table and isinstance(code.type, ir.VectorType):
+                return self._table.at(code)
+            return looked_up(self.e, self._place("table"), code)
+        if stored.signed and stored.bits < 8:
+            half = _number(code, 1 << stored.bits - 1)
+            code = b.sub(b.xor(code, half), half)
+        return b.sitofp(code, _floats(code))
+
+    def _whole(self, row: Value, k: Value, lanes: int) -> Value:
+        """Codes as i32, of `lanes` columns of a row."""
+        stored, b = self.stored, self.b
+        dtype, values = stored.dtype("codes"), stored.values
+        if values == 1:
+            return self._integers("codes", dtype, self._row("codes", row), k, lanes)
+        if stored.axis == 1:
+            line = self._row("codes", b.udiv(row, I64(values)))
+            words = self._integers("codes", dtype, line, k, lanes)
+            shift = b.trunc(b.mul(b.urem(row, I64(values)), I64(stored.bits)), I32)
+            return b.and_(b.lshr(words, self.e.spread(shift, lanes)), _number(words, (1 << stored.bits) - 1))
+        line, first = self._row("codes", row), b.udiv(k, I64(values))
+        count = max(1, lanes // values)
+        words = self._integers("codes", dtype, line, first, count)
+        spread = self.e.spread(words, lanes) if count == 1 else _repeated(b, words, values)
+        inside = b.trunc(b.mul(b.urem(k, I64(values)), I64(stored.bits)), I32)
+        steps = [I32(lane % values * stored.bits) for lane in range(lanes)]
+        shifts = self.e.spread(inside, lanes)
+        shifts = b.add(shifts, vector(lanes, I32)(steps)) if lanes > 1 else shifts
+        return b.and_(b.lshr(spread, shifts), _number(spread, (1 << stored.bits) - 1))
+
+    def words(self, row: Value, k: Value, lanes: int) -> Value:
+        """The words of `values` rows from `row` on, which `values` divides, in columns k and on."""
+        line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
+        return self._integers("codes", self.stored.dtype("codes"), line, k, lanes)
+
+    # --- what there is of a block
+
+    def of_block(self, row: Value, k: Value, lanes: int) -> tuple[Value, Value | None]:
+        """What codes are multiplied by, and what is then added, of `lanes` blocks from the one of column k on."""
+        stored, b = self.stored, self.b
+        scale = self._scaled("scales", "outer_scales", row, k, lanes)
+        less: Value | None = real(-float(stored.offset), scale) if stored.offset else None
+        if stored.has("zeros"):
+            zeros = self._read("zeros", stored.block, row, k, lanes, stored.zero_bits)
+            less = b.fneg(zeros) if less is None else b.fsub(less, zeros)
+        term = None if less is None else b.fmul(less, scale)
+        if stored.has("minimums"):
+            minimum = self._scaled("minimums", "outer_minimums", row, k, lanes)
+            term = minimum if term is None else b.fadd(term, minimum)
+        return scale, term
+
+    def _scaled(self, name: str, outer: str, row: Value, k: Value, lanes: int) -> Value:
+        value = self._read(name, self.stored.block, row, k, lanes)
+        if not self.stored.has(outer):
+            return value
+        return self.b.fmul(value, self._of_outer(outer, row, k, lanes))
+
+    def _of_outer(self, name: str, row: Value, k: Value, lanes: int) -> Value:
+        """An outer array's numbers for `lanes` blocks, each that of the outer block that it is in."""
+        block, outer = self.stored.block, self.stored.outer
+        if lanes == 1 or outer[2] == WHOLE or (block[2] and outer[2] % (block[2] * lanes) == 0):
+            # `lanes` blocks begin at a multiple of so many, and so lie in one outer block.
+            return self.e.spread(self._read(name, outer, row, k, 1), lanes)
+        columns = [self.b.add(k, I64(lane * block[2])) for lane in range(lanes)]
+        return self._joined([self._read(name, outer, row, at, 1) for at in columns])
+
+    def _read(self, name: str, block: tuple[int, ...], row: Value, k: Value, lanes: int, signed_bits: int = 0) -> Value:
+        """An array's numbers for `lanes` blocks, from that on which column k is in."""
+        e, stored, b = self.e, self.stored, self.b
+        outer = block is not stored.block
+        place = self._at(name, self._index(0, self._matrix, block, outer), self._index(1, row, block, outer))
+        at, dtype = self._index(2, k, block, outer), stored.dtype(name)
+        if name == "scales" and stored.has("scale_table"):
+            if stored.scale_dtype in FLOAT8:
+                raw = b.load(e.at(place, "int8", at), typ=vector(lanes, I8), align=1)
+                return FLOAT8[stored.scale_dtype](e, raw)
+            return looked_up(e, self._place("scale_table"), self._integers(name, dtype, place, at, lanes))
+        if dtype in NARROW_ARRAYS:
+            whole = self._integers(name, dtype, place, at, lanes)
+            if signed_bits:
+                half = _number(whole, 1 << signed_bits - 1)
+                whole = b.sub(b.xor(whole, half), half)
+            return b.sitofp(whole, _floats(whole))
+        return e.load(place, dtype, at, lanes)
+
+    def _index(self, axis: int, at: Value, block: tuple[int, ...], outer: bool) -> Value:
+        if axis == self.stored.indexed and not outer:
+            return self.b.sext(self._integers("block_of", "int32", self._place("block_of"), at, 1), I64)
+        size = block[axis]
+        return I64(0) if size == WHOLE else at if size == 1 else self.b.udiv(at, I64(size))
+
+    # --- arrays
+
+    def _integers(self, name: str, dtype: str, place: Value, at: Value, lanes: int) -> Value:
+        raw = self.b.load(self.e.at(place, dtype, at), typ=vector(lanes, STORED[dtype]), align=size_of(dtype))
+        if dtype == "int32":
+            return raw
+        return (self.b.zext if dtype == "uint8" else self.b.sext)(raw, vector(lanes, I32))
+
+    def _place(self, name: str) -> Value:
+        return self._arrays[name][0]
+
+    def _at(self, name: str, matrix: Value, row: Value) -> Value:
+        """A row of a matrix of an array."""
+        b, (place, of_matrices, of_rows) = self.b, self._arrays[name]
+        begin = b.add(b.mul(matrix, of_matrices), b.mul(row, of_rows))
+        return self.e.at(place, self.stored.dtype(name), begin)
+
+    def _row(self, name: str, row: Value) -> Value:
+        return self._at(name, self._matrix, row)
+
+    def _joined(self, numbers: list[Value]) -> Value:
+        found = vector(len(numbers))(ir.Undefined)
+        for lane, value in enumerate(numbers):
+            found = self.b.insert_element(found, value, I32(lane))
+        return found
+
+
+def _repeated(b: ir.IRBuilder, words: Value, times: int) -> Value:
+    """Each of a vector's numbers so many times."""
+    count = words.type.count
+    mask = [I32(lane // times) for lane in range(count * times)]
+    return b.shuffle_vector(words, words.type(ir.Undefined), ir.VectorType(I32, count * times)(mask))
+
+
+def _floats(value: Value) -> ir.Type:
+    return vector(value.type.count) if isinstance(value.type, ir.VectorType) else F32
+
+
+def _number(like: Value, value: int) -> Value:
+    return like.type([I32(value)] * like.type.count) if isinstance(like.type, ir.VectorType) else I32(value)
+

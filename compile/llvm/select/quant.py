@@ -1,0 +1,123 @@
+"""Groups of a single operation with a weight in few bits: products, look-ups, and a whole parameter as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.code.dequantised import Packed, packed_of
+from bringup.compile.kernels.code.types import rows_of
+from bringup.compile.kernels.select.tensors import argument_of, result_of
+from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.select.call import Call, call
+from bringup.compile.llvm.select.products import tiles_of
+from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, FEW_ROWS, FLOATS
+from bringup.compile.llvm.select.stored import Stored, stored_of
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
+
+COUNTS = ("int64", "int32")
+
+
+def quant(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
+    """One call; none where there are no rows."""
+    if len(group.nodes) != 1 or group.nodes[0].short not in _SELECTORS:
+        return None
+    node = group.nodes[0]
+    weight = packed_of(node)
+    found = stored_of(graph, weight)
+    return None if found is None else _SELECTORS[node.short](graph, node, machine, weight, *found)
+
+
+Calls = tuple[Call, ...] | None
+Slots = list[Operand]
+
+
+def _linear(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:
+    view = node.argument("x")
+    assert isinstance(view, View)
+    rows = rows_of(view)
+    if rows is None:
+        return None
+    count, stride = rows
+    return _product(graph, node, machine, weight, stored, slots, (1, count), (0, stride), "bias", None)
+
+
+def _experts(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:
+    x, expert = argument_of(graph, node, "x_BRi"), argument_of(graph, node, "expert_B")
+    assert x is not None
+    assert expert is not None
+    if not expert.is_dense or expert.dtype not in COUNTS:
+        return None
+    return _product(graph, node, machine, weight, stored, slots, x.shape[:2], x.strides[:2], "bias_eo", "expert_B")
+
+
+def _product(
+    graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots, counts: tuple[int, ...],
+    strides: tuple[int, ...], bias_name: str, expert_name: str | None,
+) -> Calls:  # fmt: skip
+    x = argument_of(graph, node, "x" if expert_name is None else "x_BRi")
+    bias, out = argument_of(graph, node, bias_name), result_of(graph, node)
+    expert = argument_of(graph, node, expert_name) if expert_name else None
+    assert x is not None
+    dtypes = {each.dtype for each in (x, bias, out) if each is not None}
+    if not dtypes <= set(FLOATS) or x.strides[-1] != 1 or not (bias is None or bias.is_dense):
+        return None
+    if prod(counts) == 0:
+        return ()
+    columns, channels = weight.shape[-2:]
+    settings = {
+        **{"x": x.dtype, "bias": bias.dtype if bias else "", "out": out.dtype},
+        **{"experts": expert.dtype if expert else "", "weight": stored},
+    }
+    given: Slots = [
+        *(x.place, *strides, bias.place if bias else 0, columns),
+        *(expert.place if expert else 0, out.place, *counts, columns, channels),
+    ]
+    given += slots
+    vectors = _vectors(stored, channels, machine)
+    if counts[1] == 1 and vectors:
+        lanes, rows = machine.lanes, stored.in_words
+        blocks = channels // (stored.block[2] or channels)
+        scratch = 4 * (channels + blocks + rows * (BLOCKS_AT_ONCE + lanes))
+        return (call("quant_row", settings | {"vectors": vectors}, given, scratch),)
+    if counts[1] <= FEW_ROWS:
+        return (call("quant_rows", settings, given, 8 * channels),)
+    tile, panels, scratch = tiles_of(machine, counts[1], channels, converts=x.dtype != "float32")
+    return (call("quant_tiles", settings | {"tile": tile}, [*given, panels], scratch),)
+
+
+def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
+    """How many vectors of a block `quant_row` adds at once; 0 for what it does not take."""
+    block = stored.block[2] or channels
+    words = stored.values == 1 or (stored.in_words == 8 and not (stored.signed and stored.bits != 4))
+    if stored.indexed >= 0 or not words or channels % block:
+        return 0
+    return next((count for count in (4, 2, 1) if block % (count * machine.lanes) == 0), 0)
+
+
+def _embedding(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:
+    chosen, out = argument_of(graph, node, "rows_N"), result_of(graph, node)
+    assert chosen is not None
+    if chosen.dtype not in COUNTS or out.dtype not in FLOATS or len(weight.shape) != 2:
+        return None
+    settings = {"chosen": chosen.dtype, "out": out.dtype, "weight": stored}
+    (count,), (stride,) = chosen.shape, chosen.strides
+    return (call("quant_lookup", settings, [chosen.place, stride, out.place, count, weight.shape[-1], *slots]),)
+
+
+def _dequantise(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:
+    out = result_of(graph, node)
+    if out.dtype not in FLOATS:
+        return None
+    rows, columns = weight.shape[-2:]
+    settings = {"chosen": "", "out": out.dtype, "weight": stored}
+    return (call("quant_lookup", settings, [rows, 0, out.place, prod(weight.shape[:-1]), columns, *slots]),)
+
+
+_SELECTORS: Mapping[str, Callable[[OpGraph, Node, Machine, Packed, Stored, Slots], Calls]] = {
+    "quant_linear": _linear,
+    "quant_experts": _experts,
+    "quant_embedding": _embedding,
+    "dequantise": _dequantise,
+}
