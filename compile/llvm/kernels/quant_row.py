@@ -11,13 +11,12 @@ B blocks of one row of x, each with the matrix of an expert · N rows of a matri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.kernels.linear_rows import as_float32
 from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
-from bringup.compile.llvm.kernels.quant_weight import Weight
+from bringup.compile.llvm.kernels.quant_weight import Weight, from_zero
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
@@ -34,7 +33,7 @@ def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
     rows = stored.in_words
     b, blocks = e.b, Blocks(e, settings)
     is_signed = rows > 1 and stored.signed
-    weight = Weight(e, _from_zero(stored) if is_signed else stored, SLOTS)
+    weight = Weight(e, from_zero(stored) if is_signed else stored, SLOTS)
     begin, end = e.share(b.udiv(blocks.columns, I64(rows)))
 
     def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
@@ -160,11 +159,6 @@ class _Product:
     def _shift(self, row: int) -> int:
         """By how many codes a row's are above the low bits: the last ones are moved, as they have a word's sign."""
         return 0 if self.stored.has("table") or row == self.count - 1 else row
-
-
-def _from_zero(stored: Stored) -> Stored:
-    """The form of codes from -8 to 7, whose highest bit is turned, as codes from 0 to 15."""
-    return replace(stored, signed=False, offset=stored.offset + 8)
 
 
 def _splat(like: Value, value: int) -> Value:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -207,6 +208,11 @@ class Weight:
         for lane, value in enumerate(numbers):
             found = self.b.insert_element(found, value, I32(lane))
         return found
+
+
+def from_zero(stored: Stored) -> Stored:
+    """The form of codes from -8 to 7, whose highest bit is turned, as codes from 0 to 15; of others as it is."""
+    return replace(stored, signed=False, offset=stored.offset + 8) if stored.signed else stored
 
 
 def _repeated(b: ir.IRBuilder, words: Value, times: int) -> Value:

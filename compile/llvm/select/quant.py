@@ -75,7 +75,11 @@ def _product(
         *(expert.place if expert else 0, out.place, *counts, columns, channels),
     ]
     given += slots
-    vectors = _vectors(stored, channels, machine)
+    vectors, together = _vectors(stored, channels, machine), _together(stored, channels, machine)
+    if counts[1] == 1 and together:
+        digits = 3 if x.dtype == "float32" else 2
+        scratch = 4 * (64 + channels * digits + 2 * channels // (8 * together))
+        return (call("quant_digits", settings | {"vectors": together, "digits": digits}, given, scratch),)
     if counts[1] == 1 and vectors:
         lanes, rows = machine.lanes, stored.in_words
         blocks = channels // (stored.block[2] or channels)
@@ -94,6 +98,18 @@ def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
     if stored.indexed >= 0 or not words or channels % block:
         return 0
     return next((count for count in (4, 2, 1) if block % (count * machine.lanes) == 0), 0)
+
+
+def _together(stored: Stored, channels: int, machine: Machine) -> int:
+    """How many vectors of columns have one factor in `quant_digits`; 0 for what it does not take.
+
+    Sums of 8 are below 2^15.
+    """
+    block = stored.block[2] or channels
+    words = stored.in_words == 8 and stored.bits == 4 and not stored.has("table")
+    if "avx2" not in machine.features or stored.indexed >= 0 or not words or channels % block:
+        return 0
+    return next((count for count in (8, 4, 2, 1) if block % (8 * count) == 0), 0)
 
 
 def _embedding(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:

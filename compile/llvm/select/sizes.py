@@ -1,6 +1,7 @@
 """Dtypes and sizes that kernels and what selects them have in common."""
 
 FLOATS = ("float32", "bfloat16", "float16")  # computed as float32, whatever they are stored as
+BLOCKS_AT_ONCE = 16  # blocks whose scales a thread makes floats of at a time
 FEW_ROWS = 8  # rows of activations, at most, whose sums of products are in registers for one row of a weight
 TILE_VECTORS = 3  # vectors of columns in a tile of a product
 BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time

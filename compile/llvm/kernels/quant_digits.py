@@ -1,0 +1,242 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""x · weightᵀ + bias of one row and codes of 4 bits in words, as whole numbers, for processors with AVX2.
+
+Of some columns together x is a whole number times a float: of 24 bits with its sign, as a float32 has, or of 16 where x
+is of 16 bits or less. Such a number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their
+sums have no rounding. Bytes of words are ordered so that a lane has some columns of one row, and so lanes are rows.
+
+B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.kernels.linear_tiles import transposed
+from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
+from bringup.compile.llvm.kernels.quant_weight import Weight, from_zero
+from bringup.compile.llvm.select.stored import WHOLE, Stored
+
+ROWS = 8  # of a word
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a word's bytes, then the others
+LARGEST = {3: 127 << 16, 2: 127 << 8}  # whole number, by digits
+LEAST = 1e-30  # of the largest number of some columns: its part is a normal float32
+BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
+
+
+def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots as those of `quant_rows`. `vectors` of 8 columns have one factor, `digits` a number.
+
+    Scratch memory: of each vector of columns 32 bytes a digit; of each factor's columns it and their sum; 8 by 8 scales.
+    """
+    b, blocks = e.b, Blocks(e, settings)
+    stored: Stored = settings["weight"]
+    weight = Weight(e, from_zero(stored), SLOTS)
+    begin, end = e.share(b.udiv(blocks.columns, I64(ROWS)))
+
+    def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
+        product = _Product(e, settings, weight.matrix(matrix), x, blocks.channels)
+        with e.loop(begin, end) as group:
+            column = b.mul(group, I64(ROWS))
+            value = product.rows(column)
+            if settings["bias"]:
+                value = b.fadd(value, e.load(bias, settings["bias"], column, ROWS))
+            e.store(out, settings["out"], column, value)
+
+    blocks.each(block)
+    e.finish()
+
+
+class _Product:
+    """Of 8 rows of a matrix with x, whose digits are made at once."""
+
+    def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, x: Value, channels: Value) -> None:
+        self.e, self.b, self.weight, self.stored = e, e.b, weight, weight.stored
+        self.is_signed: bool = settings["weight"].signed
+        self.vectors, self.digits = settings["vectors"], settings["digits"]
+        self.group = 8 * self.vectors  # columns of one factor
+        self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
+        self.blocks = e.b.udiv(channels, self.width)
+        self.scales = e.scratch
+        self.factors = e.at(self.scales, "float32", I64(ROWS * ROWS))
+        self.sums = e.at(self.factors, "float32", e.b.udiv(channels, I64(self.group)))
+        self.bytes = e.at(self.sums, "float32", e.b.udiv(channels, I64(self.group)))
+        self.is_one = self.stored.block[2] == self.group  # whether a block has one factor
+        with e.loop(I64(0), e.b.udiv(channels, I64(self.group))) as group:
+            self._make_digits(settings["x"], x, group)
+
+    # --- x
+
+    def _make_digits(self, dtype: str, x: Value, group: Value) -> None:
+        e, b = self.e, self.b
+        first = b.mul(group, I64(self.group))
+        numbers = [e.load(x, dtype, b.add(first, I64(8 * n)), 8) for n in range(self.vectors)]
+        total, largest = numbers[0], absolute(e, numbers[0])
+        for each in numbers[1:]:
+            total = b.fadd(total, each)
+            largest = self._larger(largest, absolute(e, each))
+        total, none = e.total(total), e.total(b.fmul(total, real(0.0, total)))
+        top = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest])
+        top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
+        step = b.fdiv(real(float(LARGEST[self.digits])), top)
+        factor = b.fadd(b.fmul(top, real(1 / LARGEST[self.digits])), none)  # NaN where x has a number that is not finite
+        e.store(self.factors, "float32", group, factor)
+        e.store(self.sums, "float32", group, total)
+        for n, each in enumerate(numbers):
+            scaled = b.fmul(each, e.spread(step, 8))
+            whole = e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [scaled])
+            for digit in range(self.digits):
+                low = b.trunc(whole, vector(8, I8))
+                quads = b.bitcast(low, vector(2, I32))
+                repeated = b.shuffle_vector(quads, quads, _mask([0] * 4 + [1] * 4))
+                place = b.add(b.mul(b.add(first, I64(8 * n)), I64(4 * self.digits)), I64(32 * digit))
+                b.store(repeated, e.at(self.bytes, "int8", place), align=4)
+                whole = b.ashr(b.sub(whole, b.sext(low, WORDS)), _splat(WORDS, 8))
+
+    def _larger(self, one: Value, other: Value) -> Value:
+        return self.b.select(self.b.fcmp_ordered(">", one, other), one, other)
+
+    # --- rows of the weight
+
+    def rows(self, first: Value) -> Value:
+        """The sums of 8 rows from `first` on."""
+        e, b = self.e, self.b
+        sums = [Cell(b, FLOATS, e.zero(8)) for _ in range(2)]
+        terms = [Cell(b, FLOATS, e.zero(8)) for _ in ORDER] if self.stored.has_terms else []
+        one = Cell(b, FLOATS, e.zero(8)) if terms else None
+        with e.loop(I64(0), self.blocks, ROWS) as begin:
+            end = e.least(b.add(begin, I64(ROWS)), self.blocks)
+            self._read_scales(first, begin, end, terms, one)
+            with e.loop(begin, end) as block:
+                self._add_block(first, block, b.sub(block, begin), sums)
+        low, high = (cell.get() for cell in sums)
+        halves = [b.shuffle_vector(low, high, _mask([*range(at, at + 4), *range(at + 8, at + 12)])) for at in (0, 4)]
+        value = b.fadd(*halves)
+        if one:
+            columns = transposed(e, [cell.get() for cell in terms])
+            while len(columns) > 1:
+                columns = [b.fadd(columns[n], columns[n + 1]) for n in range(0, len(columns), 2)]
+            value = b.fadd(value, b.fadd(columns[0], one.get()))
+        return b.shuffle_vector(value, value, _mask([ORDER.index(row) for row in range(ROWS)]))
+
+    def _read_scales(self, first: Value, begin: Value, end: Value, terms: list[Cell], one: Cell | None) -> None:
+        """Writes the scales of up to 8 blocks, 8 rows of each; adds what terms give."""
+        e, b = self.e, self.b
+        rows = [b.add(first, I64(row)) for row in ORDER]
+        whole = b.icmp_signed("==", b.sub(end, begin), I64(ROWS))
+        with b.if_else(whole) as (all_of_them, some):
+            with all_of_them:
+                found: list[Value] = []
+                for n, row in enumerate(rows):
+                    scale, term = self.weight.of_block(row, b.mul(begin, self.width), ROWS)
+                    if term is not None:
+                        own = e.multiply_add(term, self._sum_of(begin, ROWS), terms[n].get())
+                        terms[n].set(own)
+                    found.append(scale)
+                for n, value in enumerate(transposed(e, found)):
+                    self._write_scales(b.add(begin, I64(n)), I64(n), value)
+            with some, e.loop(begin, end) as block:
+                pairs = [self.weight.of_block(row, b.mul(block, self.width), 1) for row in rows]
+                if one:
+                    values = _joined(b, [term for _, term in pairs])
+                    one.set(e.multiply_add(values, e.spread(self._sum_of(block, 1), 8), one.get()))
+                self._write_scales(block, b.sub(block, begin), _joined(b, [scale for scale, _ in pairs]))
+
+    def _write_scales(self, block: Value, place: Value, value: Value) -> None:
+        if self.is_one:
+            value = self.b.fmul(value, self.e.spread(self.e.load(self.factors, "float32", block), 8))
+        self.e.store(self.scales, "float32", self.b.mul(place, I64(ROWS)), value)
+
+    def _sum_of(self, block: Value, lanes: int) -> Value:
+        """The sums of x in blocks."""
+        e, b = self.e, self.b
+        if self.is_one:
+            return e.load(self.sums, "float32", block, lanes)
+        groups = b.udiv(self.width, I64(self.group))
+        found: list[Value] = []
+        for lane in range(lanes):
+            at = b.mul(b.add(block, I64(lane)), groups)
+            found.append(e.sum(at, b.add(at, groups), lambda k, count: e.load(self.sums, "float32", k, count)))
+        return _joined(b, found) if lanes > 1 else found[0]
+
+    def _add_block(self, first: Value, block: Value, place: Value, sums: list[Cell]) -> None:
+        """Adds the products of a block, by its scales, to the sums."""
+        e, b = self.e, self.b
+        begin = b.mul(block, self.width)
+        scales = [self._four(b.add(b.mul(place, I64(ROWS)), I64(at))) for at in (0, 4)]
+        if self.is_one:
+            for cell, value, scale in zip(sums, self._whole(first, begin), scales, strict=True):
+                cell.set(e.multiply_add(value, scale, cell.get()))
+            return
+        parts = [Cell(b, FLOATS, e.zero(8)) for _ in sums]
+        with e.loop(I64(0), self.width, self.group) as within:
+            k = b.add(begin, within)
+            factor = e.spread(e.load(self.factors, "float32", b.udiv(k, I64(self.group))), 8)
+            for cell, value in zip(parts, self._whole(first, k), strict=True):
+                cell.set(e.multiply_add(value, factor, cell.get()))
+        for cell, part, scale in zip(sums, parts, scales, strict=True):
+            cell.set(e.multiply_add(part.get(), scale, cell.get()))
+
+    def _four(self, at: Value) -> Value:
+        """Four scales, twice."""
+        four = self.e.load(self.scales, "float32", at, 4)
+        return self.b.shuffle_vector(four, four, _mask([0, 1, 2, 3, 0, 1, 2, 3]))
+
+    def _whole(self, first: Value, k: Value) -> list[Value]:
+        """The sums of code · whole number over a group of columns, of rows in low halves and of the others."""
+        b = self.b
+        none = SHORTS([I16(0)] * 16)
+        found = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
+        with self.e.loop(I64(0), I64(self.group), 8) as within:
+            at = b.add(k, within)
+            places = [b.add(b.mul(at, I64(4 * self.digits)), I64(32 * digit)) for digit in range(self.digits)]
+            numbers = [b.load(self.e.at(self.bytes, "int8", place), typ=BYTES, align=4) for place in places]
+            for cells, codes in zip(found, self._codes(first, at), strict=True):
+                for cell, x in zip(cells, numbers, strict=True):
+                    products = self.e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
+                    cell.set(b.add(cell.get(), products))
+        return [self._number([cell.get() for cell in cells]) for cells in found]
+
+    def _codes(self, first: Value, k: Value) -> list[Value]:
+        """Bytes: of each four columns, of four rows each."""
+        b = self.b
+        words = self.weight.words(first, k, 8)
+        if self.is_signed:
+            words = b.xor(words, _splat(WORDS, 0x88888888))
+        order = [16 * (at // 16) + 4 * (at % 4) + at % 16 // 4 for at in range(32)]
+        raw = b.bitcast(words, BYTES)
+        moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), WORDS)
+        low, high = moved, b.lshr(moved, _splat(WORDS, 4))
+        return [b.bitcast(b.and_(half, _splat(WORDS, 0x0F0F0F0F)), BYTES) for half in (low, high)]
+
+    def _number(self, sums: list[Value]) -> Value:
+        """Of sums of digits, the lowest first, that of the numbers; of the upper two it is exact."""
+        b = self.b
+
+        def pairs(value: Value, by: int) -> Value:
+            return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, _splat(SHORTS, by)])
+
+        upper = b.sitofp(b.add(pairs(sums[-1], 256), pairs(sums[-2], 1)), FLOATS)
+        if len(sums) == 2:
+            return upper
+        return self.e.multiply_add(upper, real(256.0, upper), b.sitofp(pairs(sums[0], 1), FLOATS))
+
+
+def _joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
+    found = vector(len(numbers))(ir.Undefined)
+    for lane, value in enumerate(numbers):
+        found = b.insert_element(found, value, I32(lane))
+    return found
+
+
+def _mask(lanes: list[int]) -> Value:
+    return ir.VectorType(I32, len(lanes))([I32(lane) for lane in lanes])
+
+
+def _splat(kind: Any, value: int) -> Value:
+    return kind([kind.element(value)] * kind.count)
