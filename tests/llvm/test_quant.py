@@ -5,27 +5,164 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bringup.compile.llvm.select.registry import calls_of
+from bringup.compile.schedule.graph.op_graph import View
+from bringup.graphs.core.form import Form
 from tests.kernels.graphs import NUMPY, Function, far
-from tests.kernels.quant_weights import CASES, Weight
-from tests.llvm.native import run
+from tests.kernels.quant_weights import CASES, Case, Weight
+from tests.llvm.native import MACHINES, run
 
 # Largest |difference| over largest |result|: sums of float32; results of bfloat16 are rounded to it.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3}
+FORMS = CASES | {
+    "q4_0": Case(Form(codes="uint4", block=(1, 32), scale="float16", offset=8), 2, 8),
+    "q6_k": Case(Form(codes="uint8", block=(1, 16), scale="int8", offset=32, outer=(1, 256))),
+    "int4-rows": Case(Form(codes="int4", block=(1, 0)), 2, 8),
+    "int4-128": Case(Form(codes="uint4", block=(1, 128), scale="float16", zero="uint4"), 2, 8),
+}
+ON_GENERIC = ("int8-groups", "int4", "q4_1", "fp8-blocks", "fp8-e5m2", "nvfp4", "nf4", "act-order")
+FEW = ("q4_k", "int4-along", "act-order", "fp8-blocks", "mxfp4", "int8-rows")
 
 
-@pytest.mark.parametrize("machine", ["host", "generic"])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("rows", [1, 3, 33])
-def test_products(name: str, rows: int, machine: str) -> None:
+class Product:
+    """x · weightᵀ + bias of a weight; the rows of x are `gap` elements apart."""
+
+    def __init__(
+        self, form: str, rows: int, *, columns: int = 48, channels: int = 256, dtype: str = "float32", gap: int = 0
+    ) -> None:
+        self.f, self.rows, self.columns, self.dtype = Function(), rows, columns, dtype
+        self.f.given("x", (rows, channels + gap), dtype, "temporary")
+        x = View("x", (rows, channels), (channels + gap, 1), gap)
+        bias = self.f.given("b", (columns,), dtype)
+        self.weight = Weight(self.f, "w", FORMS[form], (columns, channels), dtype)
+        shapes = {"y": ((rows, columns), dtype)}
+        self.f.node("bringup.quant_linear.default", shapes, x=x, bias=bias, **self.weight.arguments)
+        self.x = self.f.arrays["x"].astype(np.float64)[:, gap:]
+
+    def stem(self, machine: str = "host") -> str:
+        """Of the kernel that takes it."""
+        graph = self.f.graph("y")
+        calls = calls_of(graph, graph.groups[0], MACHINES[machine])
+        assert calls is not None
+        return calls[0].kernel.stem
+
+    def found(self, machine: str = "host", threads: int = 1) -> np.ndarray:
+        given = self.f.arrays | {"y": np.full((self.rows, self.columns), np.nan, NUMPY[self.dtype])}
+        return run(self.f.graph("y"), given, machine, threads).read("y")
+
+    def check(self, machine: str) -> None:
+        """By one thread, some, and more than there are words of columns."""
+        wanted = self.x @ self.weight.numbers.T + self.f.arrays["b"].astype(np.float64)
+        for threads in (1, 3, 64):
+            assert far(self.found(machine, threads), wanted) <= TOLERANCES[self.dtype]
+
+
+@pytest.mark.parametrize(("form", "machine"), [*((f, "host") for f in FORMS), *((f, "generic") for f in ON_GENERIC)])
+def test_one_row(form: str, machine: str) -> None:
+    Product(form, 1).check(machine)
+
+
+@pytest.mark.parametrize("form", FEW)
+def test_few_rows(form: str) -> None:
+    product = Product(form, 3, channels=128, gap=5)
+    assert product.stem() == "quant_rows"
+    product.check("host")
+
+
+@pytest.mark.parametrize(("form", "machine"), [*((form, "host") for form in FEW), ("q4_k", "generic")])
+def test_many_rows(form: str, machine: str) -> None:
+    """Rows that are no multiple of a tile's, and columns that are none of a panel's."""
+    product = Product(form, 13, columns=40, channels=128, gap=3)
+    assert product.stem(machine) == "quant_tiles"
+    product.check(machine)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 11])
+@pytest.mark.parametrize("form", ["int8-groups", "int4", "fp8-blocks"])
+def test_odd_sizes(form: str, rows: int) -> None:
+    """The last block is short, and rows are no multiple of a vector's."""
+    columns = 8 if form == "int4" else 5
+    Product(form, rows, columns=columns, channels=77).check("host")
+
+
+@pytest.mark.parametrize(("form", "rows"), [("q4_1", 1), ("fp8-blocks", 1), ("int4-zeros", 4), ("int4", 12)])
+def test_bfloat16(form: str, rows: int) -> None:
+    Product(form, rows, dtype="bfloat16").check("host")
+
+
+def test_no_row() -> None:
+    product = Product("q4_1", 0)
+    graph = product.f.graph("y")
+    assert calls_of(graph, graph.groups[0], MACHINES["host"]) == ()
+
+
+@pytest.mark.parametrize("form", ["int4", "int4-zeros", "int4-rows", "int4-128", "q4_k"])
+def test_whole_numbers_of_x_have_its_digits(form: str) -> None:
+    """Numbers of any size side by side: a float32 sum errs by 2^-24 of its largest term as well."""
+    product = Product(form, 1)
+    if "avx2" not in MACHINES["host"].features:
+        pytest.skip("for processors with AVX2")
+    assert product.stem() == "quant_digits"
+    scale = 10.0 ** product.f.random.integers(-20, 10, product.x.shape)
+    product.f.arrays["x"] = (product.f.arrays["x"] * scale).astype(np.float32)
+    product.x = product.f.arrays["x"].astype(np.float64)
+    product.f.arrays["b"] *= 0
+    product.check("host")
+    product.f.arrays["x"] *= np.float32(1e-28)  # most of it below the normal numbers
+    product.x = product.f.arrays["x"].astype(np.float64)
+    assert far(product.found(), product.x @ product.weight.numbers.T) <= 1e-4
+    product.f.arrays["x"][:] = 0
+    assert not product.found().any()
+
+
+@pytest.mark.parametrize("form", ["q4_1", "int8-groups"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_stays_so(form: str, value: float) -> None:
+    product = Product(form, 1)
+    product.f.arrays["x"][0, 100] = value
+    assert not np.isfinite(product.found()).any()
+
+
+def test_a_code_that_is_no_number_gives_none() -> None:
+    product = Product("fp8-matrix", 1)
+    product.f.arrays["w.codes"][7, 30] = 0x7F
+    found = product.found()
+    assert np.isnan(found[0, 7])
+    assert np.isfinite(np.delete(found, 7)).all()
+
+
+@pytest.mark.parametrize(("form", "rows"), [("int4", 1), ("mxfp4", 3), ("fp8-blocks", 1), ("int8-rows", 10)])
+def test_experts(form: str, rows: int) -> None:
+    """Blocks of rows, each by the matrix and the bias of its expert."""
     f = Function()
-    x = f.given("x", (rows, 128), kind="value")
-    bias = f.given("b", (48,))
-    weight = Weight(f, "w", CASES[name], (48, 128), "float32")
-    f.node("bringup.quant_linear.default", {"y": ((rows, 48), "float32")}, x=x, bias=bias, **weight.arguments)
-    wanted = f.arrays["x"].astype(np.float64) @ weight.numbers.T + f.arrays["b"]
-    given = f.arrays | {"y": np.full((rows, 48), np.nan, np.float32)}
-    for threads in (1, 3, 64):
-        assert far(run(f.graph("y"), given, machine, threads).read("y"), wanted) <= TOLERANCES["float32"]
+    x, bias = f.given("x", (5, rows, 64), kind="value"), f.given("b", (4, 24))
+    chosen = np.array([2, 0, 0, 3, 1])
+    expert = f.array("e", chosen, "int64", "value")
+    weight = Weight(f, "w", FORMS[form], (4, 24, 64), "float32")
+    shapes = {"y": ((5, rows, 24), "float32")}
+    f.node("bringup.quant_experts.default", shapes, x_BRi=x, bias_eo=bias, expert_B=expert, **weight.arguments)
+    wide = {name: f.arrays[name].astype(np.float64) for name in "xb"}
+    wanted = np.einsum("bri,boi->bro", wide["x"], weight.numbers[chosen]) + wide["b"][chosen][:, None]
+    for threads in (1, 5):
+        found = run(f.graph("y"), f.arrays | {"y": np.full((5, rows, 24), np.nan, np.float32)}, "host", threads)
+        assert far(found.read("y"), wanted) <= TOLERANCES["float32"]
 
 
-_ = NUMPY
+@pytest.mark.parametrize(("form", "dtype"), [("q4_k", "float32"), ("int8-groups", "bfloat16"), ("nvfp4", "float32")])
+def test_rows_of_a_table(form: str, dtype: str) -> None:
+    f = Function()
+    rows = np.array([7, 0, 7, 39])
+    chosen = f.array("n", rows, "int64", "value")
+    weight = Weight(f, "w", FORMS[form], (40, 256), dtype)
+    f.node("bringup.quant_embedding.default", {"y": ((4, 256), dtype)}, rows_N=chosen, **weight.arguments)
+    found = run(f.graph("y"), f.arrays | {"y": np.zeros((4, 256), NUMPY[dtype])}, threads=3).read("y")
+    assert far(found, weight.numbers[rows]) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("shape", [(16, 96), (3, 16, 96)])
+def test_a_whole_parameter(shape: tuple[int, ...]) -> None:
+    f = Function()
+    weight = Weight(f, "w", FORMS["int4-zeros"], shape, "float32")
+    f.node("bringup.dequantise.default", {"y": (shape, "float32")}, **weight.arguments)
+    found = run(f.graph("y"), f.arrays | {"y": np.zeros(shape, np.float32)}, threads=3).read("y")
+    assert far(found, weight.numbers) <= TOLERANCES["float32"]

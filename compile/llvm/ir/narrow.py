@@ -93,4 +93,3 @@ def _number(like: Value, element: ir.IntType, value: int) -> Value:
 def _real(like: Value, value: float) -> Value:
     kind = _like(like, F32)
     return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else F32(value)
-

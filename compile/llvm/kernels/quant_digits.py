@@ -84,7 +84,9 @@ class _Product:
         top = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest])
         top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
         step = b.fdiv(real(float(LARGEST[self.digits])), top)
-        factor = b.fadd(b.fmul(top, real(1 / LARGEST[self.digits])), none)  # NaN where x has a number that is not finite
+        factor = b.fadd(
+            b.fmul(top, real(1 / LARGEST[self.digits])), none
+        )  # NaN where x has a number that is not finite
         e.store(self.factors, "float32", group, factor)
         e.store(self.sums, "float32", group, total)
         for n, each in enumerate(numbers):

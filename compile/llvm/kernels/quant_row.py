@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """x · weightᵀ + bias of one row and a weight in few bits: each thread reads its rows of the weight once, in order.
 
-A number is code · scale + term, and both are of a block: so a sum is that of code · x in each block times its scale, and
-of what x has in each block times the term. Rows that share words are summed together, and a word's codes are not moved
-to its low bits: code · 16ⁿ is as exact in float32, and the sum of row n is divided once.
+A number is code · scale + term, and both are of a block: so the sum of a block is that of code · x, times the scale, and
+that of x, times the term. Rows that share words are summed together, and a word's codes are not moved to its low bits:
+code · 16ⁿ is as exact in float32, and the sum of row n is divided once.
 
 B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -40,7 +40,9 @@ def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
         own = weight.matrix(matrix)
         given, _ = as_float32(e, settings["x"], x, I64(0), 1, blocks.channels, e.scratch, I64(0))
         wide = I64(0) if settings["x"] == "float32" else blocks.channels
-        product = _Product(e, own, given, blocks.channels, e.at(e.scratch, "float32", wide), settings["vectors"], is_signed)
+        product = _Product(
+            e, own, given, blocks.channels, e.at(e.scratch, "float32", wide), settings["vectors"], is_signed
+        )
         with e.loop(begin, end) as group:
             first = b.mul(group, I64(rows))
             for row, value in enumerate(product.rows(first)):
@@ -56,7 +58,9 @@ def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
 class _Product:
     """Of some rows of a matrix with x."""
 
-    def __init__(self, e: Emitter, weight: Weight, x: Value, channels: Value, scratch: Value, vectors: int, is_signed: bool) -> None:
+    def __init__(
+        self, e: Emitter, weight: Weight, x: Value, channels: Value, scratch: Value, vectors: int, is_signed: bool
+    ) -> None:
         self.e, self.b, self.weight, self.x = e, e.b, weight, x
         stored, lanes = weight.stored, e.machine.lanes
         self.stored, self.lanes, self.vectors, self.count = stored, lanes, vectors, stored.in_words
@@ -86,7 +90,7 @@ class _Product:
         for row, cell in enumerate(sums):
             value = cell.get()
             if self.count > 1:
-                value = b.fmul(value, real(16.0**-self._shift(row), value))
+                value = b.fmul(value, real(16.0 ** -self._shift(row), value))
             if self.stored.has_terms:
                 value = b.fadd(value, e.load(self.terms, "float32", I64(row * lanes), lanes))
             found.append(e.total(value))

@@ -228,4 +228,3 @@ def _floats(value: Value) -> ir.Type:
 
 def _number(like: Value, value: int) -> Value:
     return like.type([I32(value)] * like.type.count) if isinstance(like.type, ir.VectorType) else I32(value)
-
