@@ -3,7 +3,7 @@
 
 Of some columns together x is a whole number times a float: of 24 bits with its sign, as a float32 has, or of 16 where x
 is of 16 bits or less. Such a number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their
-sums have no rounding. Bytes of words are ordered so that a lane has some columns of one row, and so lanes are rows.
+sums have no rounding. Codes of float4 become whole numbers first. Bytes of words are ordered so that a lane has some columns of one row, and so lanes are rows.
 
 B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -11,6 +11,7 @@ B blocks of one row of x, each with the matrix of an expert · N rows of a matri
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
@@ -27,16 +28,19 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a 
 LARGEST = {3: 127 << 16, 2: 127 << 8}  # whole number, by digits
 LEAST = 1e-30  # of the largest number of some columns: its part is a normal float32
 BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
+FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
+HALF_OF_12 = 6
 
 
 def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots as those of `quant_rows`. `vectors` of 8 columns have one factor, `digits` a number.
 
-    Scratch memory: of each vector of columns 32 bytes a digit; of each factor's columns it and their sum; 8 by 8 scales.
+    Scratch memory: 8 by 8 scales; the factors; the sums of their columns; of each vector of columns 32 bytes a digit.
     """
     b, blocks = e.b, Blocks(e, settings)
     stored: Stored = settings["weight"]
-    weight = Weight(e, from_zero(stored), SLOTS)
+    own = replace(stored, offset=HALF_OF_12) if stored.code_dtype == "float4_e2m1fn" else from_zero(stored)
+    weight = Weight(e, own, SLOTS)
     begin, end = e.share(b.udiv(blocks.columns, I64(ROWS)))
 
     def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
@@ -58,6 +62,7 @@ class _Product:
     def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, x: Value, channels: Value) -> None:
         self.e, self.b, self.weight, self.stored = e, e.b, weight, weight.stored
         self.is_signed: bool = settings["weight"].signed
+        self.is_float4 = self.stored.code_dtype == "float4_e2m1fn"
         self.vectors, self.digits = settings["vectors"], settings["digits"]
         self.group = 8 * self.vectors  # columns of one factor
         self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
@@ -84,9 +89,8 @@ class _Product:
         top = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest])
         top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
         step = b.fdiv(real(float(LARGEST[self.digits])), top)
-        factor = b.fadd(
-            b.fmul(top, real(1 / LARGEST[self.digits])), none
-        )  # NaN where x has a number that is not finite
+        # NaN where x has a number that is not finite.
+        factor = b.fadd(b.fmul(top, real((0.5 if self.is_float4 else 1.0) / LARGEST[self.digits])), none)
         e.store(self.factors, "float32", group, factor)
         e.store(self.sums, "float32", group, total)
         for n, each in enumerate(numbers):
@@ -191,18 +195,18 @@ class _Product:
 
     def _whole(self, first: Value, k: Value) -> list[Value]:
         """The sums of code · whole number over a group of columns, of rows in low halves and of the others."""
-        b = self.b
+        e, b = self.e, self.b
         none = SHORTS([I16(0)] * 16)
-        found = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
-        with self.e.loop(I64(0), I64(self.group), 8) as within:
+        sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
+        with e.loop(I64(0), I64(self.group), 8) as within:
             at = b.add(k, within)
             places = [b.add(b.mul(at, I64(4 * self.digits)), I64(32 * digit)) for digit in range(self.digits)]
-            numbers = [b.load(self.e.at(self.bytes, "int8", place), typ=BYTES, align=4) for place in places]
-            for cells, codes in zip(found, self._codes(first, at), strict=True):
+            numbers = [b.load(e.at(self.bytes, "int8", place), typ=BYTES, align=4) for place in places]
+            for cells, codes in zip(sums, self._codes(first, at), strict=True):
                 for cell, x in zip(cells, numbers, strict=True):
-                    products = self.e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
+                    products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
                     cell.set(b.add(cell.get(), products))
-        return [self._number([cell.get() for cell in cells]) for cells in found]
+        return [self._number([cell.get() for cell in cells]) for cells in sums]
 
     def _codes(self, first: Value, k: Value) -> list[Value]:
         """Bytes: of each four columns, of four rows each."""
@@ -214,7 +218,11 @@ class _Product:
         raw = b.bitcast(words, BYTES)
         moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), WORDS)
         low, high = moved, b.lshr(moved, _splat(WORDS, 4))
-        return [b.bitcast(b.and_(half, _splat(WORDS, 0x0F0F0F0F)), BYTES) for half in (low, high)]
+        codes = [b.bitcast(b.and_(half, _splat(WORDS, 0x0F0F0F0F)), BYTES) for half in (low, high)]
+        if not self.is_float4:
+            return codes
+        table = BYTES([I8(number + 2 * HALF_OF_12) for number in FLOAT4] * 2)
+        return [self.e.intrinsic("llvm.x86.avx2.pshuf.b", BYTES, [table, half]) for half in codes]
 
     def _number(self, sums: list[Value]) -> Value:
         """Of sums of digits, the lowest first, that of the numbers; of the upper two it is exact."""

@@ -103,13 +103,14 @@ def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
 def _together(stored: Stored, channels: int, machine: Machine) -> int:
     """How many vectors of columns have one factor in `quant_digits`; 0 for what it does not take.
 
-    Sums of 8 are below 2^15.
+    Sums of 16 bits have room for 8 vectors of codes, and for 4 of float4, which are twice its numbers, and 12.
     """
+    is_float4 = stored.code_dtype == "float4_e2m1fn"
     block = stored.block[2] or channels
-    words = stored.in_words == 8 and stored.bits == 4 and not stored.has("table")
+    words = stored.in_words == 8 and stored.bits == 4 and (is_float4 or not stored.has("table"))
     if "avx2" not in machine.features or stored.indexed >= 0 or not words or channels % block:
         return 0
-    return next((count for count in (8, 4, 2, 1) if block % (8 * count) == 0), 0)
+    return next((count for count in (4 if is_float4 else 8, 4, 2, 1) if block % (8 * count) == 0), 0)
 
 
 def _embedding(graph: OpGraph, node: Node, machine: Machine, weight: Packed, stored: Stored, slots: Slots) -> Calls:
