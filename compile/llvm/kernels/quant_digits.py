@@ -74,6 +74,8 @@ class _Product:
         self.is_one = self.stored.block[2] == self.group  # whether a block has one factor
         with e.loop(I64(0), e.b.udiv(channels, I64(self.group))) as group:
             self._make_digits(settings["x"], x, group)
+        if not self.is_one:
+            self._add_sums()
 
     # --- x
 
@@ -104,6 +106,15 @@ class _Product:
                 b.store(repeated, e.at(self.bytes, "int8", place), align=4)
                 whole = b.ashr(b.sub(whole, b.sext(low, WORDS)), _splat(WORDS, 8))
 
+    def _add_sums(self) -> None:
+        """The sums of x in blocks, in place of those of groups."""
+        e, b = self.e, self.b
+        groups = b.udiv(self.width, I64(self.group))
+        with e.loop(I64(0), self.blocks) as block:
+            begin = b.mul(block, groups)
+            total = e.sum(begin, b.add(begin, groups), lambda k, lanes: e.load(self.sums, "float32", k, lanes))
+            e.store(self.sums, "float32", block, total)
+
     def _larger(self, one: Value, other: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", one, other), one, other)
 
@@ -117,9 +128,9 @@ class _Product:
         one = Cell(b, FLOATS, e.zero(8)) if terms else None
         with e.loop(I64(0), self.blocks, ROWS) as begin:
             end = e.least(b.add(begin, I64(ROWS)), self.blocks)
-            self._read_scales(first, begin, end, terms, one)
+            place = self._read_scales(first, begin, end, terms, one)
             with e.loop(begin, end) as block:
-                self._add_block(first, block, b.sub(block, begin), sums)
+                self._add_block(first, block, b.sub(block, place), sums)
         low, high = (cell.get() for cell in sums)
         halves = [b.shuffle_vector(low, high, _mask([*range(at, at + 4), *range(at + 8, at + 12)])) for at in (0, 4)]
         value = b.fadd(*halves)
@@ -130,45 +141,40 @@ class _Product:
             value = b.fadd(value, b.fadd(columns[0], one.get()))
         return b.shuffle_vector(value, value, _mask([ORDER.index(row) for row in range(ROWS)]))
 
-    def _read_scales(self, first: Value, begin: Value, end: Value, terms: list[Cell], one: Cell | None) -> None:
-        """Writes the scales of up to 8 blocks, 8 rows of each; adds what terms give."""
+    def _read_scales(self, first: Value, begin: Value, end: Value, terms: list[Cell], one: Cell | None) -> Value:
+        """Writes the scales of up to 8 blocks, 8 rows of each, and adds what terms give: the block of the first ones.
+
+        The last 8 blocks are read together even if some of them were before; their terms count once.
+        """
         e, b = self.e, self.b
         rows = [b.add(first, I64(row)) for row in ORDER]
-        whole = b.icmp_signed("==", b.sub(end, begin), I64(ROWS))
+        place = begin if self.stored.outer else e.least(begin, b.sub(end, I64(ROWS)))
+        fits = b.icmp_signed("<=", b.add(place, I64(ROWS)), self.blocks)
+        whole = b.and_(fits, b.icmp_signed(">=", place, I64(0)))
         with b.if_else(whole) as (all_of_them, some):
             with all_of_them:
-                found: list[Value] = []
-                for n, row in enumerate(rows):
-                    scale, term = self.weight.of_block(row, b.mul(begin, self.width), ROWS)
-                    if term is not None:
-                        own = e.multiply_add(term, self._sum_of(begin, ROWS), terms[n].get())
-                        terms[n].set(own)
-                    found.append(scale)
-                for n, value in enumerate(transposed(e, found)):
-                    self._write_scales(b.add(begin, I64(n)), I64(n), value)
+                pairs = [self.weight.of_block(row, b.mul(place, self.width), ROWS) for row in rows]
+                if terms:
+                    lanes = vector(8, I64)([I64(lane) for lane in range(ROWS)])
+                    is_new = b.icmp_signed(">=", lanes, e.spread(b.sub(begin, place), ROWS))
+                    x = b.select(is_new, e.load(self.sums, "float32", place, ROWS), e.zero(ROWS))
+                    for cell, (_, term) in zip(terms, pairs, strict=True):
+                        cell.set(e.multiply_add(term, x, cell.get()))
+                for n, value in enumerate(transposed(e, [scale for scale, _ in pairs])):
+                    self._write_scales(b.add(place, I64(n)), I64(n), value)
             with some, e.loop(begin, end) as block:
                 pairs = [self.weight.of_block(row, b.mul(block, self.width), 1) for row in rows]
                 if one:
                     values = _joined(b, [term for _, term in pairs])
-                    one.set(e.multiply_add(values, e.spread(self._sum_of(block, 1), 8), one.get()))
+                    x = e.spread(e.load(self.sums, "float32", block), ROWS)
+                    one.set(e.multiply_add(values, x, one.get()))
                 self._write_scales(block, b.sub(block, begin), _joined(b, [scale for scale, _ in pairs]))
+        return b.select(whole, place, begin)
 
     def _write_scales(self, block: Value, place: Value, value: Value) -> None:
         if self.is_one:
             value = self.b.fmul(value, self.e.spread(self.e.load(self.factors, "float32", block), 8))
         self.e.store(self.scales, "float32", self.b.mul(place, I64(ROWS)), value)
-
-    def _sum_of(self, block: Value, lanes: int) -> Value:
-        """The sums of x in blocks."""
-        e, b = self.e, self.b
-        if self.is_one:
-            return e.load(self.sums, "float32", block, lanes)
-        groups = b.udiv(self.width, I64(self.group))
-        found: list[Value] = []
-        for lane in range(lanes):
-            at = b.mul(b.add(block, I64(lane)), groups)
-            found.append(e.sum(at, b.add(at, groups), lambda k, count: e.load(self.sums, "float32", k, count)))
-        return _joined(b, found) if lanes > 1 else found[0]
 
     def _add_block(self, first: Value, block: Value, place: Value, sums: list[Cell]) -> None:
         """Adds the products of a block, by its scales, to the sums."""
