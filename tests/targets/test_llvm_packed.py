@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in CASES])
-def test_logits(name: str, tmp_path: Path, record_property) -> None:
+def test_logits(name: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Prompts of many tokens and of few, and decode."""
     checkpoint, _ = write(CASES[name], FORMATS[name], tmp_path)
     job = open_job(checkpoint=str(checkpoint))

@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """Floats of 8 bits, and numbers of tables, as float32.
 
 Layouts are those of the OCP 8-bit floating point specification, and of the OCP Microscaling Formats specification 1.0.
@@ -15,7 +16,7 @@ from bringup.compile.llvm.ir.halves import from_half
 
 
 def e4m3(e: Emitter, codes: Value) -> Value:
-    """float8_e4m3fn, from bytes: the bits of a float16 that is 2^8 times too small; NaN has a bit pattern of its own."""
+    """float8_e4m3fn, from bytes: the bits of a float16 that is 2^8 times too small, but for NaN."""
     b = e.b
     wide = b.shl(b.sext(codes, _like(codes, I16)), _number(codes, I16, 7))
     bits = b.and_(wide, _number(codes, I16, 0xBF80))

@@ -1,9 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """x · weightᵀ + bias of one row and codes of 4 bits in words, as whole numbers, for processors with AVX2.
 
 Of some columns together x is a whole number times a float: of 24 bits with its sign, as a float32 has, or of 16 where x
 is of 16 bits or less. Such a number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their
-sums have no rounding. Codes of float4 become whole numbers first. Bytes of words are ordered so that a lane has some columns of one row, and so lanes are rows.
+sums have no rounding. Codes of float4 become whole numbers first. Bytes of words are put in an order in which a lane
+has four columns of one row, so that lanes are rows.
 
 B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -132,8 +134,8 @@ class _Product:
             with e.loop(begin, end) as block:
                 self._add_block(first, block, b.sub(block, place), sums)
         low, high = (cell.get() for cell in sums)
-        halves = [b.shuffle_vector(low, high, _mask([*range(at, at + 4), *range(at + 8, at + 12)])) for at in (0, 4)]
-        value = b.fadd(*halves)
+        one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
+        value = b.fadd(one_half, b.shuffle_vector(low, high, _mask([*range(4, 8), *range(12, 16)])))
         if one:
             columns = transposed(e, [cell.get() for cell in terms])
             while len(columns) > 1:

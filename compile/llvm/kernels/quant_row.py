@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """x · weightᵀ + bias of one row and a weight in few bits: each thread reads its rows of the weight once, in order.
 
-A number is code · scale + term, and both are of a block: so the sum of a block is that of code · x, times the scale, and
+A number is code · scale + term, both of a block: so the sum of a block is that of code · x, times the scale, and
 that of x, times the term. Rows that share words are summed together, and a word's codes are not moved to its low bits:
 code · 16ⁿ is as exact in float32, and the sum of row n is divided once.
 
