@@ -26,6 +26,7 @@ CASES = {
     "fp8-tensor": "phi3",
     "quark-mxfp4": "llama",
     "nf4": "llama of words",
+    "gptq": "mixtral of words",
 }
 
 
