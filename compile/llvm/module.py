@@ -21,6 +21,7 @@ FILES = {  # of kernels whose file has another name
     **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
     **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
     **dict.fromkeys(("lora_shrink", "lora_expand"), "lora"),
+    **{f"quant_{name}": f"quant.{name}" for name in ("digits", "row", "rows", "tiles", "lookup")},
 }
 ELEMENTS = "elements"  # the kernel that goes element by element: LLVM puts these into vectors
 

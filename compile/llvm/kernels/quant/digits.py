@@ -21,8 +21,8 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import absolute
 from bringup.compile.llvm.kernels.linear_tiles import transposed
-from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
-from bringup.compile.llvm.kernels.quant_weight import Weight, from_zero
+from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
+from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # of a word

@@ -11,7 +11,7 @@ from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
 from bringup.compile.llvm.kernels.linear_rows import as_float32
-from bringup.compile.llvm.kernels.quant_weight import Weight
+from bringup.compile.llvm.kernels.quant.weight import Weight
 
 SLOTS = 11  # before those of the weight
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, Emitter, Value
 from bringup.compile.llvm.kernels.linear_tiles import tiles
-from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
-from bringup.compile.llvm.kernels.quant_weight import Weight
+from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
+from bringup.compile.llvm.kernels.quant.weight import Weight
 
 
 def quant_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.kernels.linear_rows import as_float32
-from bringup.compile.llvm.kernels.quant_rows import SLOTS, Blocks
-from bringup.compile.llvm.kernels.quant_weight import Weight, from_zero
+from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
+from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 

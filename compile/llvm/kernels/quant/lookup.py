@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter
-from bringup.compile.llvm.kernels.quant_weight import Weight
+from bringup.compile.llvm.kernels.quant.weight import Weight
 
 SLOTS = 5  # before those of the weight
 

@@ -1,0 +1,1 @@
+"""The kernels of weights in few bits."""
