@@ -62,6 +62,11 @@ def test_one_row(form: str, machine: str) -> None:
     Product(form, 1).check(machine)
 
 
+@pytest.mark.parametrize(("form", "channels"), [("q4_1", 320), ("int4", 32 * 19), ("q4_k", 384), ("mxfp4", 96)])
+def test_blocks_that_are_no_multiple_of_eight(form: str, channels: int) -> None:
+    Product(form, 1, channels=channels).check("host")
+
+
 @pytest.mark.parametrize("form", FEW)
 def test_few_rows(form: str) -> None:
     product = Product(form, 3, channels=128, gap=5)
