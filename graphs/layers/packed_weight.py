@@ -10,9 +10,8 @@ from bringup.graphs.core.module import Const, Module, Param
 from bringup.graphs.core.packed_form import PackedForm
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.moe_experts import expert_linear
-from bringup.graphs.ops.quant_embedding import quant_embedding
 from bringup.graphs.ops.quant_experts import quant_experts
-from bringup.graphs.ops.quant_linear import quant_linear
+from bringup.graphs.ops.quant_linear import quant_embedding, quant_linear
 from bringup.graphs.ops.quantised import Quantised, dequantise
 from bringup.spec import DTYPES
 

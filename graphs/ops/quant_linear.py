@@ -1,10 +1,12 @@
+"""Products with weights in few bits, and look-ups in tables of them."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bringup.graphs.ops.op import op
-from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces_of
+from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces_of, some_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,3 +34,9 @@ def joined(parts: Sequence[Tensor], bias: Tensor | None) -> Tensor:
 
     out = torch.cat(list(parts), -1) if len(parts) > 1 else parts[0]
     return out if bias is None else out + bias
+
+
+@op("rows_N[N] -> [N m]")
+def quant_embedding(rows_N: Tensor, weight: Quantised) -> Tensor:
+    """The rows [N, m] of a table [vocab, m] in few bits: no other is dequantised."""
+    return in_float32(some_of(weight, rows_N)).to(dtype_of(weight))
