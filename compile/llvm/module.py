@@ -20,7 +20,7 @@ FILES = {  # of kernels whose file has another name
     **dict.fromkeys(("top_experts", "keep_best_groups"), "routing"),
     **dict.fromkeys(("rows_of_experts", "to_blocks", "from_blocks"), "expert_rows"),
     **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
-    **dict.fromkeys(("lora_shrink", "lora_expand"), "lora"),
+    **dict.fromkeys(("lora_shrink", "lora_expand", "lora_lookup", "slots_to_blocks"), "lora"),
     **{f"quant_{name}": f"quant.{name}" for name in ("digits", "row", "rows", "tiles", "lookup")},
 }
 ELEMENTS = "elements"  # the kernel that goes element by element: LLVM puts these into vectors
