@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -184,16 +185,17 @@ def test_logits_that_are_no_numbers_fail_one_request(monkeypatch):
 def test_a_step_that_fails_in_the_middle_of_a_stream():
     async def scenario() -> None:
         batch = exact.new_batch()
-        async with serving(batch) as server:
-            client = Client(server, BODY % b"true")
-            await client.first.wait()
+        steps = count()
 
-            def fault() -> None:
-                batch.executor.fault = lambda: None
+        def fault() -> None:
+            if next(steps) == 3:
                 raise MemoryError
 
-            batch.executor.fault = fault
+        batch.executor.fault = fault
+        async with serving(batch) as server:
+            client = Client(server, BODY % b"true")
             await client.task
+            assert client.first.is_set()
             text = b"".join(message.get("body", b"") for message in client.sent).decode()
             *_, last = text.strip().split("\n\n")
             assert '"type": "server_error"' in last

@@ -10,7 +10,7 @@ import pytest
 
 from bringup.compile.cuda.double.double import Double
 from bringup.compile.cuda.double.queues import Happening
-from bringup.compile.cuda.executor import CudaExecutor
+from bringup.compile.cuda.states import States
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError
@@ -37,7 +37,7 @@ def held(double: Double) -> int:
 def test_the_device_gets_everything_back(gpu_bundle, monkeypatch, end: str) -> None:
     doubles = drivers_of(monkeypatch)
     if end == "failure":
-        monkeypatch.setattr(CudaExecutor, "reset", lambda self: self._driver.free(0))
+        monkeypatch.setattr(States, "zero", lambda self, names: self._driver.free(0))
         with pytest.raises(BringupError, match="BU617"):
             load(gpu_bundle, "emulate")
     elif end == "batch":
