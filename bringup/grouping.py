@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from bringup.shown import short
+
 # A number is a whole step of a name, without leading zeros (`01` is not `1`), and short enough to be a layer.
 _NUMBER = re.compile(r"\.(0|[1-9][0-9]{0,8})(?=\.)")
 _COLUMNS = 4  # numbers of a name that are looked at; a model has two, a layer's and an expert's
@@ -42,10 +44,10 @@ def counted(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The first groups of names in backquotes, and how many more there are."""
+    """The first groups of names in backquotes, endless ones cut, and how many more there are."""
     groups = grouped(names)
     more = f" and {len(groups) - most} more" if len(groups) > most else ""
-    return ", ".join(f"`{group}`" for group in groups[:most]) + more
+    return ", ".join(f"`{short(group)}`" for group in groups[:most]) + more
 
 
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bringup.grouping import digits, grouped, roots
+from bringup.grouping import digits, grouped, listed, roots
 from tests.check.conftest import small
 from tests.check.drafts import GPT2, MIXTRAL
 from tests.check.test_faults import checked
@@ -127,3 +127,7 @@ def test_an_expert_of_another_shape_is_reported_separately() -> None:
     for finding in findings:
         groups = [group for group in grouped(finding.sources) if group in finding.message]
         assert sorted(name for group in groups for name in expanded(group)) == sorted(finding.sources)
+
+
+def test_endless_names_are_cut_in_lists() -> None:
+    assert listed(["a" * 40_000, "b"]) == f"`{'a' * 200}… (40,000 characters)`, `b`"
