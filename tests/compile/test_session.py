@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,20 @@ def test_a_generate_that_was_overtaken_does_not_go_on(session, use):
         next(old)
     if use == "generate":
         assert [first, *new] == list(session.generate([3], max_new_tokens=4))
+
+
+@pytest.mark.parametrize("load", [bringup.load, bringup.load_batch])
+def test_the_last_reference_frees_the_weights(bundle, load):
+    """At once, not when cycles are collected: weights are mapped, and a disk with mapped files cannot be unmounted."""
+    gc.disable()
+    try:
+        opened = load(bundle)
+        executor = weakref.ref(opened.executor)
+        assert executor() is not None
+        del opened
+        assert executor() is None
+    finally:
+        gc.enable()
 
 
 def test_generates_one_after_the_other_are_no_mistake(session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 from bringup.compile.program.program import Executor, Interface
@@ -34,11 +35,10 @@ class Loras:
         free: int | None = None,
     ) -> None:
         self.slots = Slots(interface)
-        self.executor = executor
         count = self.slots.count
         if fraction is not None:
             count = _affordable(self.slots, fraction, free_bytes() if free is None else free)
-        self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), self._write)
+        self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), partial(self.slots.write, executor))
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
         """As `LoraCache.add`. Raises BU622 as well, for a LoRA that the bundle does not take."""
@@ -85,9 +85,6 @@ class Loras:
     def _check(self, task: TaskId, weights: LoraWeights | None) -> None:
         if weights is not None or not self.slots.count:
             self.slots.check(weights or LoraWeights({}), task)
-
-    def _write(self, slot: int, weights: LoraWeights) -> None:
-        self.slots.write(self.executor, slot, weights)
 
 
 def _affordable(slots: Slots, fraction: float, free: int) -> int:
