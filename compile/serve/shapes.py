@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from bringup.compile.serve.answer import Ending
 
 
-class Shape:
+class Shape(ABC):
     """Of the answers to one request: what they share is decided once."""
 
     prefix, whole, part = "", "", ""
@@ -38,13 +39,15 @@ class Shape:
         """Parts that come before the text of a choice."""
         return []
 
+    @abstractmethod
     def choice(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
         """A whole choice."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def delta(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
         """A part of a choice."""
-        raise NotImplementedError
+        ...
 
     def _outer(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}

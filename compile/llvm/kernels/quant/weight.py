@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Numbers of a weight in few bits, made of codes in registers: the formula of `graphs.ops.quantised`, in vectors."""
+"""Numbers of a weight in few bits from codes in registers: the formula of `graphs.ops.quantised`, in vectors."""
 
 from __future__ import annotations
 
