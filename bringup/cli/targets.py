@@ -38,15 +38,15 @@ def command(format_: str) -> None:
 
 
 def _facts(each: Registered) -> dict[str, Any]:
-    from bringup.compile.targets.registry import ALIASES, family_of
-    from bringup.compile.targets.selection import installed
+    from bringup.compile.targets.registry import aliases, family_of
+    from bringup.compile.targets.requirements import installed
 
     target = each.target
     requires = {name: installed(name) or None for name in target.requires}
     return {
         "name": target.name,
         "family": family_of(target),
-        "aliases": [alias for alias, name in ALIASES.items() if name == target.name],
+        "aliases": [alias for alias, name in aliases().items() if name == target.name],
         "summary": target.summary,
         "package": each.package or "bringup",
         "installed": all(requires.values()),

@@ -17,6 +17,7 @@ from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_
 from bringup.compile.bundle.manifest import program_of
 from bringup.compile.program.program import Executor, Interface
 from bringup.compile.targets.registry import of_bundle
+from bringup.compile.targets.requirements import check_installed
 from bringup.diagnostics import BringupError, fail
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Opened:
 
 def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:
     """Opens a bundle. Raises BU603 when it is none, BU609 when its weights are not its program's, BU018 for a
-    device, BU923 where its target is not installed.
+    device, BU923 where its target is not installed, BU922 where what that runs with is not.
 
     A bundle that is replaced meanwhile is opened again: what is opened is all of one compile.
     """
@@ -78,7 +79,9 @@ def opened_files(bundle: str | PathLike[str]) -> tuple[Path, dict[str, Any], dic
 
 def _opened(folder: Path, executor: str | None) -> Opened:
     manifest = read_manifest(folder)
-    target = of_bundle(manifest).target
+    registered = of_bundle(manifest)
+    target = registered.target
+    check_installed(registered, target.runs_with)
     if executor is not None:
         target.check_device(as_path("executor", executor))
     interface = Interface.from_json(manifest["interface"])

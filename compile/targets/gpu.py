@@ -54,6 +54,7 @@ class GpuTarget(ScheduleTarget):
     """
 
     phases = ("schedule", "ptx", "ttgir")
+    runs_with = ()  # that depends on the executor
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"

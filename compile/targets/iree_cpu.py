@@ -42,6 +42,7 @@ class IreeCpu(Target):
     name = "iree-cpu"
     summary = "torch-mlir and IREE, for the processor of this machine"
     requires = ("torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
+    runs_with = ("iree-base-runtime",)
     takes_packed = True
     takes_loras = True
     options = {  # noqa: RUF012  a Mapping of the protocol

@@ -53,6 +53,7 @@ class LlvmTarget(ScheduleTarget):
     name = "llvm"
     summary = "kernels as LLVM IR, compiled by llvmlite for the processor of this machine"
     requires = ("torch", "llvmlite")
+    runs_with = ("llvmlite",)
     options = {  # noqa: RUF012  a Mapping of the protocol
         "cpu": Option(
             default="host",
@@ -79,10 +80,11 @@ class LlvmTarget(ScheduleTarget):
         work = threads.submit(_objects, calls, machine, store)
 
         def finish() -> str:
-            objects = work.result()
+            objects, made = work.result()
             write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
             write_objects(folder, machine, objects)
-            return f"{sum(map(len, objects)) / 1e3:,.0f} kB of kernels; {summary_of(schedule)}"
+            cached = "" if made else ", from the cache"
+            return f"{sum(map(len, objects)) / 1e3:,.0f} kB of kernels{cached}; {summary_of(schedule)}"
 
         try:
             yield finish
@@ -104,7 +106,7 @@ class LlvmTarget(ScheduleTarget):
         written = read_description(folder)
         machine = written.machine if written.fit(host()) else host()
         calls = _calls(schedule, machine)
-        objects = written.read(folder) if machine is written.machine else _objects(calls, machine, None)
+        objects = written.read(folder) if machine is written.machine else _objects(calls, machine, None)[0]
         threads = int(device.partition(":")[2] or processors()) if device else processors()
         return LlvmExecutor(Loaded(objects, machine), calls, schedule, interface, weights, threads)
 
@@ -174,18 +176,19 @@ def _kernels(calls: Calls) -> list[Kernel]:
     return [call.kernel for groups in calls.values() for group in groups for call in group]
 
 
-def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> list[bytes]:
-    """The object files of all kernels, from the cache where it has them."""
+def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> tuple[list[bytes], int]:
+    """The object files of all kernels, from the cache where it has them; and how many it did not have."""
     from bringup.compile.llvm.module import compiled, texts_of
 
     start = time.perf_counter()
     found: list[bytes] = []
+    made = 0
     for text, vectorise in zip(texts_of(_kernels(calls), machine), (False, True), strict=True):
         inputs = {"text": digest(text), "machine": f"{machine.cpu} {' '.join(machine.features)}"}
         code = store.get(inputs) if store else None
         if code is None:
-            code = compiled(text, machine, vectorise=vectorise)
+            code, made = compiled(text, machine, vectorise=vectorise), made + 1
             if store:
                 store.put(inputs, code, what="kernels of the CPU", seconds=time.perf_counter() - start)
         found.append(code)
-    return found
+    return found, made

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU, LLVM, SCHEDULE_TARGET, *GPU_TARGETS, *IREE_GPU)
-ALIASES = {"cpu": IREE_CPU.name}  # the best target for the processor of this machine
+FORMER = {"cpu": IREE_CPU.name}  # what manifests of the first bundles say
 _WORD = r"[a-z0-9][a-z0-9._-]*"
 _NAME = re.compile(_WORD)  # of an option
 _TARGET = re.compile(rf"{_WORD}(:{_WORD})?")
@@ -39,10 +39,18 @@ class Registered:
     files: frozenset[Path] = frozenset()
 
 
+def aliases() -> dict[str, str]:
+    """Other names of targets, by name: `cpu` is the best target for the processor of this machine.
+
+    The threads of `llvm` are POSIX threads, which Windows does not have: IREE runs there.
+    """
+    return {"cpu": IREE_CPU.name if sys.platform == "win32" else LLVM.name}
+
+
 def names() -> list[str]:
     """What `--target` takes. No plugin is imported: of an installed package the names of its entry points."""
     known = [target.name for target in BUILT_IN]
-    return list(dict.fromkeys([*known, *ALIASES, *(point.name for point in plugins.points(plugins.TARGETS))]))
+    return list(dict.fromkeys([*known, *aliases(), *(point.name for point in plugins.points(plugins.TARGETS))]))
 
 
 def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]:
@@ -61,7 +69,7 @@ def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]
 
 def find(name: object) -> Registered:
     """The target of a name or an alias. Raises BU006 for an unknown one, BU402 where several packages offer it."""
-    full = ALIASES.get(name, name) if isinstance(name, str) else name
+    full = aliases().get(name, name) if isinstance(name, str) else name
     for target in BUILT_IN:
         if target.name == full:
             return Registered(target=target)
@@ -90,7 +98,7 @@ def target_named(name: str) -> Target:
 def of_bundle(manifest: Mapping[str, Any]) -> Registered:
     """The target of a bundle. Raises BU923 where it is not installed, naming the distribution that offered it."""
     name, package = manifest["target"], manifest.get("target_package") or ""
-    full = ALIASES.get(name, name)
+    full = FORMER.get(name, name)
     failed: list[BringupError] = []
     for each in registered(failed):
         if each.target.name == full and each.package == package:
@@ -130,7 +138,7 @@ def _problem(target: Any) -> str:
     name, options = getattr(target, "name", None), getattr(target, "options", None)
     if not isinstance(name, str) or not _TARGET.fullmatch(name):
         return f"has a name that is not lower case letters, digits, `-`, `_` and `.`: {name!r}"
-    if name in ALIASES or any(name == own.name for own in BUILT_IN):
+    if name in aliases() or any(name == own.name for own in BUILT_IN):
         return f"has the name of one of bringup's own targets: `{name}`"
     if not isinstance(getattr(target, "summary", None), str):
         return "has no `summary`"
@@ -139,7 +147,7 @@ def _problem(target: Any) -> str:
         for key, option in cast("Mapping[object, object]", options).items()
     ):
         return "has `options` that are not a mapping from names to `Option`s"
-    for key, kind in (("requires", tuple), ("phases", tuple), ("opaque", frozenset)):
+    for key, kind in (("requires", tuple), ("runs_with", tuple), ("phases", tuple), ("opaque", frozenset)):
         texts = getattr(target, key, None)
         if not isinstance(texts, kind) or not all(isinstance(e, str) and e for e in cast("tuple[object, ...]", texts)):
             return f"has `{key}` that is not a {kind.__name__} of texts"

@@ -69,7 +69,7 @@ class ScheduleTarget(Target):
 
     name = "schedule"
     summary = "a list of launches and a memory plan, run by torch on the CPU: the plan that kernels are written for"
-    requires = ("torch",)
+    requires = runs_with = ("torch",)
     options = {  # noqa: RUF012  a Mapping of the protocol
         "passes": Option(default="", help="passes to leave out: -NAME,-NAME (`--dump-dir` shows what each does)"),
     }

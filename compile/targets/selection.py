@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,8 @@ from bringup.compile.cache.store import Inputs, Store
 from bringup.compile.job import Job
 from bringup.compile.program.trace_cached import EncodedProgram, StageCodec
 from bringup.compile.targets.module_store import ModuleStore
-from bringup.compile.targets.registry import Registered, find, of_bundle
+from bringup.compile.targets.registry import BUILT_IN, Registered, find, of_bundle
+from bringup.compile.targets.requirements import check_installed
 from bringup.compile.targets.target import Estimate, Option, Options, Target
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.ops.lowering import OpLowering
@@ -26,8 +26,6 @@ from bringup.shown import shown
 if TYPE_CHECKING:
     from bringup.graphs.core.graph import Graph
     from bringup.spec import TensorInfo
-
-EXTRAS = {"triton": "gpu", "cuda-bindings": "gpu", "llvmlite": "llvm"}  # of packages; all others are of `compile`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,8 @@ class Selection:
         chosen, known = graph.options.cache_dtype, self.target.cache_dtypes
         if chosen is not None and chosen != graph.dtype and chosen not in known:
             message = f"target `{self.name}` does not take `{chosen}` as the dtype of caches"
-            raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here")
+            others = _others(lambda target: chosen in target.cache_dtypes)
+            raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
 
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not compile."""
@@ -102,12 +101,7 @@ class Selection:
 
     def check_installed(self) -> None:
         """Raises BU922 for a distribution that the target requires and that is not installed."""
-        for name in self.target.requires:
-            if not installed(name):
-                message = f"target `{self.name}` requires `{name}`, which is not installed"
-                extra = EXTRAS.get(name, "compile")
-                package = name if self.package else f"'bringup[{extra}]'"
-                raise fail("BU922", message, help=f"run: pip install {package}")
+        check_installed(self.registered, self.target.requires)
 
     def lower(
         self, program: EncodedProgram, folder: Path, store: Store, dump_dir: Path | None
@@ -139,21 +133,14 @@ def selection_of(manifest: Mapping[str, Any]) -> Selection:
     return _selected(of_bundle(manifest), manifest.get("target_options") or {})
 
 
-def installed(name: str) -> str:
-    """The version of an installed distribution, or ""."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
 def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
     target = registered.target
     for name in given:
         if name not in target.options:
             known = list(target.options)
             listed = f"target `{target.name}` has {', '.join(known) if known else 'no options'}"
-            raise fail("BU024", f"`{target.name}` has no option `{name}`", help=did_you_mean(name, known) or listed)
+            help = did_you_mean(name, known) or listed + _others(lambda each, name=name: name in each.options)
+            raise fail("BU024", f"`{target.name}` has no option `{name}`", help=help)
     values = {name: _value(name, option, given[name]) for name, option in target.options.items() if name in given}
     return Selection(
         registered=registered,
@@ -174,7 +161,8 @@ def _value(name: str, option: Option, value: object) -> str:
         raise _refused(name, value, help)
     if known := option.known():
         if text not in known:
-            raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}".lstrip())
+            others = _others(lambda each: name in each.options and text in each.options[name].known())
+            raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}{others}".lstrip())
         return text
     if option.kind == "integer":
         try:
@@ -182,6 +170,11 @@ def _value(name: str, option: Option, value: object) -> str:
         except ValueError:
             raise _refused(name, value, "give a whole number") from None
     return text
+
+
+def _others(has: Callable[[Target], bool]) -> str:
+    """`; --target … takes it`: the first of our targets that has what another one lacks; "" for none."""
+    return next((f"; `--target {target.name}` takes it" for target in BUILT_IN if has(target)), "")
 
 
 def _refused(name: str, value: object, help: str) -> BringupError:

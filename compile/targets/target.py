@@ -83,6 +83,8 @@ class Target(Protocol):
     """One line for `bringup targets`."""
     requires: tuple[str, ...] = ()
     """Distributions that have to be installed, by their names on PyPI."""
+    runs_with: tuple[str, ...] = ()
+    """Those of `requires` that running a bundle takes."""
     options: Mapping[str, Option] = MappingProxyType({})
     """What `--target-option NAME=VALUE` takes."""
     phases: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ class Torch(Target):
 
     name = "torch"
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
-    requires = ("torch",)
+    requires = runs_with = ("torch",)
     takes_packed = True
     takes_loras = True
     opaque = frozenset({"quant_linear", "quant_experts"})

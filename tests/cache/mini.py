@@ -148,5 +148,5 @@ class Mini:
 
     def mlir(self, name: str, cache: str = "cache") -> str:
         """The whole program's text."""
-        self.compile("--emit", "mlir", "-o", name, cache=cache)
+        self.compile("--target", "iree-cpu", "--emit", "mlir", "-o", name, cache=cache)
         return (self.folder / name).read_text()

@@ -33,7 +33,7 @@ def test_the_same_compile_again_does_nothing_and_says_so(mini):
 def test_another_place_takes_everything_from_the_cache(mini):
     output = mini.compile("-o", "b.bundle")
     assert "all from the cache" in output
-    assert "module.vmfb" in output
+    assert "kernels, from the cache" in output
     assert output.count("from the cache") == 2
     assert "shared with the bundle" in output
     assert logits(mini, "b.bundle") == logits(mini, "a.bundle")
@@ -45,7 +45,7 @@ def test_another_target_is_another_bundle(mini):
     output = mini.compile("-o", "a.bundle", "--target", "torch", "--force")
     assert "from the cache" not in output
     assert "shared with the bundle" in output
-    assert not (mini.folder / "a.bundle" / "module.vmfb").exists()
+    assert not (mini.folder / "a.bundle" / "kernels.o").exists()
 
 
 def test_weights_that_were_touched_are_not_shared(mini):

@@ -62,10 +62,10 @@ stages = [Stage(name="s", part=part, path=path, point=layout.entries[-1]) for pa
           [("prologue", ""), ("layer", layout.layers[0]), ("all_rows", "")]]
 
 def keys():
-    keys = CacheKeys.of(job, layout, select("cpu"))
+    keys = CacheKeys.of(job, layout, select("iree-cpu"))
     digests = [stage_inputs(job.graph, layout, stage, "mlir") for stage in stages]
     return dict(zip(["prologue", "layer", "epilogue"], digests), weights=keys.weights, bundle=keys.bundle,
-                module=select("cpu").inputs())
+                module=select("iree-cpu").inputs())
 
 before = keys()
 assert all(before.values())

@@ -42,7 +42,7 @@ def test_text(bringup) -> None:
     result = bringup("targets")
     assert result.exit_code == 0
     assert "torch: " in result.stdout
-    assert "iree-cpu, cpu: " in result.stdout
+    assert "llvm, cpu: " in result.stdout
     assert f"iree-base-compiler {version('iree-base-compiler')}" in result.stdout
     assert "pack-weights=yes|no (default: yes): " in result.stdout
     assert "local-task" in result.stdout
@@ -51,16 +51,17 @@ def test_text(bringup) -> None:
 def test_json(bringup) -> None:
     output = json.loads(bringup("targets", "--format", "json").stdout)
     assert output["broken"] == []
-    torch, cpu, llvm, schedule, *gpu = output["targets"]
+    torch, iree, cpu, schedule, *gpu = output["targets"]
     assert {each["family"] for each in gpu} == {"cuda", "rocm", "iree-cuda", "iree-rocm"}
     assert gpu[3]["name"] == "cuda:sm_90"
     assert gpu[3]["devices"] == ["gpu", "emulate", "reference"]
     assert (torch["name"], torch["options"], torch["installed"]) == ("torch", {}, True)
-    assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("iree-cpu", ["cpu"], ["mlir", "vmfb"])
-    assert cpu["options"]["cpu"]["default"] == "host"
-    assert cpu["options"]["pack-weights"]["choices"] == ["yes", "no"]
-    assert (llvm["name"], llvm["phases"], llvm["devices"]) == ("llvm", ["schedule", "llvm"], ["threads", "reference"])
-    assert llvm["options"]["cpu"]["choices"] == ["host", "generic"]
+    assert (iree["name"], iree["aliases"], iree["phases"]) == ("iree-cpu", [], ["mlir", "vmfb"])
+    assert iree["options"]["cpu"]["default"] == "host"
+    assert iree["options"]["pack-weights"]["choices"] == ["yes", "no"]
+    assert (cpu["name"], cpu["aliases"], cpu["phases"]) == ("llvm", ["cpu"], ["schedule", "llvm"])
+    assert cpu["devices"] == ["threads", "reference"]
+    assert cpu["options"]["cpu"]["choices"] == ["host", "generic"]
     assert (schedule["name"], schedule["phases"], schedule["devices"]) == ("schedule", ["schedule"], ["reference"])
 
 
@@ -99,7 +100,8 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("compile --target iree-cp", {"iree-cpu"}),
-        ("compile --target-option p", {"pack-weights=yes", "pack-weights=no"}),
+        ("compile --target-option c", {"cpu=host", "cpu=generic"}),
+        ("compile --target iree-cpu --target-option p", {"pack-weights=yes", "pack-weights=no"}),
         ("compile --target torch --target-option p", set()),
         ("compile --emit v", {"vmfb"}),
         ("run x --executor local-t", {"local-task"}),

@@ -190,7 +190,7 @@ def test_weights_that_were_cut(bundle: Path) -> None:
 
 @pytest.mark.parametrize("data", [None, b"", bytes(range(256)) * 90], ids=["missing", "empty", "bytes"])
 def test_a_module_that_is_none(bundle: Path, data: bytes | None) -> None:
-    respelled(bundle, lambda manifest: manifest.update(target="cpu"))
+    respelled(bundle, lambda manifest: manifest.update(target="iree-cpu"))
     if data is not None:
         (bundle / "module.vmfb").write_bytes(data)
     assert refused(bundle) == "BU603"

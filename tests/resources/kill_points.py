@@ -109,13 +109,21 @@ POINTS = {
 # What IREE compiles takes seconds more.
 IREE_POINTS = {
     "iree-compile has begun": Point(
-        target="cpu", at=IREE + "Compilation._start", when="after", left=_PART, lacks="module"
+        target="iree-cpu", at=IREE + "Compilation._start", when="after", left=_PART, lacks="module"
     ),
-    "after iree-compile": Point(target="cpu", at=IREE + "Compilation.result", when="after", left=_PART, lacks="module"),
+    "after iree-compile": Point(
+        target="iree-cpu", at=IREE + "Compilation.result", when="after", left=_PART, lacks="module"
+    ),
     "half of the cached module": Point(
-        target="cpu", at="os:fdopen", when="half", on="/compile/module/", left=_PART, lacks="module", orphans=1
+        target="iree-cpu", at="os:fdopen", when="half", on="/compile/module/", left=_PART, lacks="module", orphans=1
     ),
-    "half of the module": Point(target="cpu", at="os:write", when="half", on="module.vmfb", left=_PART),
+    "half of the module": Point(target="iree-cpu", at="os:write", when="half", on="module.vmfb", left=_PART),
+}
+KERNEL_POINTS = {
+    "half of the cached kernels": Point(
+        target="cpu", at="os:fdopen", when="half", on="/compile/module/", left=_PART, lacks="kernels", orphans=1
+    ),
+    "half of the kernels": Point(target="cpu", at="os:write", when="half", on="kernels.o", left=_PART),
 }
 _BOTH = ("decode.prologue", "prefill_32.prologue")  # the first in this process, the second in a child
 # A process that traces ends, and the compile goes on.
@@ -127,7 +135,7 @@ SURVIVED = {
         at="os:fdopen", when="half", on="/compile/stage/", in_child=True, bundle=NEW, lacks=_BOTH, orphans=1
     ),
 }
-EVERY = POINTS | IREE_POINTS | SURVIVED
+EVERY = POINTS | IREE_POINTS | KERNEL_POINTS | SURVIVED
 
 
 def struck(name: str) -> str:

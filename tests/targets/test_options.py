@@ -11,22 +11,24 @@ from bringup.diagnostics import BringupError
 
 
 def test_every_option_has_a_value():
-    assert select("cpu").options == {"cpu": "host", "pack-weights": "yes"}
-    assert select("cpu", {"pack-weights": False}).options == {"cpu": "host", "pack-weights": "no"}
+    assert select("iree-cpu").options == {"cpu": "host", "pack-weights": "yes"}
+    assert select("iree-cpu", {"pack-weights": False}).options == {"cpu": "host", "pack-weights": "no"}
     assert select("torch").options == {}
 
 
 @pytest.mark.parametrize(
     ("target", "options", "message", "help"),
     [
-        ("cpu", {"pack-wieghts": "no"}, "`iree-cpu` has no option `pack-wieghts`", "did you mean `pack-weights`?"),
-        ("cpu", {"pack-weights": "on"}, "`pack-weights` does not take `on`", "it takes yes, no"),
-        ("cpu", {"pack-weights": 2}, "`pack-weights` does not take 2", "it takes yes, no"),
-        ("cpu", {"pack-weights": None}, "`pack-weights` does not take None", "a text or a whole number"),
-        ("cpu", {"cpu": "hsot"}, "`cpu` does not take `hsot`", "did you mean `host`?"),
-        ("cpu", {"cpu": "a\nb"}, "`cpu` does not take", "a text"),
-        ("cpu", {"cpu": 10**5000}, "`cpu` does not take so large a number", "a text"),
+        ("iree-cpu", {"pack-wieghts": "no"}, "`iree-cpu` has no option `pack-wieghts`", "did you mean `pack-weights`?"),
+        ("iree-cpu", {"pack-weights": "on"}, "`pack-weights` does not take `on`", "it takes yes, no"),
+        ("iree-cpu", {"pack-weights": 2}, "`pack-weights` does not take 2", "it takes yes, no"),
+        ("iree-cpu", {"pack-weights": None}, "`pack-weights` does not take None", "a text or a whole number"),
+        ("iree-cpu", {"cpu": "hsot"}, "`cpu` does not take `hsot`", "did you mean `host`?"),
+        ("iree-cpu", {"cpu": "a\nb"}, "`cpu` does not take", "a text"),
+        ("iree-cpu", {"cpu": 10**5000}, "`cpu` does not take so large a number", "a text"),
         ("torch", {"cpu": "host"}, "`torch` has no option `cpu`", "target `torch` has no options"),
+        ("cpu", {"pack-weights": "no"}, "`llvm` has no option `pack-weights`", "`--target iree-cpu` takes it"),
+        ("cpu", {"cpu": "znver4"}, "`cpu` does not take `znver4`", "host, generic; `--target iree-cpu` takes it"),
         ("cpu", ["cpu"], "`target_options` does not take", "give a dict"),
     ],
 )
@@ -40,20 +42,20 @@ def test_what_is_wrong_is_one_error(target, options, message, help):
 
 
 def test_an_option_changes_flags_and_keys():
-    host, generic = select("cpu"), select("cpu", {"cpu": "generic"})
+    host, generic = select("iree-cpu"), select("iree-cpu", {"cpu": "generic"})
     assert host.settings() != generic.settings()
     assert "--iree-llvmcpu-target-cpu=generic" in generic.settings()["target key flags"]
     assert "target key processor" in host.settings()
     assert "target key processor" not in generic.settings()
-    assert select("cpu", {"pack-weights": "no"}).inputs() != host.inputs()
+    assert select("iree-cpu", {"pack-weights": "no"}).inputs() != host.inputs()
 
 
 def test_packed_copies_are_estimated_where_they_are_packed():
     from bringup.spec import TensorInfo
 
     weights = [TensorInfo("a", "float32", (4, 8)), TensorInfo("b", "float32", (8,))]
-    assert select("cpu").estimate(weights).packed == 128
-    assert select("cpu", {"pack-weights": "no"}).estimate(weights).packed == 0
+    assert select("iree-cpu").estimate(weights).packed == 128
+    assert select("iree-cpu", {"pack-weights": "no"}).estimate(weights).packed == 0
     assert select("torch").estimate(weights).packed == 0
 
 

@@ -82,7 +82,7 @@ def _phases() -> Iterable[str]:
 def _devices() -> Iterable[str]:
     """Of every target whose packages are installed."""
     from bringup.compile.targets.registry import registered
-    from bringup.compile.targets.selection import installed
+    from bringup.compile.targets.requirements import installed
 
     ready = (each.target for each in registered() if all(map(installed, each.target.requires)))
     return dict.fromkeys(device for target in ready for device in target.devices())
@@ -90,10 +90,11 @@ def _devices() -> Iterable[str]:
 
 def _target_of(ctx: click.Context) -> Target | None:
     """The one that the command line names so far."""
-    from bringup.compile.targets.registry import ALIASES
+    from bringup.compile.targets.registry import aliases
 
     name = ctx.params.get("target") or next((p.default for p in ctx.command.params if p.name == "target"), None)
-    return next((target for target in _every() if target.name == ALIASES.get(str(name), name)), None)
+    full = aliases().get(str(name), name)
+    return next((target for target in _every() if target.name == full), None)
 
 
 def _settings(target: Target) -> Iterator[str]:
