@@ -1,17 +1,18 @@
 """Writes docs/fidelity.md and graphs/fidelity.json: how far each family's logits are from transformers'.
 
-    python benchmarks/fidelity.py [FAMILY …]
+    python benchmarks/fidelity.py [--target TARGET] [FAMILY …]
 
 Every tiny configuration of tests/models/test_FAMILY.py, as transformers saves it, at float32 and bfloat16, prefill and
-decode. Families that are not named keep their figures.
+decode. Families and targets that are not named keep their figures.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.models import parity  # noqa: E402
 
 PAGE = ROOT / "docs/fidelity.md"
 DTYPES = ("float32", "bfloat16")
-TARGETS = ("torch", "cpu")
+TARGETS = ("torch", "cpu", "iree-cpu")
 Figures = dict[str, float | str]
 HEAD = f"""# Fidelity
 
@@ -41,8 +42,8 @@ over all tiny configurations of a family's tests: {shown.PROMPT} tokens at once 
 (decode), against transformers' own forward with its cache, from the same weights and at the same dtype. Of a draft it
 is transformers' decoder layer, between the parts that a draft adds.
 
-- **float32** may be {shown.WORST["torch"]:.0e} away on `torch` and {shown.WORST["cpu"]:.0e} on `cpu`: the sums are the
-  same, in another order.
+- **float32** may be {shown.WORST["torch"]:.0e} away on `torch`, {shown.WORST["cpu"]:.0e} on `cpu` and
+  {shown.WORST["iree-cpu"]:.0e} on `iree-cpu`: the sums are the same, in another order.
 - **bfloat16** rounds every activation to 8 bits, and the two round in different places: bringup keeps scores, softmax,
   norms and activations in float32 inside an operation. The last column is how far transformers' own bfloat16 is from
   its float32: a figure of that size says nothing against either. Where a router's scores are close, rounding sends a
@@ -55,22 +56,34 @@ is transformers' decoder layer, between the parts that a draft adds.
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", choices=TARGETS)
+    parser.add_argument("families", nargs="*", metavar="FAMILY")
+    given = parser.parse_args()
     by_model: dict[str, Figures] = json.loads(FIDELITY.read_text("utf-8")) if FIDELITY.exists() else {}
-    for name in sys.argv[1:] or [family.name for family in FAMILIES]:
+    for name in given.families or [family.name for family in FAMILIES]:
         print(name, flush=True)
-        by_model[name] = figures(name)
+        by_model[name] = in_order(by_model.get(name, {}) | figures(name, [given.target] if given.target else TARGETS))
         FIDELITY.write_text(json.dumps(dict(sorted(by_model.items())), indent=1) + "\n", "utf-8")
     PAGE.write_text(HEAD + "\n".join(rows(dict(sorted(by_model.items())))) + "\n", "utf-8")
 
 
-def figures(name: str) -> Figures:
+def in_order(found: Figures) -> Figures:
+    """By dtype, then by target."""
+    columns = [f"{dtype} {target}" for dtype in DTYPES for target in ("transformers", *TARGETS)]
+    rank = {"transformers bfloat16": columns.index("bfloat16 transformers")}
+    rank |= {key: columns.index(" ".join(key.split()[:2])) for key in found if key not in rank}
+    return dict(sorted(found.items(), key=lambda item: rank[item[0]]))
+
+
+def figures(name: str, targets: Sequence[str]) -> Figures:
     """The worst of a family's configurations, by dtype, target and phase; or why there is none."""
     module = import_module(f"tests.models.test_{name}")
     worst: Figures = {}
     ratios: dict[str, list[float]] = {}
     for case, dtype in product(module.CASES, DTYPES):
         with tempfile.TemporaryDirectory() as folder:
-            for key, value in measured(shown.written(module, case, Path(folder, case), dtype), dtype):
+            for key, value in measured(shown.written(module, case, Path(folder, case), dtype), dtype, targets):
                 if isinstance(value, list):
                     ratios.setdefault(key, []).extend(value)
                 else:
@@ -79,13 +92,15 @@ def figures(name: str) -> Figures:
     return worst | {key: float(np.median(values)) for key, values in ratios.items()}
 
 
-def measured(case: shown.Written, dtype: str) -> Iterator[tuple[str, float | str | list[float]]]:
+def measured(
+    case: shown.Written, dtype: str, targets: Sequence[str]
+) -> Iterator[tuple[str, float | str | list[float]]]:
     tokens, theirs = case.theirs()
     exact = None
     if dtype == "bfloat16":
         _, exact = case.theirs("float32")
         yield "transformers bfloat16", far(theirs, exact)
-    for target in TARGETS:
+    for target in targets:
         key = f"{dtype} {target}"
         try:
             ours = logits(case, tokens, target)
@@ -125,9 +140,11 @@ def rows(by_model: dict[str, Figures]) -> Iterator[str]:
 
 
 def cell(found: Figures, column: str) -> str:
-    """Prefill and decode, or the code of what refused."""
+    """Prefill and decode, or the code of what refused; nothing where it was not measured."""
     if column in found:
         return f"[{found[column]}](targets.md)"
+    if f"{column} prefill" not in found:
+        return ""
     said = f"{found[column + ' prefill']:.0e}, {found[column + ' decode']:.0e}"
     ratio = found.get(f"{column} ratio")
     return said if ratio is None else f"{said}, {ratio:.2f}"

@@ -18,10 +18,12 @@ import pytest
 from bringup.graphs.registry import FAMILIES
 from tests.models import family, parity
 
-# Which cases are compiled in `make test`; `make test-full` compiles all for `torch`, those of ON_CPU for `cpu` too.
+# Which cases are compiled in `make test`; `make test-full` compiles all for `torch`, those of ON_CPU for `cpu` too, and
+# the first of each family for `iree-cpu`.
 COMPILED: dict[str, tuple[str, ...]] = {
     "torch": ("bloom-one-head-untied", "gpt_oss-calm", "deepseek_v3-groups-yarn"),
     "cpu": ("gpt2-saved",),
+    "iree-cpu": (),
 }  # fmt: skip
 # For `cpu`, a family's cases that lower to different programs. The others differ from those, or from another
 # family's, in sizes, in weights or in values of tables only, which `torch` compiles from the same exported program.
@@ -102,7 +104,9 @@ def listed(table: dict[str, tuple[str, ...]]) -> list[Case]:
 
 def compiled() -> Iterator[Any]:
     for case in CASES:
-        targets = COMPILED if case in ON_CPU_CASES else ("torch",)
+        short = str(case).removeprefix(f"{case.family}-")
+        first = short == ON_CPU[case.family][0]
+        targets = ("torch", *["cpu"] * (case in ON_CPU_CASES), *["iree-cpu"] * first)
         for target in targets:
             fast = COMPILED[target]
             marks = () if str(case) in fast else pytest.mark.slow

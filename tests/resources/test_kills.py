@@ -18,7 +18,7 @@ import pytest
 
 from bringup.compile.cache.store import Store
 from tests.resources.compiles import Ended, Nursery, names, temporary, tokens_of
-from tests.resources.kill_points import EVERY, IREE_POINTS, NEW, OLD, POINTS, SURVIVED, Point, struck
+from tests.resources.kill_points import EVERY, IREE_POINTS, KERNEL_POINTS, NEW, OLD, POINTS, SURVIVED, Point, struck
 
 GRACE = 10.0  # seconds within which the children of a process that was killed are gone
 LENGTH = ("--max-seq-len", "32")  # two entry points
@@ -171,7 +171,7 @@ KILLED = {
 STOPPED = {"half of the manifest", "after the exchange"}
 
 
-@pytest.mark.parametrize("name", some([*POINTS, *IREE_POINTS], KILLED))
+@pytest.mark.parametrize("name", some([*POINTS, *IREE_POINTS, *KERNEL_POINTS], KILLED))
 def test_killed_at(prepare, whole, name):
     killed(prepare(EVERY[name]), name, whole(EVERY[name].target)[1])
 
@@ -182,7 +182,7 @@ TERMINATED = [name for number, name in enumerate(POINTS) if number % 2 == 0 or n
 INTERRUPTED = [name for number, name in enumerate(POINTS) if number % 2 or name in BOTH]
 
 
-@pytest.mark.parametrize("name", some([*TERMINATED, *IREE_POINTS], STOPPED))
+@pytest.mark.parametrize("name", some([*TERMINATED, *IREE_POINTS, *KERNEL_POINTS], STOPPED))
 def test_terminated_at(prepare, whole, name):
     stopped(prepare(EVERY[name]), name, signal.SIGTERM, whole(EVERY[name].target)[1])
 
