@@ -72,7 +72,7 @@ class IreeGpu(IreeCpu):
         return fail(
             "BU619",
             f"`{self.name}` is for compiling only: {why}",
-            help="`--target cuda:…` compiles bundles that run, `--target cpu` runs IREE on this processor; "
+            help="`--target cuda:…` compiles bundles that run, `--target iree-cpu` runs IREE on this processor; "
             "iree-run-module runs `module.vmfb`",
         )
 

@@ -96,7 +96,7 @@ class Selection:
         """Raises BU412 for slots of LoRAs that the target does not compile."""
         if graph.options.max_lora_rank and not self.target.takes_loras:
             message = f"target `{self.name}` takes no LoRAs at run time"
-            help = "leave --max-lora-rank out, or compile for `cpu`, `llvm`, `torch` or `cuda:sm_90`"
+            help = "leave --max-lora-rank out, or compile for `cpu`, `iree-cpu`, `torch` or `cuda:sm_90`"
             raise fail("BU412", message, help=help)
 
     def check_installed(self) -> None:
