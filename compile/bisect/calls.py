@@ -20,7 +20,7 @@ from bringup.compile.bisect.derive import (
     with_values_as_states,
 )
 from bringup.compile.bisect.executors import Lower
-from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
+from bringup.compile.bisect.replay import CallRun, Nodes, arrays, of_tokens, readable
 from bringup.compile.parity.parity import relative
 from bringup.compile.program.function_of import function_of
 from bringup.compile.program.program import Call, Entry, Function, Program, TensorSpec, bound
@@ -105,8 +105,8 @@ def compare_calls(
     for name, run in zip(call_names(entry), runs, strict=True):
         values = 0.0
         for output in arrays(run.outputs):
-            values = max(values, relative(collected[at : at + output.size], output.reshape(-1)))
-            at += output.size
+            got, at = collected[at : at + output.size].reshape(output.shape), at + output.size
+            values = max(values, relative(of_tokens(got, entry, step), of_tokens(output, entry, step)))
         states_after = dict(
             zip(bound(run.call, tuple(run.states_after)), arrays(list(run.states_after.values())), strict=True)
         )

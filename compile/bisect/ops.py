@@ -25,13 +25,14 @@ from bringup.compile.bisect.derive import (
     with_values_as_states,
 )
 from bringup.compile.bisect.executors import Lower
-from bringup.compile.bisect.replay import CallRun, Nodes, arrays, readable
+from bringup.compile.bisect.replay import CallRun, Nodes, arrays, of_tokens, readable, written_by
 from bringup.compile.parity.parity import OP_TOLERANCE, Op, relative
 from bringup.compile.program.program import Call, Entry, Executor, Program, TensorSpec
 from bringup.spec import Site
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.export import ExportedProgram
 
     from bringup.compile.program.functional import Functional
 
@@ -60,7 +61,10 @@ class Operations:
 
         self.program, self.entry, self.run, self.step, self.lower = program, entry, run, step, lower
         self.function = program.interface.function(run.call.function)
-        self.exported = functional(program.exported[run.call.function], Decompositions({}), lines=True)
+        exported = program.exported[run.call.function]
+        # Operators that stay whole write to states in place, and their targets take no other form of them.
+        is_whole = any(map(written_by, exported.graph.nodes))
+        self.exported = exported if is_whole else functional(exported, Decompositions({}), lines=True)
         replay = Nodes(self.exported)
         with torch.no_grad():
             replay.on(run.inputs)
@@ -70,6 +74,7 @@ class Operations:
         moved = _moved(self.exported, len(run.weights))
         graph = [node for node in self.exported.graph.nodes if node.name in self.given]
         self.nodes = [node for node in graph if node.name in moved or self.given[node.name].size <= LARGE]
+        self.unspecified = _in_blocks(self.exported)
         self.state_shapes = {tuple(state.shape) for state in run.states.values()}
         self.cut_off: dict[int, tuple[float, np.ndarray]] = {}
 
@@ -96,7 +101,7 @@ class Operations:
             wanted = self.given[node.name]
             got, at = row[at : at + wanted.size].reshape(wanted.shape), at + wanted.size
             error, tolerance = self._error(got, wanted), OP_TOLERANCE.get(wanted.dtype.name, 0.0)
-            if not error <= tolerance:
+            if not error <= tolerance and node.name not in self.unspecified:
                 return self._found(node, got, error, tolerance, alone=True)
         return None
 
@@ -125,14 +130,22 @@ class Operations:
         inner = call.state.removeprefix(self.run.call.prefix)
         if call.left is None or call.state_error <= tolerance:
             return None
-        place = len(self.function.weights) + self.function.states.index(inner)
-        results: Any = self.exported.graph.output_node().args[0]
-        node = results[self.exported.updated.index(place)]
+        node = self._writer(len(self.function.weights) + self.function.states.index(inner))
         found = self._found(node, call.left, call.state_error, tolerance, alone=False)
         return replace(found, op=replace(found.op, state=call.state))
 
+    def _writer(self, place: int) -> Any:
+        """The last operation that gives the user's input of this place another value."""
+        if isinstance(updated := getattr(self.exported, "updated", None), tuple):
+            results: Any = self.exported.graph.output_node().args[0]
+            return results[updated.index(place)]
+        state = user_inputs(self.exported)[place]
+        return [node for node in self.exported.graph.nodes if state in written_by(node)][-1]
+
     def _departs(self, index: int, tolerance: float) -> bool:
         """Whether an operation departs when the function ends with it."""
+        if self.nodes[index].name in self.unspecified:
+            return False
         if index not in self.cut_off:
             name = self.nodes[index].name
 
@@ -165,8 +178,8 @@ class Operations:
 
     def _error(self, got: np.ndarray, wanted: np.ndarray) -> float:
         if wanted.shape in self.state_shapes:
-            got, wanted = readable(got), readable(wanted)
-        return relative(got, wanted)
+            return relative(readable(got), readable(wanted))
+        return relative(of_tokens(got, self.entry, self.step), of_tokens(wanted, self.entry, self.step))
 
     def _found(self, node: Any, got: np.ndarray, error: float, tolerance: float, *, alone: bool) -> Found:
         site, wanted = site_of(node), self.given[node.name]
@@ -222,7 +235,18 @@ def _state_specs(run: CallRun, extra: Mapping[str, TensorSpec]) -> list[TensorSp
     return [*own, *extra.values()]
 
 
-def _moved(exported: Functional, num_weights: int) -> set[str]:
+def _in_blocks(exported: ExportedProgram | Functional) -> set[str]:
+    """Nodes whose rows are blocks of experts, where those of no token may be anything."""
+    found: set[str] = set()
+    for node in exported.graph.nodes:
+        name = str(node.target)
+        is_inside = any(source.name in found for source in node.all_input_nodes)
+        if name.startswith("bringup.to_blocks.") or (is_inside and not name.startswith("bringup.from_blocks.")):
+            found.add(node.name)
+    return found
+
+
+def _moved(exported: ExportedProgram | Functional, num_weights: int) -> set[str]:
     """Nodes that depend on more than weights."""
     weights = {node.name for node in user_inputs(exported)[:num_weights]}
     moved: set[str] = set()

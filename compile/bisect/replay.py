@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
 """Runs traced functions by torch and keeps what is computed on the way."""
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 from bringup.graphs.core.step import BLOCK, FIELDS
 
 
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """What an operator of bringup writes to in place."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "bringup":
+        return []
+    given = zip(node.target._schema.arguments, node.args, strict=False)
+    return [value for info, value in given if info.is_write and isinstance(value, fx.Node)]
+
+
 class Nodes(fx.Interpreter):
-    """Runs a graph node by node; `seen` holds the tensor, or the size, that each gave.
+    """Runs a graph node by node; `seen` holds the tensor, or the size, that each gave, or the one that it wrote to.
 
     `instead` may put something else in a result's place for the nodes after it: given the node's name and its result.
     """
@@ -46,6 +54,9 @@ class Nodes(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         out = super().run_node(n)
+        if written := written_by(n):
+            self.seen[n.name] = self.env[written[0]]
+            return out
         if n.op != "call_function" or not isinstance(out, Tensor | int | torch.SymInt):
             return out
         self.seen[n.name] = out
@@ -66,8 +77,9 @@ class CallRun:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The flat arguments."""
-        return [*self.weights.values(), *self.states.values(), *self.values, *self.step]
+        """The flat arguments, states as they were before: a copy, for who runs it may write to them."""
+        states = [state.clone() for state in self.states.values()]
+        return [*self.weights.values(), *states, *self.values, *self.step]
 
 
 def run_calls(
@@ -100,6 +112,12 @@ def run_calls(
 def arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     """As numpy; bfloat16 as ml_dtypes has it."""
     return [to_numpy(tensor) for tensor in tensors]
+
+
+def of_tokens(array: np.ndarray, entry: Entry, step: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Without the rows of padding, for which targets may give anything; an array of other rows as it is."""
+    has_tokens = array.ndim > 0 and len(array) == entry.num_tokens
+    return array[: int(step["starts"][-1])] if has_tokens else array
 
 
 def readable(state: np.ndarray) -> np.ndarray:

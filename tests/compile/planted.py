@@ -21,6 +21,8 @@ from bringup.compile.pipeline import build
 from bringup.compile.program import trace_cached
 from bringup.compile.program.program import Function
 from bringup.compile.runtime.session import Session, load
+from bringup.compile.schedule.graph import from_export
+from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.compile.targets import iree_mlir
 from tests.models import parity
 
@@ -69,23 +71,37 @@ def plant(
     """From now on one operation is lowered wrongly: the last `target` whose line of source contains `source`, in every
     function whose name contains `stage`; with `fused`, only where what goes into it is computed beside it.
     """
-    real = iree_mlir.stage_text
+    text, graph = iree_mlir.stage_text, from_export.op_graph
 
-    def wrong(function: Function, exported: ExportedProgram, **options: bool) -> iree_mlir.StageText:
-        if stage not in function.name:
-            return real(function, exported, **options)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-            exported = exported.run_decompositions({})
+    def changed(exported: ExportedProgram) -> ExportedProgram:
         nodes = [node for node in exported.graph.nodes if str(node.target) == target and source in line_of(node)]
         nodes = [node for node in nodes if not fused or any(n.op == "call_function" for n in node.all_input_nodes)]
         if nodes:
             change(exported, nodes[-1])
             exported.graph_module.recompile()
-        return real(function, exported, **options)
+        return exported
 
-    patch.setattr(iree_mlir, "stage_text", wrong)
+    def wrong_text(function: Function, exported: ExportedProgram, **options: bool) -> iree_mlir.StageText:
+        if stage not in function.name:
+            return text(function, exported, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            return text(function, changed(exported.run_decompositions({})), **options)
+
+    def wrong_graph(function: Function, exported: ExportedProgram) -> OpGraph:
+        return graph(function, changed(_copy(exported)) if stage in function.name else exported)
+
+    patch.setattr(iree_mlir, "stage_text", wrong_text)
+    patch.setattr(from_export, "op_graph", wrong_graph)
     patch.setattr(trace_cached._Source, "source_lines", True)
+
+
+def _copy(exported: ExportedProgram) -> ExportedProgram:
+    """With a graph and a signature of its own."""
+    other = copy.copy(exported)
+    other._graph_module = copy.deepcopy(exported.graph_module)
+    other._graph_signature = copy.deepcopy(exported.graph_signature)
+    return other
 
 
 def line_of(node: Node) -> str:

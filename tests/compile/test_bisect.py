@@ -33,31 +33,45 @@ class Fault:
 # Each part of a program, each entry point, an error of 1 % and a NaN, both dtypes: no product of these.
 FAULTS = {
     "one-layer": Fault("layer1", MUL, MLP, times(1.01), "prefill_16", "model.layers.1"),
-    "left-for-the-next-step": Fault(
-        "decode.layer", "aten.index_copy.default", "self.k", keeps_another_row, "decode", "model.layers.0"
-    ),
     "prologue": Fault(
         "prologue", "aten.index.Tensor", "rows_of(self.weight", times(1.01), "prefill_16", "prologue", layers=1
     ),
-    "epilogue": Fault("epilogue", "aten.linear.default", "product(x", times(1.01), "prefill_16", "epilogue"),
+    "epilogue": Fault("epilogue", "bringup.linear.default", "product(x", times(1.01), "prefill_16", "epilogue"),
+    "nan-in-decode": Fault(
+        "decode.layer", "bringup.attention.default", "attention(", times(float("nan")), "decode", "model.layers.0"
+    ),
+    "one-bucket": Fault("prefill_32.layer0", "bringup.silu.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
+    "bfloat16-decode": Fault(
+        "decode.layer1", "bringup.rms_norm.default", "rms_norm(", times(1.1), "decode", "model.layers.1"
+    ),
+}
+# What is decomposed has other operations, and gives states as values.
+DECOMPOSED = {
+    "left-for-the-next-step": Fault(
+        "decode.layer", "aten.index_copy.default", "self.k", keeps_another_row, "decode", "model.layers.0"
+    ),
     "nan-in-decode": Fault(
         "decode.layer", "aten.softmax.int", "attention(", times(float("nan")), "decode", "model.layers.0"
     ),
-    "one-bucket": Fault("prefill_32.layer0", "aten.sigmoid.default", MLP, times(1.01), "prefill_32", "model.layers.0"),
     "bfloat16-decode": Fault(
         "decode.layer1", "aten.rsqrt.default", "rms_norm(", times(1.1), "decode", "model.layers.1"
     ),
 }
+CASES = [
+    pytest.param(target, name, marks=() if name == "prologue" else slow)
+    for target, faults in (("cpu", FAULTS), ("iree-cpu", DECOMPOSED))
+    for name in faults
+]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "prologue" else slow) for name in FAULTS])
-def test_the_operation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = FAULTS[name]
+@pytest.mark.parametrize(("target", "name"), CASES)
+def test_the_operation_is_found(target: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = (FAULTS if target == "cpu" else DECOMPOSED)[name]
     dtype = "bfloat16" if name.startswith("bfloat16") else "float32"
     checkpoint = saved(tmp_path / "model", dtype, fault.layers)
     plant(monkeypatch, fault.stage, fault.target, fault.source, fault.change)
     buckets = (16, 32) if name == "one-bucket" else (16,)
-    session = compiled(job(checkpoint), tmp_path / "b", buckets=buckets)
+    session = compiled(job(checkpoint), tmp_path / "b", target=target, buckets=buckets)
     found = parity_of(session, job(checkpoint), bisect=True, save=tmp_path / "saved")
     departing = [difference.phase for difference in found.differences if not difference.ok]
     assert fault.entry in departing  # so that a plain `verify` fails too
@@ -86,7 +100,7 @@ def assert_saved(file: Path, found: Parity) -> None:
 def test_an_operation_that_is_wrong_only_together_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = saved(tmp_path / "model")
     plant(monkeypatch, "layer1", MUL, MLP, times(1.01), fused=True)
-    session = compiled(job(checkpoint), tmp_path / "b")
+    session = compiled(job(checkpoint), tmp_path / "b", target="iree-cpu")
     op = parity_of(session, job(checkpoint), bisect=True).op
     assert op is not None
     assert (op.call, op.target, op.alone) == ("model.layers.1", MUL, False)
