@@ -46,7 +46,7 @@ def measured(words: list[str | Path], cache: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("source", "target"),
     [("file", "torch"), pytest.param("dummy", "torch", marks=pytest.mark.slow),
-     pytest.param("file", "cpu", marks=pytest.mark.slow)],
+     *(pytest.param("file", target, marks=pytest.mark.slow) for target in ("cpu", "iree-cpu"))],
 )  # fmt: skip
 def test_dry_run_states_the_peak_memory(tmp_path, source, target):
     (tmp_path / "config.json").write_text(json.dumps(MIDDLING))
