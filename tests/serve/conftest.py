@@ -15,12 +15,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from bringup.compile.job import open_job
-from bringup.compile.lora.limits import with_slots
-from bringup.compile.pipeline import build
 from bringup.compile.text.chat import Chat
 from bringup.compile.text.tokenizer import Tokenizer, to_folder
-from tests.runtime.lora.bases import BUCKET, CONTEXT, VOCABULARY, Base, save
-from tests.runtime.lora.conftest import RANK, SEQUENCES, SLOTS
+from tests.runtime.lora.bases import VOCABULARY, Base, save
+from tests.runtime.lora.conftest import SEQUENCES, compiled, with_every_slot
 from tests.serve.inside import TEMPLATE
 
 KEY = "key-of-the-tests"
@@ -33,15 +31,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 
 @pytest.fixture(scope="session")
 def bundle(base: Base) -> Path:
-    """On torch, for several sequences, with fewer slots than LoRAs: the program of tests/runtime/lora."""
+    """On torch, for several sequences, with fewer slots than LoRAs: the program of tests/runtime/lora, traced there."""
     backend = tokenizers.Tokenizer(WordLevel({f"w{n}": n for n in range(VOCABULARY)}, unk_token="w0"))
     backend.pre_tokenizer = WhitespaceSplit()
     to_folder(Tokenizer(backend, frozenset({0}), Chat(TEMPLATE)), base.folder.parent / "tokenizer")
     job = open_job(None, base.folder, tokenizer=str(base.folder.parent / "tokenizer"))
-    return build(
-        with_slots(job, rank=RANK, count=SLOTS), out=base.folder.parent / "tiny.bundle", target="torch",
-        max_seq_len=CONTEXT, buckets=(BUCKET,), max_batch_size=SEQUENCES, all_logits=True,
-    )  # fmt: skip
+    return compiled(with_every_slot(job), base.folder.parent / "tiny.bundle", "torch", sequences=SEQUENCES)
 
 
 class Process:

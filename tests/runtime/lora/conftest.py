@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.compile.job import open_job
+from bringup.compile.job import Job, open_job
 from bringup.compile.lora.limits import with_slots
 from bringup.compile.pipeline import build
 from tests.runtime.lora.bases import BUCKET, CONTEXT, Base, save
@@ -32,17 +32,21 @@ def gpt2(bases: Callable[[str], Base]) -> Base:
     return bases("gpt2")
 
 
-def compiled(base: Base, target: str, *, sequences: int = 1, rank: int = RANK) -> Path:
-    """A bundle with slots in every linear layer, experts, the embedding and the head."""
-    ends = "lm_head", "wte" if "gpt2" in str(base.folder) else "embed_tokens"
-    job = with_slots(open_job(None, base.folder), rank=rank, modules=("all-linear", *ends), count=SLOTS)
+def with_every_slot(job: Job, rank: int = RANK) -> Job:
+    """The job, with slots in every linear layer, experts, the embedding and the head."""
+    ends = "lm_head", "wte" if job.family.name == "gpt2" else "embed_tokens"
+    return with_slots(job, rank=rank, modules=("all-linear", *ends), count=SLOTS)
+
+
+def compiled(job: Job, out: Path, target: str, *, sequences: int = 1) -> Path:
+    """The bundle of a job with slots, at `out`."""
     return build(
-        job, out=base.folder.parent / f"{target}-{sequences}", target=target, max_seq_len=CONTEXT, buckets=(BUCKET,),
-        max_batch_size=sequences, all_logits=True,
-    )  # fmt: skip
+        job, out=out, target=target, max_seq_len=CONTEXT, buckets=(BUCKET,), max_batch_size=sequences, all_logits=True
+    )
 
 
 @pytest.fixture(scope="session")
 def bundle(llama: Base) -> Path:
     """Of the Llama, on torch, for several sequences."""
-    return compiled(llama, "torch", sequences=SEQUENCES)
+    job = with_every_slot(open_job(None, llama.folder))
+    return compiled(job, llama.folder.parent / "batch", "torch", sequences=SEQUENCES)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bringup.compile.job import open_job
 from bringup.compile.runtime.session import load
 from tests.models.parity import TOLERANCE
 from tests.runtime.lora.bases import LORAS, prompts
-from tests.runtime.lora.conftest import RANK, compiled
+from tests.runtime.lora.conftest import RANK, compiled, with_every_slot
 
 NEAR = 1e-5  # on torch: sums in another order
 RANKS = {"qwen3": 64}
@@ -36,7 +37,9 @@ CASES = [
 @pytest.mark.parametrize(("name", "target"), CASES)
 def test_logits_are_pefts(name, target, bases):
     base = bases(name)
-    session = load(compiled(base, target, rank=RANKS.get(name, RANK)), "emulate" if target.startswith("cuda") else None)
+    job = with_every_slot(open_job(None, base.folder), RANKS.get(name, RANK))
+    bundle = compiled(job, base.folder.parent / target, target)
+    session = load(bundle, "emulate" if target.startswith("cuda") else None)
     (tokens,) = prompts(1, seed=8)
     alone, got_alone = base.logits(None, tokens), session.prefill(tokens)
     near = NEAR if target != "cpu" else TOLERANCE["float32"] * np.abs(alone).max()
