@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bringup.compile.program.assemble import Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.function_of import function_of, value_of
+from bringup.compile.program.lean_tracing import compiled_when_called, uncached
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
 from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec, Value
@@ -92,9 +93,14 @@ class Tracer:
     @contextmanager
     def _fakes(self) -> Generator[None]:
         """In the block, tensors have no content, and calls of ops become what `ops` says."""
-        fakes = FakeTensorMode(shape_env=ShapeEnv())
-        fakes.cache_enabled = False  # of results: a stage repeats few operations, and to keep one takes as long again
-        with fakes, torch.no_grad(), using(self.ops), source_lines(self.source_lines):
+        with (
+            uncached(),
+            compiled_when_called(),
+            FakeTensorMode(shape_env=ShapeEnv()),
+            torch.no_grad(),
+            using(self.ops),
+            source_lines(self.source_lines),
+        ):
             yield
 
     def _run(self, stage: Stage) -> _Run:

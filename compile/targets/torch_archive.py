@@ -2,19 +2,22 @@
 """`.pt2` files: what torch.export saves and loads, without work that torch repeats for nothing.
 
 Measured with torch 2.13, on layers of 100 operations: two thirds of a save computed a canonical form that is thrown
-away, half of a load asked Python for the types of the same few classes again. The files are those of torch.export.save.
+away; half of a load asked Python for the types of the same few classes again, and half of the rest made a tensor
+without content for each value, though most are like another. The files are those of torch.export.save.
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from threading import RLock
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
+
+from bringup.compile.program.lean_tracing import uncached
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -24,22 +27,52 @@ _REPLACING = RLock()  # what is replaced in torch is there for all threads
 
 def save_archive(program: ExportedProgram) -> bytes:
     """The bytes of a `.pt2` file, without example inputs: torch's safe loader refuses fake tensors."""
+    from torch._export.serde import serialize
+
     inputs, program.example_inputs = program.example_inputs, None
     file = BytesIO()
-    with _replaced("canonicalize", _unchanged):
+    with _replaced(serialize, "canonicalize", lambda real: _unchanged):
         torch.export.save(program, file)
     program.example_inputs = inputs
     return file.getvalue()
 
 
 def load_archive(file: IO[bytes]) -> ExportedProgram:
-    """The program of a `.pt2` file. Raises what torch.export.load raises."""
-    with _replaced("typing", _TYPING):
+    """The program of a `.pt2` file, in which values of one shape and dtype share a tensor without content.
+
+    It is for running: passes that tell aliases by those tensors are misled. Raises what torch.export.load raises.
+    """
+    from torch._export.serde import serialize
+
+    deserializer = getattr(serialize, "GraphModuleDeserializer", None)
+    with (
+        uncached(),
+        _replaced(serialize, "typing", lambda real: _TYPING),
+        _replaced(deserializer, "deserialize_tensor_meta", _shared),
+    ):
         return torch.export.load(file)
 
 
 def _unchanged(program: Any, constants: object = None) -> Any:
     return program
+
+
+def _shared(real: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The method, which makes one tensor of each shape, strides, dtype and device."""
+    made: dict[object, Any] = {}
+
+    def deserialize(self: Any, meta: Any) -> Any:
+        sizes, strides = (tuple(map(_spelled, each)) for each in (meta.sizes, meta.strides))
+        key = self, sizes, strides, meta.dtype, meta.device.type, meta.device.index, meta.requires_grad
+        if key not in made:
+            made[key] = real(self, meta)
+        return made[key]
+
+    return deserialize
+
+
+def _spelled(size: Any) -> int | str:
+    return size.value if size.type == "as_int" else size.value.expr_str
 
 
 class _Typing:
@@ -61,16 +94,14 @@ _TYPING = _Typing()
 
 
 @contextmanager
-def _replaced(name: str, substitute: object) -> Generator[None]:
+def _replaced(owner: Any, name: str, substitute: Callable[[Any], Any]) -> Generator[None]:
     """Replaces a name in torch's serializer for a while; nothing where a version of torch has no such name."""
-    from torch._export.serde import serialize
-
     with _REPLACING:
-        real = getattr(serialize, name, None)
+        real = getattr(owner, name, None)
         if real is not None:
-            setattr(serialize, name, substitute)
+            setattr(owner, name, substitute(real))
         try:
             yield
         finally:
             if real is not None:
-                setattr(serialize, name, real)
+                setattr(owner, name, real)
