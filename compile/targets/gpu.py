@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bringup.compile.cuda.emulated import EMULATED
 from bringup.compile.targets.schedule import (
     SCHEDULE,
+    SCHEDULE_TARGET,
     ScheduleTarget,
     read_schedule,
     reference_executor,
@@ -55,6 +56,7 @@ class GpuTarget(ScheduleTarget):
 
     phases = ("schedule", "ptx", "ttgir")
     runs_with = ()  # that depends on the executor
+    stages_of = SCHEDULE_TARGET
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from bringup.compile.targets.iree_cpu import IreeCpu
+from bringup.compile.targets.iree_cpu import IREE_CPU, IreeCpu
 from bringup.compile.targets.target import Estimate, Options
 from bringup.diagnostics import BringupError, fail
 
@@ -29,6 +29,7 @@ class IreeGpu(IreeCpu):
     """A family's target for one architecture. A bundle has one IREE module, which bringup does not run."""
 
     options = MappingProxyType({})
+    stages_of = IREE_CPU
     takes_loras = False  # nothing runs its module, and so nothing fills slots
 
     def __init__(self, family: str, architecture: str) -> None:

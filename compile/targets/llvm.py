@@ -17,6 +17,7 @@ from bringup.compile.cache.text_digests import digest
 from bringup.compile.targets.schedule import (
     OPAQUE,
     SCHEDULE,
+    SCHEDULE_TARGET,
     ScheduleTarget,
     read_schedule,
     reference_executor,
@@ -64,6 +65,7 @@ class LlvmTarget(ScheduleTarget):
         ),
     }
     phases = ("schedule", "llvm")
+    stages_of = SCHEDULE_TARGET
     opaque = OPAQUE - {"latent_attention"}
     implementations = {"latent_attention": absorbed}  # noqa: RUF012
     cache_dtypes = ("float32", "bfloat16", "float16")

@@ -52,12 +52,13 @@ class Selection:
     def form(self) -> StageCodec:
         """How traced stages are encoded, and what besides them decides the result."""
         target = self.target
+        owner = target.stages_of or target
         return StageCodec(
-            name=self.name,
+            name=owner.name,
             encode=target.encode,
             files=self.registered.files,
-            tools=self._tools,
-            key=target.cache_key({name: option.default for name, option in target.options.items()}),
+            tools=self._tools(owner),
+            key=owner.cache_key({name: option.default for name, option in owner.options.items()}),
             ops=OpLowering(opaque=target.opaque, implementations=target.implementations),
             layout=target.layout,
             prepare=target.prepare,
@@ -68,9 +69,8 @@ class Selection:
         layout = self.target.layout(job.graph)
         return job if layout is None else replace(job, plan=lay_out(job.plan, layout))
 
-    @property
-    def _tools(self) -> str:
-        return tools((*self.target.requires, *([self.package] if self.package else [])))
+    def _tools(self, target: Target) -> str:
+        return tools((*target.requires, *([self.package] if self.package else [])))
 
     def settings(self) -> Inputs | None:
         """What decides the target's results besides source files, as inputs of a key; None where that is unknown."""
@@ -79,7 +79,7 @@ class Selection:
             return None
         return {
             "target": self.name,
-            "target tools": self._tools,
+            "target tools": self._tools(self.target),
             **{f"target option {name}": value for name, value in self.options.items()},
             **{f"target key {name}": value for name, value in own.items()},
         }

@@ -96,6 +96,9 @@ class Target(Protocol):
     implementations: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     """By name of an operation: a function that is traced in place of the operation's reference."""
 
+    stages_of: Target | None = None
+    """The target whose stages these are, where `encode` is its own: what is traced for one is cached for both."""
+
     takes_packed: bool = False
     """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
 

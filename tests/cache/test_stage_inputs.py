@@ -1,4 +1,7 @@
-"""What a target does to a stage is in the key of that stage: its implementations of ops, and its own cache key."""
+"""What a target does to a stage is in the key of that stage: its implementations of ops, and its own cache key.
+
+Which target it is decides nothing beyond that, where several encode alike.
+"""
 
 from __future__ import annotations
 
@@ -59,3 +62,16 @@ def test_the_cache_key_of_a_target(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     assert found.pop() is None
     assert len({str(each) for each in found}) == 4
     assert inputs_of(replace(codec_of(), key=None), store) is None
+
+
+def test_targets_that_encode_alike_share_their_stages(tmp_path) -> None:
+    store = Store(tmp_path)
+    alike = (
+        ("schedule", "cuda:sm_80", "cuda:sm_90", "rocm:gfx942"),
+        ("iree-cpu", "iree-cuda:sm_80"),
+        ("llvm",),
+        ("torch",),
+    )
+    found = [{str(inputs_of(select(name).form, store)) for name in names} for names in alike]
+    assert [len(each) for each in found] == [1] * len(alike)
+    assert len(set().union(*found)) == len(alike)
