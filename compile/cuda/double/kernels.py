@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from bringup.compile.cuda.double.memory import Memory
@@ -74,7 +75,7 @@ class Kernels(Memory):
         """`programs` has the PTX of each cubin by its SHA-256. `observers` gives those of each launch, `settings`
         what else `Program.launch` takes: `copies`, `seed`."""
         super().__init__(nbytes)
-        self._programs, self._compiled = programs, dict[str, Program]()
+        self._programs = programs
         self.capability, self.observers, self._settings = capability, observers, dict(settings or {})
         self.listeners: list[Callable[[Ran], None]] = []
 
@@ -88,9 +89,7 @@ class Kernels(Memory):
         digest = hashlib.sha256(image).hexdigest()
         if digest not in self._programs:
             raise Refused(NO_BINARY, "the cubin is none of the bundle's: its PTX is not known")
-        if digest not in self._compiled:
-            self._compiled[digest] = _program(self._programs[digest])
-        program = self._compiled[digest]
+        program = _program(self._programs[digest])
         _check_table(image, program)
         return self.CUmodule(self.new(LoadedModule(program, program.kernel.name)))
 
@@ -151,7 +150,9 @@ class Kernels(Memory):
             listener(ran)
 
 
+@lru_cache(maxsize=128)
 def _program(text: str) -> Program:
+    """Parsed once a process: a bundle has some 25 kernels, and one that is opened again has the same."""
     try:
         return Program(text)
     except PtxError as error:
