@@ -16,7 +16,8 @@ from tests.triton_processes import Processes
 
 START = aot._worker
 ROOT = Path(__file__).parent
-# What takes longest, longest first: of several workers none is to wait at the end for one that has just begun.
+# What takes longest, longest first: of several workers none is to wait at the end for one that has just begun. Files
+# that open the same bundles are apart: what the first one compiles, the second finds in the cache.
 LONGEST = (
     "models/test_families.py",
     "resources/",
@@ -26,18 +27,19 @@ LONGEST = (
     "kernels/test_mutations.py",
     "cache/test_stages.py",
     "targets/test_gpu.py",
-    "targets/test_gpu_sampling.py",
-    "targets/test_gpu_speed.py",
     "kernels/test_attention.py",
     "schedule/test_families.py",
     "kernels/test_models.py",
     "schedule/test_schedule.py",
     "kernels/test_products.py",
     "quantised/test_packed_gpu.py",
+    "targets/test_gpu_sampling.py",
     "runtime/lora/test_peft.py",
     "targets/test_llvm.py",
     "check/test_experts.py",
+    "targets/test_gpu_speed.py",
     "check/mutations/test_mutations.py",
+    "runtime/lora/test_batch.py",
     "compile/test_cache_dtype.py",
     "adapters/test_dialects.py",
     "graphs/test_rope_sequences.py",
@@ -53,7 +55,7 @@ LONGEST = (
     "hostile/test_config.py",
     "compile/test_verify_modules.py",
     "runtime/test_batch.py",
-    "runtime/lora/test_batch.py",
+    "serve/test_process.py",
     "runtime/lora/test_run.py",
     "compile/test_tokenizer_pieces.py",
     "kernels/test_gpu_benchmark.py",
