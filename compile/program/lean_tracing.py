@@ -39,7 +39,7 @@ def compiled_when_called() -> Generator[None]:
             real(self)
             return self(*args, **kwargs)
 
-        def later(self: fx.GraphModule) -> None:
+        def later(self: fx.GraphModule) -> Any:
             type(self).forward = called
 
         fx.GraphModule.recompile = later

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from threading import RLock
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -75,22 +76,19 @@ def _spelled(size: Any) -> int | str:
     return size.value if size.type == "as_int" else size.value.expr_str
 
 
-class _Typing:
+def _typing() -> SimpleNamespace:
     """The module `typing`, with the hints of each class computed once: torch always passes the same names."""
+    hints: dict[type, Mapping[str, Any]] = {}
 
-    def __init__(self) -> None:
-        self._hints: dict[type, Mapping[str, Any]] = {}
+    def get_type_hints(kind: type, **names: Any) -> Mapping[str, Any]:
+        if kind not in hints:
+            hints[kind] = typing.get_type_hints(kind, **names)
+        return hints[kind]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(typing, name)
-
-    def get_type_hints(self, kind: type, **names: Any) -> Mapping[str, Any]:
-        if kind not in self._hints:
-            self._hints[kind] = typing.get_type_hints(kind, **names)
-        return self._hints[kind]
+    return SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
 
 
-_TYPING = _Typing()
+_TYPING = _typing()
 
 
 @contextmanager
