@@ -45,7 +45,7 @@ def cases() -> Iterator[Any]:
         case = BOTH.get(name) or next(iter(module_of(name).CASES))
         yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
     for name, case in BOTH.items():
-        for target in ("cpu", "llvm"):
+        for target in ("iree-cpu", "llvm"):
             yield pytest.param(name, case, target, marks=pytest.mark.slow)
 
 

@@ -20,14 +20,14 @@ CASES = [
     ("mixtral", "torch"),
     ("deepseek_v3", "torch"),
     ("llama", "schedule"),
-    ("llama", "cpu"),
     ("llama", "llvm"),
     *(
         pytest.param(name, target, marks=pytest.mark.slow)
         for name, targets in {
-            "gpt2": ("schedule", "cpu", "llvm"),
-            "mixtral": ("cpu", "llvm"),
-            "deepseek_v3": ("schedule", "cpu", "llvm", "cuda:sm_90"),
+            "llama": ("iree-cpu",),
+            "gpt2": ("schedule", "iree-cpu", "llvm"),
+            "mixtral": ("iree-cpu", "llvm"),
+            "deepseek_v3": ("schedule", "iree-cpu", "llvm", "cuda:sm_90"),
         }.items()
         for target in targets
     ),
@@ -42,7 +42,7 @@ def test_logits_are_pefts(name, target, bases):
     session = load(bundle, "emulate" if target.startswith("cuda") else None)
     (tokens,) = prompts(1, seed=8)
     alone, got_alone = base.logits(None, tokens), session.prefill(tokens)
-    near = NEAR if target != "cpu" else TOLERANCE["float32"] * np.abs(alone).max()
+    near = NEAR if target != "iree-cpu" else TOLERANCE["float32"] * np.abs(alone).max()
     assert np.abs(got_alone - alone).max() < near
     for lora in LORAS[name]:
         session.use_lora(lora, session.read_lora(base.loras[lora]))
