@@ -60,14 +60,14 @@ def _unchanged(program: Any, constants: object = None) -> Any:
 
 def _shared(real: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """The method, which makes one tensor of each shape, strides, dtype and device."""
-    made: dict[object, Any] = {}
+    tensors: dict[object, Any] = {}
 
     def deserialize(self: Any, meta: Any) -> Any:
         sizes, strides = (tuple(map(_spelled, each)) for each in (meta.sizes, meta.strides))
         key = self, sizes, strides, meta.dtype, meta.device.type, meta.device.index, meta.requires_grad
-        if key not in made:
-            made[key] = real(self, meta)
-        return made[key]
+        if key not in tensors:
+            tensors[key] = real(self, meta)
+        return tensors[key]
 
     return deserialize
 

@@ -60,8 +60,8 @@ def test_it_is_what_torch_saves(program: ExportedProgram) -> None:
 
 def test_nothing_in_torch_stays_replaced(program: ExportedProgram) -> None:
     def named() -> tuple[object, ...]:
-        made = serialize.GraphModuleDeserializer.deserialize_tensor_meta
-        return serialize.canonicalize, serialize.typing, made, torch._dynamo.config.fake_tensor_cache_enabled
+        read = serialize.GraphModuleDeserializer.deserialize_tensor_meta
+        return serialize.canonicalize, serialize.typing, read, torch._dynamo.config.fake_tensor_cache_enabled
 
     before = named()
     save_archive(program)
