@@ -31,11 +31,12 @@ class Bundle:
         order = [self._batch.add(Request(prompt, max_new_tokens=new)) for prompt in prompts]
         tokens: dict[int, list[int]] = {id: [] for id in order}
         times: dict[int, list[float]] = {id: [] for id in order}
+        spent: list[float] = []
         while self._batch:
             for event in self._batch.step():
                 tokens[event.id].append(event.token)
                 times[event.id].append(time.perf_counter() - start)
-        spent = time.process_time() - processor
+            spent.append(time.process_time() - processor)
         return Timing([tokens[id] for id in order], [times[id] for id in order], spent)
 
 
@@ -65,13 +66,14 @@ class Transformers:
         given = torch.tensor([list(prompt) for prompt in prompts])
         columns: list[list[int]] = []
         times: list[float] = []
+        spent: list[float] = []
         with torch.inference_mode():
             while len(columns) < new:
                 output = self._model(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 given = output.logits[:, -1].argmax(-1, keepdim=True)
                 columns.append(given[:, 0].tolist())
                 times.append(time.perf_counter() - start)
-        spent = time.process_time() - processor
+                spent.append(time.process_time() - processor)
         return Timing([list(row) for row in zip(*columns, strict=True)], [times for _ in prompts], spent)
 
 
@@ -102,7 +104,7 @@ def missing(name: str, package: str) -> BringupError:
     extras = {
         BUNDLE: "'bringup[compile]'",
         TRANSFORMERS: "'bringup[verify]'",
-        LLAMA_CPP: "llama-cpp-python, with CMake and a C++ compiler",
+        LLAMA_CPP: "xllamacpp",
     }
     help = f"run: pip install {extras[name]}"
     return fail("BU922", f"timing `{name}` requires `{package}`, which is not installed", help=help)

@@ -1,17 +1,16 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingImports=false
-"""llama.cpp, by the C functions that llama-cpp-python has: several sequences in one batch, greedily."""
+"""llama.cpp, by its C functions: several sequences in one batch, greedily."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from bringup.compile.bench.c_functions import c_functions
 from bringup.compile.bench.timing import Timing
 from bringup.diagnostics import fail
 
@@ -19,12 +18,14 @@ from bringup.diagnostics import fail
 class LlamaCpp:
     """A GGUF file in llama.cpp, for up to `batch` sequences of `length` tokens.
 
-    `dtype` is llama.cpp's description of the file, such as `llama 1B Q4_K - Medium`. Raises ModuleNotFoundError
-    without llama-cpp-python, BU703 for a file that llama.cpp does not open.
+    `dtype` is llama.cpp's description of the file, such as `llama 1B Q4_K - Medium`. Its cache is of float16 and its
+    attention what it takes by default. Raises ModuleNotFoundError where no package has llama.cpp, BU703 for a file
+    that it does not open, RuntimeError where it did not take the settings.
     """
 
     def __init__(self, bundle: str, *, gguf: str, batch: int, length: int, threads: int) -> None:
-        self._c: Any = import_module("llama_cpp")
+        self._c: Any
+        self._c, package = c_functions()
         self._silent = self._c.llama_log_callback(_say_nothing)  # the library keeps its address
         self._c.llama_log_set(self._silent, None)
         self._c.llama_backend_init()
@@ -34,11 +35,13 @@ class LlamaCpp:
         settings = self._c.llama_context_default_params()
         settings.n_ctx = settings.n_batch = batch * length
         settings.n_seq_max = batch
-        settings.n_threads = settings.n_threads_batch = threads
         self._context = self._c.llama_init_from_model(self._model, settings)
+        if not self._context or not self._takes(batch, length):
+            raise RuntimeError(f"llama.cpp ({package}) has no context for {batch} sequences of {length} tokens")
+        self._c.llama_set_n_threads(self._context, threads, threads)
         self._batch = self._c.llama_batch_init(batch * length, 0, 1)
         self._vocabulary = self._c.llama_vocab_n_tokens(self._c.llama_model_get_vocab(self._model))
-        self.name, self.dtype = f"llama.cpp (llama-cpp-python {self._c.__version__})", self._described()
+        self.name, self.dtype = f"llama.cpp ({package})", self._described()
 
     def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
         start, processor = time.perf_counter(), time.process_time()
@@ -46,14 +49,16 @@ class LlamaCpp:
         given = [(token, at, n, at == len(p) - 1) for n, p in enumerate(prompts) for at, token in enumerate(p)]
         tokens: list[list[int]] = [[] for _ in prompts]
         times: list[float] = []
+        spent: list[float] = []
         while len(times) < new:
             drawn = self._step(given)
             times.append(time.perf_counter() - start)
+            spent.append(time.process_time() - processor)
             position = len(prompts[0]) + len(times) - 1
             given = [(token, position, n, True) for n, token in enumerate(drawn)]
             for each, token in zip(tokens, drawn, strict=True):
                 each.append(token)
-        return Timing(tokens, [times for _ in prompts], time.process_time() - processor)
+        return Timing(tokens, [times for _ in prompts], spent)
 
     def _step(self, given: Iterable[tuple[int, int, int, bool]]) -> list[int]:
         """Takes in tokens, each (token, position, sequence, whether its logits are of use); the next of each that is.
@@ -72,6 +77,11 @@ class LlamaCpp:
         shape = (self._vocabulary,)
         logits = (self._c.llama_get_logits_ith(self._context, n) for n in last)
         return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]
+
+    def _takes(self, batch: int, length: int) -> bool:
+        """Whether the context is as large as asked for: a package may lay out the settings otherwise."""
+        tokens = min(self._c.llama_n_ctx(self._context), self._c.llama_n_batch(self._context))
+        return tokens >= batch * length and self._c.llama_n_seq_max(self._context) == batch
 
     def _described(self) -> str:
         text = ctypes.create_string_buffer(128)

@@ -29,12 +29,12 @@ class Shape:
 class Timing:
     """One run of a shape: of each sequence its new tokens, and when each was known, in seconds since the begin.
 
-    `processor` is the processor time of all threads of the process, in seconds.
+    `steps` is the processor time of all threads of the process since the begin, in seconds, at the end of each step.
     """
 
     tokens: list[list[int]]
     times: list[list[float]]
-    processor: float
+    steps: list[float]
 
     @property
     def first(self) -> list[float]:
@@ -45,6 +45,16 @@ class Timing:
     def gaps(self) -> list[float]:
         """Inter-token latencies (ITL) of all sequences."""
         return [later - sooner for each in self.times for sooner, later in pairwise(each)]
+
+    @property
+    def processor(self) -> float:
+        """Processor time of the run, in seconds."""
+        return self.steps[-1]
+
+    @property
+    def processor_of_steps(self) -> list[float]:
+        """Of each step but the first, which takes in what it can of the prompts."""
+        return [later - sooner for sooner, later in pairwise(self.steps)]
 
     @property
     def seconds(self) -> float:
@@ -95,6 +105,7 @@ class Row:
             "itl_ms": percentiles(value for run in runs for value in run.gaps),
             "tokens_per_s": statistics.median(run.count / run.seconds for run in runs),
             "processor_ms_per_token": statistics.median(1e3 * run.processor / run.count for run in runs),
+            "processor_ms_per_step": percentiles(value for run in runs for value in run.processor_of_steps),
             "bandwidth_share": None,
         }
         if self.weights is not None and self.shape.new > 1:
@@ -103,12 +114,15 @@ class Row:
         return found
 
     def ratios(self, peer: Row) -> Mapping[str, float]:
-        """How many times as fast as a peer, round by round: medians of TTFT, of ITL, and of tokens a second."""
+        """How many times as fast as a peer, in a median round: TTFT, ITL, tokens a second, processor time of a step."""
         pairs = [(own.timing, other.timing) for own, other in zip(self.turns, peer.turns, strict=True)]
         found = {"ttft": [statistics.median(b.first) / statistics.median(a.first) for a, b in pairs]}
         if self.shape.new > 1:
             found["itl"] = [statistics.median(b.gaps) / statistics.median(a.gaps) for a, b in pairs]
+            both = [(a.processor_of_steps, b.processor_of_steps) for a, b in pairs]
+            found["step"] = [statistics.median(b) / statistics.median(a) for a, b in both]
         found["tokens_per_s"] = [b.seconds / a.seconds for a, b in pairs]
+        found["processor"] = [b.processor / a.processor for a, b in pairs]
         return {name: statistics.median(values) for name, values in found.items()}
 
     def equal_tokens(self, peer: Row) -> int:

@@ -37,6 +37,22 @@ def llama_init_from_model(model: Any, settings: Any) -> SimpleNamespace:
     return SimpleNamespace(settings=settings, tokens={}, logits={})
 
 
+def llama_set_n_threads(context: Any, threads: int, threads_of_prompts: int) -> None:
+    assert threads == threads_of_prompts == 1
+
+
+def llama_n_ctx(context: Any) -> int:
+    return context.settings.n_ctx
+
+
+def llama_n_batch(context: Any) -> int:
+    return context.settings.n_batch
+
+
+def llama_n_seq_max(context: Any) -> int:
+    return context.settings.n_seq_max
+
+
 def llama_batch_init(tokens: int, embeddings: int, sequences: int) -> SimpleNamespace:
     def zeros() -> list[int]:
         return [0] * tokens

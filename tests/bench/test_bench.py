@@ -47,15 +47,15 @@ def test_percentiles() -> None:
 
 def test_figures_of_a_row() -> None:
     """Two sequences of three tokens, by hand: gaps 1, 3, 2 and 2 s; a step reads 8 bytes at 4 bytes a second."""
-    timing = Timing([[1, 2, 3], [4, 5, 6]], [[2.0, 3.0, 6.0], [4.0, 6.0, 8.0]], 12.0)
-    slower = Timing([[1, 2, 3], [4, 7, 6]], [[6.0, 10.0, 14.0], [6.0, 10.0, 16.0]], 12.0)
+    timing = Timing([[1, 2, 3], [4, 5, 6]], [[2.0, 3.0, 6.0], [4.0, 6.0, 8.0]], [6.0, 8.0, 12.0])
+    slower = Timing([[1, 2, 3], [4, 7, 6]], [[6.0, 10.0, 14.0], [6.0, 10.0, 16.0]], [6.0, 11.0, 18.0])
     row = Row("own", Shape(2, 9, 3), [Turn(timing, 4.0)], 8)
     peer = Row("peer", Shape(2, 9, 3), [Turn(slower, 4.0)], None)
     figures = row.figures()
     assert (figures["ttft_ms"]["p50"], figures["itl_ms"]["p50"], figures["itl_ms"]["p99"]) == (2000, 2000, 3000)
     assert (figures["tokens_per_s"], figures["processor_ms_per_token"]) == (6 / 8, 2000)
     assert figures["bandwidth_share"] == 8 / 2 / 4
-    assert row.ratios(peer) == {"ttft": 2.0, "itl": 2.0, "tokens_per_s": 2.0}
+    assert row.ratios(peer) == {"ttft": 2.0, "itl": 2.0, "tokens_per_s": 2.0, "step": 2.0, "processor": 1.5}
     assert (row.equal_tokens(peer), row.equal_tokens(row)) == (1, 3)
     assert peer.figures()["bandwidth_share"] is None
 
@@ -106,12 +106,13 @@ def test_other_engines_need_their_files(bundle: Path, monkeypatch: pytest.Monkey
         result.output
     )
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
     settings = {"bundle": "", "gguf": "a.gguf", "batch": 1, "length": 1, "threads": 1}
     with pytest.raises(BringupError) as error:
         opened(LLAMA_CPP, settings)
     (finding,) = error.value.findings
     assert finding.code == "BU922"
-    assert "pip install llama-cpp-python" in finding.help
+    assert "pip install xllamacpp" in finding.help
 
 
 def test_llama_cpp_takes_in_every_token_of_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
