@@ -3,8 +3,9 @@
     python benchmarks/adapt.py FOLDER [--gib 4] [--rounds 5]
 
 FOLDER gets a Llama and a Mixtral of random bfloat16 weights, once. Everything runs in one process, interleaved, round
-by round; what is printed is the median of each round's ratio, for other programs run on the machine too. Reading is a
-maximum over all words of 8 bytes. The peer of moved bytes is a copy by as many threads into fresh huge pages.
+by round, each in another order; what is printed is the median of each round's ratio, for other programs run on the
+machine too. Reading is a maximum over all words of 8 bytes. The peer of moved bytes is a copy by as many threads into
+fresh huge pages.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gc
 import json
 import mmap
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -89,11 +91,12 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def with_processor_time(work: Callable[[], Any]) -> tuple[Any, float]:
-    """A result, and the seconds of processor time of this thread: what a busy machine does not stretch."""
-    start = time.thread_time()
-    result = work()
-    return result, time.thread_time() - start
+def busy(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds of the clock, seconds of processor time of all threads, and a result."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    seconds, result = timed(work)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, result
 
 
 def threaded_copy(sources: list[np.ndarray]) -> list[Any]:
@@ -146,68 +149,82 @@ def from_pretrained(folder: Path) -> dict[str, Any]:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
 
 
+def rotated(contenders: list[str], by: int) -> list[str]:
+    """The same in another order: the first of a round comes after the release of gigabytes, which slows it down."""
+    by %= len(contenders)
+    return contenders[by:] + contenders[:by]
+
+
 def unmoved(folder: Path, rounds: int) -> dict[str, float]:
-    """Weights as the graph has them: nothing moves."""
-    rows: dict[str, list[float]] = {
-        name: [] for name in ("returns ms", "its CPU ms", "anonymous MiB", "of safetensors' reading")
-    }
+    """Weights as the graph has them: nothing moves. Reading is compared by processor time too."""
     peers: dict[str, Callable[[Path], dict[str, Any]]] = {
         "of load_file": load_safetensors, "of from_pretrained": from_pretrained,
         "of get_tensor().clone()": clone_safetensors,
     }  # fmt: skip
-    rows |= {name: [] for name in peers}
+    rows: dict[str, list[float]] = {}
     bringup.adapt(bringup.open_job(checkpoint=folder))  # imports
-    for _ in range(rounds):
-        job = bringup.open_job(checkpoint=folder)
-        before = anonymous()
-        call, (arrays, busy) = timed(lambda job=job: with_processor_time(lambda: bringup.adapt(job)))
-        rows["its CPU ms"].append(busy * 1e3)
-        reading = timed(lambda arrays=arrays: read_all(arrays))[0]
-        rows["returns ms"].append(call * 1e3)
-        rows["anonymous MiB"].append((anonymous() - before) / (1 << 20))
-        del arrays, job
-        for name, load in peers.items():
-            loading, tensors = timed(lambda load=load: load(folder))
-            theirs = timed(lambda tensors=tensors: read_all(torch_arrays(tensors)))[0]
-            rows[name].append((loading + theirs) / (call + reading))
-            if name == "of load_file":
-                rows["of safetensors' reading"].append(theirs / reading)
-            del tensors
+    for at in range(rounds):
+        found: dict[str, tuple[float, float, float]] = {}  # seconds of both, of reading, and its processor time
+        figures: dict[str, float] = {}
+        for name in rotated(["", *peers], at):
+            if name:
+                loading, _, tensors = busy(lambda load=peers[name]: load(folder))
+                arrays = torch_arrays(tensors)
+            else:
+                job, before = bringup.open_job(checkpoint=folder), anonymous()
+                loading, processor, tensors = busy(lambda job=job: bringup.adapt(job))
+                arrays = tensors
+                figures |= {"returns ms": loading * 1e3, "its CPU ms": processor * 1e3}
+                del job
+            reading, processor, _ = busy(lambda arrays=arrays: read_all(arrays))
+            found[name] = loading + reading, reading, processor
+            if not name:
+                figures["anonymous MiB"] = (anonymous() - before) / (1 << 20)
+            del arrays, tensors
+        ours, theirs = found[""], found["of load_file"]
+        figures |= {"of safetensors' reading": theirs[1] / ours[1], "by processor time": theirs[2] / ours[2]}
+        figures |= {name: found[name][0] / ours[0] for name in peers}
+        for name, figure in figures.items():
+            rows.setdefault(name, []).append(figure)
     return {name: statistics.median(values) for name, values in rows.items()}
 
 
 def moved(folder: Path, plan_of: Callable[[Plan], Plan], rounds: int) -> dict[str, float]:
     """Moved bytes a second, as a share of a threaded copy of as many bytes of the same tensors.
 
-    By the clock, and by the processor's time outside the kernel: the kernel's time for fresh pages is the same work for
-    both, and changes tenfold with how much memory it finds in one piece.
+    By the clock, by processor time, and by processor time outside the kernel: the kernel's time for fresh pages is the
+    same work for both, and changes tenfold with how much memory it finds in one piece.
     """
     job = bringup.open_job(checkpoint=folder)
     plan = plan_of(job.plan)
     names = [name for name, entry in plan.entries.items() if not untouched(entry)]
     nbytes = sum(plan.entries[name].declared.nbytes for name in names)
     infos = {info.name: info for name in names for info in plan.entries[name].tensors}
-    ratios, outside, memory = list[float](), list[float](), list[float]()
-    for _ in range(rounds):
+    shares = ("of a threaded copy", "by processor time", "by processor time outside the kernel")
+    rows: dict[str, list[float]] = {name: [] for name in shares}
+    memory = list[float]()
+    for at in range(rounds):
         sources = [job.checkpoint.read(info) for info in infos.values()]
         read_all({str(at): source for at, source in enumerate(sources)})
-        start = os.times().user
-        copying, copies = timed(lambda sources=sources: threaded_copy(sources))
-        copying_outside = os.times().user - start
-        size = sum(copy.nbytes for copy in copies)
-        del copies
-        gc.collect()
-        before = anonymous()
-        start = os.times().user
-        seconds, arrays = timed(lambda: materialise(plan, job.checkpoint, only=names))
-        outside.append((nbytes / (os.times().user - start)) / (size / copying_outside))
-        memory.append((anonymous() - before - nbytes) / (1 << 20))
-        del arrays
-        ratios.append((nbytes / seconds) / (size / copying))
+        contenders: dict[str, Callable[[], list[Any]]] = {
+            "copy": lambda sources=sources: threaded_copy(sources),
+            "adapt": lambda: list(materialise(plan, job.checkpoint, only=names).values()),
+        }
+        speeds: dict[str, list[float]] = {}
+        for name in rotated([*contenders], at):
+            before, start = anonymous(), os.times().user
+            seconds, processor, arrays = busy(contenders[name])
+            outside = os.times().user - start
+            size = sum(array.nbytes for array in arrays)
+            if name == "adapt":
+                memory.append((anonymous() - before - nbytes) / (1 << 20))
+            speeds[name] = [size / spent for spent in (seconds, processor, outside)]
+            del arrays
+        for name, ours, theirs in zip(shares, speeds["adapt"], speeds["copy"], strict=True):
+            rows[name].append(ours / theirs)
     return {
         "moved GiB": nbytes / GIB,
-        "of a threaded copy": statistics.median(ratios),
-        "by processor time outside the kernel": statistics.median(outside),
+        **{name: statistics.median(values) for name, values in rows.items()},
         "more MiB": max(memory),
     }
 
