@@ -1,5 +1,6 @@
 """Large checkpoints as quantisers publish them: names and shapes of the float model by transformers' own conversion,
-each matrix as the format's library stores it (docstrings of tests/quantised/formats.py), words as published."""
+each matrix as the format's library stores it (docstrings of tests/quantised/formats.py), words as published; those of
+AWQ and GPTQ as AutoAWQ 0.2.9 and GPT-QModel 7.7.0 write them."""
 
 from __future__ import annotations
 
@@ -104,11 +105,27 @@ OF_70B = {
     "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80,
     "torch_dtype": "float16",
 }  # fmt: skip
-AWQ_WORDS = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+# What `AwqConfig(modules_to_not_convert=None).to_transformers_dict()` of AutoAWQ 0.2.9 (awq/models/_config.py) gives.
+AWQ_WORDS = {
+    "quant_method": "awq", "zero_point": True, "group_size": 128, "bits": 4, "version": "gemm",
+    "modules_to_not_convert": None,
+}  # fmt: skip
+# What `QuantizeConfig(bits=4, group_size=128, desc_act=True, sym=True).to_dict()` of GPT-QModel 7.7.0 gives; of `meta`,
+# which describes how it was quantised, less a folder for temporary files.
 GPTQ_WORDS = {
-    "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": True, "static_groups": False,
-    "true_sequential": True, "damp_percent": 0.1, "checkpoint_format": "gptq", "model_name_or_path": None,
-    "model_file_base_name": None,
+    "bits": 4, "group_size": 128, "desc_act": True, "lm_head": False, "method": "gptq", "quant_method": "gptq",
+    "format": "gptq", "checkpoint_format": "gptq", "pack_dtype": "int32",
+    "meta": {
+        "fallback": {"strategy": "rtn", "threshold": "0.5%", "smooth": None}, "offload_to_disk": True,
+        "telemetry": {"device": False}, "pack_impl": "auto", "gc_mode": "interval",
+        "wait_for_submodule_finalizers": False, "auto_forward_data_parallel": True, "dense_vram_strategy": "exclusive",
+        "dense_vram_strategy_devices": None, "moe_vram_strategy": "exclusive", "moe_vram_strategy_devices": None,
+        "gptaq": None, "mse": 0.0, "mock_quantization": False, "act_group_aware": False,
+        "hessian": {
+            "chunk_size": None, "chunk_bytes": None, "staging_dtype": "float32", "dedup_shared_inputs": True,
+        },
+    },
+    "sym": True,
 }  # fmt: skip
 LAYERS = 126
 UNQUANTISED = [f"model.layers.{k}.self_attn.{x}_proj" for k in range(LAYERS) for x in "qkvo"]
@@ -151,13 +168,12 @@ QUANTISED = {
         ),
         Quantised(
             name="llama-3.1-70b-awq", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
-            words=AWQ_WORDS | {"modules_to_not_convert": None}, whole=COMMON, store=awq,
-            source="hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4: config.json",
+            words=AWQ_WORDS, whole=COMMON, store=awq, source="AutoAWQ 0.2.9's `AwqConfig.to_transformers_dict`",
         ),
         Quantised(
             name="llama-3.1-70b-awq-fused", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
             words=AWQ_WORDS | {
-                "modules_to_not_convert": None, "backend": "autoawq", "do_fuse": True, "fuse_max_seq_len": 512,
+                "backend": "autoawq", "do_fuse": True, "fuse_max_seq_len": 512,
                 "modules_to_fuse": {
                     "attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"],
                     "layernorm": ["input_layernorm", "post_attention_layernorm", "norm"], "use_alibi": False,
@@ -168,7 +184,7 @@ QUANTISED = {
         ),
         Quantised(
             name="llama-3.1-70b-gptq", of="llama-3.1-405b", otherwise=OF_70B, tensors=None, shards=9, plain="F16",
-            words=GPTQ_WORDS, whole=COMMON, store=gptq, source="AutoGPTQ 0.7's `BaseQuantizeConfig.to_dict`",
+            words=GPTQ_WORDS, whole=COMMON, store=gptq, source="GPT-QModel 7.7.0's `QuantizeConfig.to_dict`",
         ),
     )
 }  # fmt: skip
