@@ -14,7 +14,6 @@ import argparse
 import gc
 import json
 import mmap
-import os
 import resource
 import statistics
 import time
@@ -192,15 +191,15 @@ def unmoved(folder: Path, rounds: int) -> dict[str, float]:
 def moved(folder: Path, plan_of: Callable[[Plan], Plan], rounds: int) -> dict[str, float]:
     """Moved bytes a second, as a share of a threaded copy of as many bytes of the same tensors.
 
-    By the clock, by processor time, and by processor time outside the kernel: the kernel's time for fresh pages is the
-    same work for both, and changes tenfold with how much memory it finds in one piece.
+    By the clock, and by processor time. Both spend the kernel's time for fresh pages, which changes tenfold with how
+    much memory it finds in one piece.
     """
     job = bringup.open_job(checkpoint=folder)
     plan = plan_of(job.plan)
     names = [name for name, entry in plan.entries.items() if not untouched(entry)]
     nbytes = sum(plan.entries[name].declared.nbytes for name in names)
     infos = {info.name: info for name in names for info in plan.entries[name].tensors}
-    shares = ("of a threaded copy", "by processor time", "by processor time outside the kernel")
+    shares = ("of a threaded copy", "by processor time")
     rows: dict[str, list[float]] = {name: [] for name in shares}
     memory = list[float]()
     for at in range(rounds):
@@ -212,13 +211,12 @@ def moved(folder: Path, plan_of: Callable[[Plan], Plan], rounds: int) -> dict[st
         }
         speeds: dict[str, list[float]] = {}
         for name in rotated([*contenders], at):
-            before, start = anonymous(), os.times().user
+            before = anonymous()
             seconds, processor, arrays = busy(contenders[name])
-            outside = os.times().user - start
             size = sum(array.nbytes for array in arrays)
             if name == "adapt":
                 memory.append((anonymous() - before - nbytes) / (1 << 20))
-            speeds[name] = [size / spent for spent in (seconds, processor, outside)]
+            speeds[name] = [size / spent for spent in (seconds, processor)]
             del arrays
         for name, ours, theirs in zip(shares, speeds["adapt"], speeds["copy"], strict=True):
             rows[name].append(ours / theirs)
