@@ -111,7 +111,7 @@ def _fused(rows: Iterable[Row], layers: set[int]) -> Iterable[Row]:
 
 
 def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """LoraWeights in `dtype` and LoraConfig, int32."""
+    """LoraWeights in `dtype` and LoraConfig, int32. Raises BU174 for numbers beyond those of `dtype`."""
     import numpy as np
 
     from bringup.adapters.checkpoints.arrays import numpy_dtype
@@ -120,7 +120,12 @@ def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
     weights = np.zeros((len(rows), width), numpy_dtype(dtype))
     for into, row in zip(weights, rows, strict=True):
         flat = np.concatenate([row.a.reshape(-1), row.b.reshape(-1)])
-        into[: flat.size] = flat.astype(weights.dtype)
+        with np.errstate(over="ignore"):
+            into[: flat.size] = flat.astype(weights.dtype)
+        if not np.isfinite(into).all():
+            largest = f"{np.abs(flat).max():,.5g}"
+            message = f"module {row.module} of layer {row.layer} has {largest}, which is no number of {dtype}"
+            raise fail("BU174", message, help="take another dtype: --storage-type bfloat16")
     config = np.array([[row.module, row.layer, row.rank] for row in rows], np.int32).reshape(len(rows), 3)
     return weights, config
 

@@ -37,7 +37,7 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
     """LoraWeights in `dtype`, LoraConfig, and the modules of cross attention among them.
 
     Those no model of ours has: they are converted by their names, and nothing says whether they fit. Raises what is
-    wrong with the adapter, BU169, BU170 and BU172.
+    wrong with the adapter, BU169, BU170, BU172, and BU174 for numbers beyond those of `dtype`.
     """
     cross = _cross_attention(files)
     own = {name: info for name, info in files.checkpoint.headers.items() if name not in cross}

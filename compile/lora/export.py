@@ -25,7 +25,8 @@ def merge_lora(
     """Writes the checkpoint of `job` with W + ΔW in place of W, in its own names, files and dtypes.
 
     Sums are taken in float32 and rounded once. Raises what is wrong with the adapter, BU169 for one that changes
-    nothing, BU171 for one that changes one of two parameters that are read from one tensor, and what `export` raises.
+    nothing, BU171 for one that changes one of two parameters that are read from one tensor, BU174 for a sum beyond the
+    dtype of its tensor, and what `export` raises.
     """
     loaded.raise_if_errors()
     alike = _alike(job, loaded)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from bringup.adapters.apply.materialise import fill, materialise
+from bringup.adapters.checkpoints.arrays import numpy_dtype
 from bringup.adapters.lora.factors import Lora
 from bringup.adapters.lora.load import Loaded
 from bringup.adapters.lora.merge import delta
 from bringup.adapters.planning.plan import Entry
 from bringup.compile.job import Job
 from bringup.compile.lora.values import refuse_wrong_values
+from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Every parameter, or those in `only`, as W + ΔW: added in float32, in the parameter's dtype.
 
-    Raises as `refuse_wrong_values` does.
+    Raises as `refuse_wrong_values` does, and BU174 for a sum beyond the parameter's dtype.
     """
     refuse_wrong_values(job, loaded)
     names = list(job.plan.entries if only is None else only)
@@ -28,12 +30,34 @@ def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[
 
 
 def merged_array(job: Job, loaded: Loaded, name: str, entry: Entry) -> np.ndarray:
-    """One parameter with what the adapter adds to it."""
+    """One parameter with what the adapter adds to it, rounded once. Raises BU174 for a sum that its dtype, or that of a
+    tensor that it is stored in, does not hold."""
     import numpy as np
 
     array = fill(entry, job.checkpoint.load or job.checkpoint.read)
     added = added_to(loaded.lora, name, loaded)
-    return array if added is None else (array.astype(np.float32) + added).astype(array.dtype)
+    if added is None:
+        return array
+    total = array.astype(np.float32) + added
+    for dtype in {array.dtype, *(numpy_dtype(info.dtype) for info in entry.tensors)}:
+        _refuse_overflow(entry, total, np.isfinite(array), dtype)
+    return total.astype(array.dtype)
+
+
+def _refuse_overflow(entry: Entry, total: np.ndarray, was_finite: np.ndarray, dtype: np.dtype) -> None:
+    """Raises BU174 where the base's number is finite, and the sum as `dtype` is not."""
+    import numpy as np
+    from ml_dtypes import finfo
+
+    with np.errstate(over="ignore"):
+        lost = was_finite & ~np.isfinite(total.astype(dtype))
+    if lost.any():
+        at = [int(index) for index in np.argwhere(lost)[0]]
+        name, number, largest = entry.declared.name, total[tuple(at)], float(cast(Any, finfo(dtype)).max)
+        message = f"`{name}` would be {number:,.5g} at {at} with the adapter merged in"
+        message += f", and {dtype} ends at {largest:,.5g}"
+        help = "merge into a copy of the base in bfloat16 or float32, or apply the adapter unmerged (`--lora`)"
+        raise fail("BU174", message, help=help, parameter=name, sources=tuple(info.name for info in entry.tensors))
 
 
 def added_to(lora: Lora, name: str, loaded: Loaded) -> np.ndarray | None:
