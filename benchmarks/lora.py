@@ -1,13 +1,14 @@
-"""A step of decode with 0, 1, 8 and 32 LoRAs: `python benchmarks/lora.py`.
+"""A step of decode with 0, 1, 8 and 32 LoRAs, and `lora convert` next to peft's load: `python benchmarks/lora.py`.
 
-Random weights of a model's sizes, compiled for `cpu` without slots for LoRAs (the base), and with slots for as many as
-a case uses. In each round every case runs the same step of `--sequences` sequences. Printed is the median of its time
-over the base's of the same round.
+Random weights of a model's sizes, compiled without slots for LoRAs (the base), and with slots for as many as a case
+uses. In each round every case runs the same step of `--sequences` sequences, in another order. Printed is the median
+of its time over the base's of the same round. The second table is that of benchmarks/lora_convert.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
@@ -31,6 +32,7 @@ SIZES = {
     "smollm2-360m": (960, 2560, 32, 15, 5, 49152),
     "llama-3.2-1b": (2048, 8192, 16, 32, 8, 128256),
 }
+ONE_THREAD = {"llvm": "threads:1", "iree-cpu": "local-sync", "torch": None}  # by target: its device of one thread
 LENGTH, CONTEXT = 100, 256  # tokens that each sequence has, and the longest that one can have
 
 
@@ -47,7 +49,9 @@ def bundle(folder: Path, args: argparse.Namespace, slots: int) -> Path:
     if slots:
         job = with_slots(job, rank=args.rank, modules=args.modules, count=slots)
     out = folder / f"{slots}.bundle"
-    return bringup.build(job, out=out, max_seq_len=CONTEXT, buckets=(32,), max_batch_size=args.sequences)
+    return bringup.build(
+        job, out=out, target=args.target, max_seq_len=CONTEXT, buckets=(32,), max_batch_size=args.sequences
+    )
 
 
 def filled(path: Path, count: int, executor: str | None) -> Batch:
@@ -80,6 +84,7 @@ def decode(batch: Batch, slots: Sequence[int]) -> Callable[[], object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SIZES, default="smollm2-135m")
+    parser.add_argument("--target", choices=ONE_THREAD, default="llvm")
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")
     parser.add_argument("--modules", nargs="+", default=["q_proj", "k_proj", "v_proj"], metavar="NAME")
     parser.add_argument("--rank", type=int, default=16)
@@ -90,7 +95,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        executor = "local-sync" if args.one_thread else None
+        executor = ONE_THREAD[args.target] if args.one_thread else None
         base = filled(bundle(folder, args, 0), 0, executor)
         cases = {"base": decode(base, [-1] * args.sequences)}
         for count in args.loras:
@@ -106,15 +111,15 @@ def report(args: argparse.Namespace, cases: dict[str, Callable[[], object]]) -> 
     """Rounds of all cases, and each case's median of its ratios to the base."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     clock = time.thread_time if args.one_thread else time.perf_counter
+    draw = random.Random(0)
     for round_number in range(args.rounds + 1):
-        for name, run in cases.items():
+        for name, run in draw.sample(list(cases.items()), len(cases)):
             start = clock()
             run()
             if round_number:  # the first one warms up
                 seconds[name].append(clock() - start)
-    print(
-        f"{args.model}, {args.layers or 'all'} layers, {args.sequences} sequences, rank {args.rank} of {args.modules}"
-    )
+    what = f"{args.model}, {args.layers or 'all'} layers on {args.target}"
+    print(f"{what}: {args.sequences} sequences, rank {args.rank} of {', '.join(args.modules)}")
     for name, own in seconds.items():
         ratios = [own_step / base for own_step, base in zip(own, seconds["base"], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"

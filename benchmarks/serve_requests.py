@@ -57,8 +57,8 @@ def sizes_of(bundle: str) -> dict[str, list[int]]:
     """[out, in] of the matrices that have slots."""
     manifest = json.loads(Path(bundle, "manifest.json").read_text("utf-8"))
     states = {state["name"]: state["shape"] for state in manifest["interface"]["states"] if state["kind"] == "lora"}
-    modules = [name.removesuffix(".lora.a") for name in states if name.endswith(".lora.a")]
-    return {f"{name}.weight": [states[f"{name}.lora.b"][2], states[f"{name}.lora.a"][2]] for name in modules}
+    names = [name.removesuffix("_lora.a") for name in states if name.endswith(".weight_lora.a")]
+    return {name: [states[f"{name}_lora.b"][2], states[f"{name}_lora.a"][2]] for name in names}
 
 
 @dataclass
