@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import count
 from os import PathLike
 from typing import TYPE_CHECKING, Self
@@ -12,30 +12,23 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from bringup.compile.program.program import Draw, Executor, close_executor
+from bringup.compile.runtime.drawn import Drawn, check, draw_by_executor, draw_from, failing, score_prompt
 from bringup.compile.runtime.engine import Engine, Results
 from bringup.compile.runtime.lora.loras import HOST_BYTES, Loras
 from bringup.compile.runtime.lora.weights import LoraWeights
 from bringup.compile.runtime.opening import Opened, open_bundle
 from bringup.compile.runtime.request import CheckedRequest, Event, Reason, Request
-from bringup.compile.runtime.sampling import check_drawn, check_logits, draw_of, next_token, take_back
+from bringup.compile.runtime.sampling import check_drawn, take_back
 from bringup.compile.runtime.scheduler import Job, Planned, Scheduler
 from bringup.compile.runtime.stats import Stats
 from bringup.compile.runtime.token_ids import check_context, check_input, check_vocabulary
-from bringup.diagnostics import BringupError, Diagnostic, fail
+from bringup.diagnostics import fail
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
 
 GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that nobody reads
-
-
-class RequestFailed(BringupError):
-    """What stops one request of a step, and no other: its number is `request`."""
-
-    def __init__(self, request: int, *findings: Diagnostic) -> None:
-        super().__init__(*findings)
-        self.request = request
 
 
 class Batch:
@@ -138,6 +131,7 @@ class Batch:
             raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
         checked = request.checked()
         check_vocabulary(checked.tokens, self.manifest["vocab_size"])
+        checked.shift.check(self.manifest["vocab_size"])
         check_input(len(checked.tokens), self._engine.max_input_len)
         check_context(len(checked.tokens), self._engine.max_tokens)
         self.loras.check(checked.lora, checked.lora_weights)
@@ -146,9 +140,9 @@ class Batch:
     def add(self, request: Request) -> int:
         """The number of this request, by which events name it. It runs from the next step on, if there is room.
 
-        Raises BU015 for what is no token, BU016 when the context has no room for the prompt, BU019 and BU024 for
-        settings out of range, BU029 for a model that takes more than tokens; of its LoRA BU620 where its weights have
-        to be sent, BU621 where there is no room for them, BU622 where the bundle does not take it.
+        Raises BU015 for what is no token of the vocabulary, BU016 when the context has no room for the prompt, BU019
+        and BU024 for settings out of range, BU029 for a model that takes more than tokens; of its LoRA BU620 where its
+        weights have to be sent, BU621 where there is no room for them, BU622 where the bundle does not take it.
         """
         checked = self.check(request)
         weights = self.loras.hold(checked.lora, checked.lora_weights)
@@ -188,36 +182,39 @@ class Batch:
             planned = self._scheduler.plan()
             ended = self._run(planned) if planned else []
             failed.pop_all()
-        return [self._event(job, token) for job, token in ended]
+        return list(map(self._event, ended))
 
-    def _run(self, planned: Sequence[Planned]) -> list[tuple[Job, int]]:
+    def _run(self, planned: Sequence[Planned]) -> list[Drawn]:
         """Takes in what is planned; the next token of the jobs of which all tokens are in."""
         start = time.perf_counter()
-        cut = any(each.job.request.top_k for each in planned)  # which no executor does
-        if not (self._scheduler.prefilled or cut) and self._engine.can_draw(len(planned)):
+        needs_logits = any(each.job.request.needs_logits for each in planned)
+        if not (self._scheduler.prefilled or needs_logits) and self._engine.can_draw(len(planned)):
             return self._draw(planned, start)
         run = self._engine.prefill if self._scheduler.prefilled else self._engine.decode
         results: list[Results] = run([each.part() for each in planned])
         seconds = time.perf_counter() - start
-        ended = [(each.job, each_of.logits[-1]) for each, each_of in zip(planned, results, strict=True) if each.done]
-        for job, logits in ended:
-            with _of(job):
-                check_logits(logits, f" of request {job.id}")
-        for each in planned:
+        for each, found in zip(planned, results, strict=True):
+            check(each, found.logits)
+        for each, found in zip(planned, results, strict=True):
+            score_prompt(each, found.logits)
             _add(each, seconds)
-        return [(job, _next(job, logits)) for job, logits in ended]
+        return [
+            draw_from(each.job, found.logits[-1]) for each, found in zip(planned, results, strict=True) if each.done
+        ]
 
-    def _draw(self, planned: Sequence[Planned], start: float) -> list[tuple[Job, int]]:
+    def _draw(self, planned: Sequence[Planned], start: float) -> list[Drawn]:
         """The same for a step of decode whose tokens the executor draws."""
         last = [len(each.cached.tokens) + each.count == len(each.job.tokens) for each in planned]
         with ExitStack() as failed:
-            draws = [_draw_of(each.job) if is_last else GREEDY for each, is_last in zip(planned, last, strict=True)]
+            draws = [
+                draw_by_executor(each.job) if is_last else GREEDY for each, is_last in zip(planned, last, strict=True)
+            ]
             for each, draw in zip(planned, draws, strict=True):
                 failed.callback(take_back, draw, each.job.random)
             tokens = self._engine.draw([each.part() for each in planned], draws)
-            ended = [(each.job, token) for each, token in zip(planned, tokens, strict=True) if each.done]
-            for job, token in ended:
-                with _of(job):
+            ended = [Drawn(each.job, token) for each, token in zip(planned, tokens, strict=True) if each.done]
+            for job, token, _ in ended:
+                with failing(job):
                     check_drawn(token, f" of request {job.id}")
             failed.pop_all()
         seconds = time.perf_counter() - start
@@ -225,9 +222,11 @@ class Batch:
             _add(each, seconds)
         return ended
 
-    def _event(self, job: Job, token: int) -> Event:
-        request = job.request
+    def _event(self, drawn: Drawn) -> Event:
+        job, token, request = drawn.job, drawn.token, drawn.job.request
         job.tokens.append(token)
+        is_first = request.prompt_logprobs and len(job.tokens) == len(request.tokens) + 1
+        scores = tuple(map(job.prompt_scores.get, range(len(request.tokens)))) if is_first else ()
         reason: Reason | None = None
         if token in request.eos:
             reason = "eos"
@@ -237,25 +236,7 @@ class Batch:
             reason = "context"
         if reason:
             self._end(job)
-        return Event(job.id, token, reason, job.stats)
-
-
-@contextmanager
-def _of(job: Job) -> Generator[None]:
-    """What fails in the block stops this request alone."""
-    try:
-        yield
-    except BringupError as error:
-        raise RequestFailed(job.id, *error.findings) from None
-
-
-def _next(job: Job, logits: np.ndarray) -> int:
-    request = job.request
-    return next_token(logits, request.temperature, request.top_p, job.random, request.top_k)
-
-
-def _draw_of(job: Job) -> Draw:
-    return draw_of(job.request.temperature, job.request.top_p, job.random)
+        return Event(job.id, token, reason, job.stats, drawn.score, scores)
 
 
 def _add(planned: Planned, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from bringup.compile.runtime.engine import Cached, Engine, Part
 from bringup.compile.runtime.lora.loras import Loras
 from bringup.compile.runtime.request import CheckedRequest
+from bringup.compile.runtime.scores import Score
 from bringup.compile.runtime.stats import Stats
 from bringup.graphs.core.step import BLOCK
 
@@ -22,7 +23,7 @@ AGE = attrgetter("id")
 class Job:
     """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits.
 
-    `lora` is the number of its LoRA, which it holds until it ends.
+    `lora` is the number of its LoRA, which it holds until it ends. `prompt_scores` are by place.
     """
 
     id: int
@@ -32,6 +33,12 @@ class Job:
     stats: Stats
     lora: int | None = None
     cached: Cached | None = None
+    prompt_scores: dict[int, Score] = field(default_factory=dict[int, Score])
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether tokens of the prompt have to be scored yet: the logits of each one before are needed."""
+        return self.request.prompt_logprobs and len(self.prompt_scores) < len(self.request.tokens) - 1
 
 
 @dataclass(slots=True)
@@ -131,7 +138,8 @@ class Scheduler:
             self.engine.rewind(cached, 0)
             cached.outgrown = outgrown
         before = len(cached.tokens)
-        self.engine.share(cached, job.tokens)
+        if not job.scores_prompt:
+            self.engine.share(cached, job.tokens)
         return len(cached.tokens) - before
 
     def _next(self, job: Job, cached: Cached) -> Planned:
@@ -142,7 +150,8 @@ class Scheduler:
         taken, end = len(cached.tokens), len(job.tokens)
         if self.engine.varies(end):
             end = max(len(job.request.tokens), taken + 1)
-        return Planned(job, cached, end - taken, end)
+        one_by_one = job.scores_prompt and not self.engine.interface.all_logits
+        return Planned(job, cached, 1 if one_by_one else end - taken, end)
 
     def _packed(self, prompts: Sequence[Planned]) -> list[Planned]:
         """The next parts of prompts, as many as one entry takes.
