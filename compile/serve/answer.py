@@ -1,45 +1,113 @@
-"""One answer as its tokens arrive: text up to the first stop string, and why it ends."""
+"""One answer as its tokens arrive: text up to the first stop string, how likely tokens were, and why it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
+from bringup.compile.runtime.scores import Score
 from bringup.compile.serve.worker import Update
 from bringup.compile.text.stream import Stream
 
 Ending = Literal["stop", "length"]
 
 
+class Scored(NamedTuple):
+    """A token, with how many characters of the text are before it. `score` None: the first one of a prompt."""
+
+    offset: int
+    token: int
+    score: Score | None
+
+
+class Piece(NamedTuple):
+    """Text that is certain, and the tokens of it where these have scores."""
+
+    text: str
+    tokens: Sequence[Scored] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that comes before its answer: its text, its tokens, and how far the text is before each."""
+
+    text: str
+    tokens: Sequence[int]
+    offsets: Sequence[int]
+
+
+def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:
+    """`text` is the prompt as it was given; empty where that was as tokens, and theirs comes in its place."""
+    written, offsets = "", list[int]()
+    for token in tokens:
+        offsets.append(len(written))
+        written += stream.push(token)
+    written += stream.finish()
+    text = text or written
+    return Echo(text, tokens, [min(offset, len(text)) for offset in offsets])
+
+
 @dataclass(slots=True)
 class Answer:
-    """`tokens` counts those that were computed for it, the one that ends it too. `ending` is None until it ends."""
+    """`tokens` counts those that were computed for it, the one that ends it too. `ending` is None until it ends.
+
+    With `echo` a prompt comes first, in which no stop string counts; `is_empty`: nothing comes after it.
+    """
 
     stream: Stream
     stops: Sequence[str]
+    echo: Echo | None = None
+    is_empty: bool = False
     tokens: int = 0
     ending: Ending | None = None
+    _given: int = 0  # characters
     _held: str = ""  # text that may be the beginning of a stop string
+    _scored: list[Scored] = field(default_factory=list[Scored])  # tokens of the text that is held
 
-    def push(self, update: Update) -> str:
-        """The text that is certain once this update is known."""
-        if update.token is not None:
-            self.tokens += 1
-            if update.reason != "eos":
-                self._held += self.stream.push(update.token)
-        if update.reason:
-            self._held += self.stream.finish()
+    def push(self, update: Update) -> Piece:
+        """What is certain once this update is known."""
+        before = self._echoed(update)
+        if self.is_empty:
+            self.ending = "length"
+            return before
+        self._take(update)
         found = [at for stop in self.stops if (at := self._held.find(stop)) >= 0]
         if found:
             self.ending = "stop"
-            return self._held[: min(found)]
-        if update.reason:
+            after = self._certain(min(found))
+        elif update.reason:
             self.ending = "stop" if update.reason == "eos" else "length"
-            return self._held
-        certain = len(self._held) - max((_overlap(self._held, stop) for stop in self.stops), default=0)
-        text, self._held = self._held[:certain], self._held[certain:]
-        return text
+            after = Piece(self._held, self._scored)
+        else:
+            after = self._certain(len(self._held) - max((_overlap(self._held, stop) for stop in self.stops), default=0))
+        return Piece(before.text + after.text, [*before.tokens, *after.tokens])
+
+    def _echoed(self, update: Update) -> Piece:
+        """The prompt, once."""
+        if (echo := self.echo) is None:
+            return Piece("")
+        self.echo, self._given = None, len(echo.text)
+        scores = zip(echo.offsets, echo.tokens, update.prompt, strict=True) if update.prompt else ()
+        return Piece(echo.text, [Scored(*each) for each in scores])
+
+    def _take(self, update: Update) -> None:
+        if update.token is not None:
+            self.tokens += 1
+            if update.reason != "eos":
+                if update.score:
+                    self._scored.append(Scored(self._given + len(self._held), update.token, update.score))
+                self._held += self.stream.push(update.token)
+        if update.reason:
+            self._held += self.stream.finish()
+
+    def _certain(self, count: int) -> Piece:
+        """The first characters of what is held, and the tokens that begin in them."""
+        text, self._held = self._held[:count], self._held[count:]
+        self._given += count
+        tokens = [each for each in self._scored if each.offset < self._given]
+        del self._scored[: len(tokens)]
+        return Piece(text, tokens)
 
 
 def _overlap(text: str, stop: str) -> int:

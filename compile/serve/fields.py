@@ -36,13 +36,13 @@ class Fields:
             raise wrong(name, f"`{name}` is {shown(value)}, not a whole number from {least}{upper}")
         return value
 
-    def number(self, name: str, default: float, *, most: float, above: float = -math.inf) -> float:
-        """A number from 0, and above `above`, to `most`."""
+    def number(self, name: str, default: float, *, most: float, least: float = 0.0, above: float = -math.inf) -> float:
+        """A number from `least`, and above `above`, to `most`."""
         value = self.take(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not 0 <= value <= most or value <= above:
-            lower = "above 0" if above == 0 else "from 0"
+        if type(value) not in (int, float) or not least <= value <= most or value <= above:
+            lower = "above 0" if above == 0 else f"from {least:g}"
             raise wrong(name, f"`{name}` is {shown(value)}, not a number {lower} to {most:g}")
         return float(value)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from bringup.compile.runtime.batch import Batch
 from bringup.compile.runtime.request import Request
-from bringup.compile.serve.answer import Answer
+from bringup.compile.serve.answer import Answer, Piece, echo_of
 from bringup.compile.serve.body import Disconnected, read_object, while_connected
 from bringup.compile.serve.intake import Intake, Sequences
 from bringup.compile.serve.limits import Limits
@@ -31,6 +31,7 @@ from bringup.compile.serve.parameters import (
 from bringup.compile.serve.refused import CONTEXT, Refused, of_request
 from bringup.compile.serve.shapes import ChatShape, CompletionShape, Shape, usage_of
 from bringup.compile.text.chat import Message
+from bringup.compile.text.token_bytes import TokenBytes
 from bringup.compile.text.tokenizer import Tokenizer
 from bringup.diagnostics import BringupError
 
@@ -48,6 +49,10 @@ class Service:
     metrics: Metrics
     limits: Limits
     rendering: asyncio.Semaphore  # chat templates
+    bytes_of: TokenBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bytes_of = TokenBytes(self.tokenizer)
 
 
 class Generation:
@@ -82,17 +87,19 @@ class Generation:
                 for prompt in prompts
                 for number in range(parameters.count)
             ]
-            answers = [Answer(service.tokenizer.stream(skip_special=True), parameters.stops) for _ in requests]
-            shape, counted = self._shape(parameters.model), sum(map(len, prompts))
+            answers = list(self._answers(given, prompts))
+            scored = parameters.logprobs is not None
+            shape = self._shape(parameters.model, service.bytes_of, scored=scored, counted=parameters.usage)
+            counted = sum(map(len, prompts))
             service.metrics.prompt_tokens.inc(counted)
             try:
                 with service.intake.sequences(requests, places) as sequences:
                     if parameters.stream:
                         await self._stream(sequences, answers, shape, counted, start, send, usage=parameters.usage)
                     else:
-                        texts = await self._whole(sequences, answers, start)
+                        pieces = await self._whole(sequences, answers, start)
                         usage = usage_of(counted, _tokens(answers))
-                        response = JSONResponse(shape.answer(texts, [each.ending for each in answers], usage))
+                        response = JSONResponse(shape.answer(pieces, [each.ending for each in answers], usage))
                         await response(scope, receive, send)
             finally:
                 service.metrics.new_tokens.inc(_tokens(answers))
@@ -137,7 +144,12 @@ class Generation:
         request = Request(
             prompt, max_new_tokens=1, temperature=parameters.temperature, top_p=parameters.top_p,
             top_k=parameters.top_k, seed=seed, eos=self._service.tokenizer.eos, lora=lora,
+            presence_penalty=parameters.presence, frequency_penalty=parameters.frequency, logit_bias=parameters.bias,
+            logprobs=parameters.logprobs, prompt_logprobs=parameters.echo and parameters.logprobs is not None,
         )  # fmt: skip
+        if (size := batch.manifest["vocab_size"]) <= max(parameters.bias, default=-1):
+            message = f"`logit_bias` has token {max(parameters.bias)}, which is not in the vocabulary of {size}"
+            raise Refused(400, message, param="logit_bias", code="BU015")
         try:
             batch.check(request)
         except BringupError as error:
@@ -146,15 +158,28 @@ class Generation:
 
     # --- from tokens to an answer
 
-    async def _whole(self, sequences: Sequences, answers: Sequence[Answer], start: float) -> list[str]:
-        """The texts of all answers."""
-        texts: list[list[str]] = [[] for _ in answers]
+    def _answers(self, given: Completion | ChatCompletion, prompts: Sequence[list[int]]) -> Iterator[Answer]:
+        """One for each sequence."""
+        service, parameters = self._service, given.parameters
+        texts = given.prompts if isinstance(given, Completion) else [""]
+        for text, prompt in zip(texts, prompts, strict=True):
+            echo = None
+            if parameters.echo:
+                stream = service.tokenizer.stream(skip_special=True)
+                echo = echo_of(text if isinstance(text, str) else "", prompt, stream)
+            for _ in range(parameters.count):
+                stream = service.tokenizer.stream(skip_special=True)
+                yield Answer(stream, parameters.stops, echo, is_empty=parameters.max_tokens == 0)
+
+    async def _whole(self, sequences: Sequences, answers: Sequence[Answer], start: float) -> list[Piece]:
+        """All answers, each as one piece."""
+        pieces: list[list[Piece]] = [[] for _ in answers]
         async for index, update in sequences:
             self._first(answers, start)
-            texts[index].append(answers[index].push(update))
+            pieces[index].append(answers[index].push(update))
             if answers[index].ending:
                 sequences.close(index)
-        return ["".join(parts) for parts in texts]
+        return [Piece("".join(x.text for x in parts), [y for x in parts for y in x.tokens]) for parts in pieces]
 
     async def _stream(
         self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, start: float, send: Send,
@@ -167,13 +192,13 @@ class Generation:
                 if not begun:
                     await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
                 self._first(answers, start)
-                text = answers[index].push(update)
+                piece = answers[index].push(update)
                 events = [] if index in begun else shape.begin(index)
                 begun.add(index)
-                if text:
-                    events.append(shape.event(index, text, None))
+                if piece.text or piece.tokens:
+                    events.append(shape.event(index, piece, None))
                 if ending := answers[index].ending:
-                    events.append(shape.event(index, "", ending))
+                    events.append(shape.event(index, Piece(""), ending))
                     sequences.close(index)
                 if events:
                     await _send_events(send, *map(json.dumps, events))

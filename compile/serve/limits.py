@@ -26,4 +26,6 @@ class Limits:
     characters: int = 32  # of a text for each token that a prompt may have; languages take 1 to 6
     stops: int = 4  # as OpenAI's API
     stop_characters: int = 256
+    logprobs: int = 20  # likeliest tokens of each place
+    biases: int = 1024  # tokens of `logit_bias`
     templates: int = 2  # chat templates that are rendered at a time, in processes of their own

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from bringup.compile.serve.fields import LARGEST, Fields
@@ -17,6 +17,8 @@ from bringup.compile.text.chat import Message
 from bringup.shown import shown
 
 MOST_TEMPERATURE = 2.0
+MOST_PENALTY, MOST_BIAS = 2.0, 100.0
+MOST_DIGITS = 9  # of the number of a token
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 COMPLETION_TOKENS = 16  # of an answer of /v1/completions, by default
 ROLES = ("system", "developer", "user", "assistant")
@@ -26,7 +28,8 @@ ROLES = ("system", "developer", "user", "assistant")
 class Parameters:
     """Of one request. `count` answers to each prompt, whose seeds follow each other.
 
-    `max_tokens` None is up to the end of the context. `usage`: the last part of a stream counts tokens.
+    `max_tokens` None is up to the end of the context; 0 is of an echo alone. `usage`: the last part of a stream counts
+    tokens. `logprobs`: how many of the likeliest tokens to list at each place, None for no logprobs at all.
     """
 
     model: str
@@ -39,6 +42,11 @@ class Parameters:
     stops: tuple[str, ...]
     stream: bool
     usage: bool
+    presence: float
+    frequency: float
+    bias: Mapping[int, float]
+    logprobs: int | None
+    echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,12 @@ class ChatCompletion:
 def completion(body: Mapping[str, Any], limits: Limits) -> Completion:
     """The body of /v1/completions. Raises Refused."""
     fields = Fields(body)
-    max_tokens = fields.whole("max_tokens", COMPLETION_TOKENS, least=1)
-    for name, *neutral in (("echo", False), ("suffix", ""), ("best_of", 1), ("logprobs",)):
-        fields.unsupported(name, *neutral)
-    parameters = _common(fields, max_tokens, limits)
+    echo = fields.flag("echo")
+    max_tokens = fields.whole("max_tokens", COMPLETION_TOKENS, least=0 if echo else 1)
+    logprobs = fields.whole("logprobs", -1, least=0, most=limits.logprobs)
+    fields.unsupported("suffix", "")
+    parameters = replace(_common(fields, max_tokens, None if logprobs < 0 else logprobs, limits), echo=echo)
+    fields.unsupported("best_of", 1, parameters.count)  # of as many as are answered, all are the best
     prompts = _prompts(fields.take("prompt"))
     fields.finish()
     _check_choices(len(prompts), "prompt", parameters, limits)
@@ -85,23 +95,24 @@ def chat_completion(body: Mapping[str, Any], limits: Limits) -> ChatCompletion:
     if older and newer and older != newer:
         raise wrong("max_tokens", "`max_tokens` and `max_completion_tokens` differ; give one of them")
     for name, *neutral in (
-        ("logprobs", False), ("top_logprobs", 0), ("tools", []), ("tool_choice", "none", "auto"),
+        ("tools", []), ("tool_choice", "none", "auto"),
         ("parallel_tool_calls", True, False), ("functions", []), ("function_call", "none", "auto"),
         ("response_format", {"type": "text"}), ("modalities", ["text"]), ("audio",), ("prediction",),
         ("reasoning_effort",), ("verbosity",), ("web_search_options",),
     ):  # fmt: skip
         fields.unsupported(name, *neutral)
-    parameters = _common(fields, older or newer or None, limits)
+    logprobs = fields.whole("top_logprobs", 0, least=0, most=limits.logprobs)
+    is_scored = fields.flag("logprobs")
+    if logprobs and not is_scored:
+        raise wrong("top_logprobs", '`top_logprobs` goes with `"logprobs": true`')
+    parameters = _common(fields, older or newer or None, logprobs if is_scored else None, limits)
     messages = _messages(fields.take("messages"))
     fields.finish()
     _check_choices(1, "messages", parameters, limits)
     return ChatCompletion(parameters, messages)
 
 
-def _common(fields: Fields, max_tokens: int | None, limits: Limits) -> Parameters:
-    for name in ("frequency_penalty", "presence_penalty"):
-        fields.unsupported(name, 0, 0.0)
-    fields.unsupported("logit_bias", {})
+def _common(fields: Fields, max_tokens: int | None, logprobs: int | None, limits: Limits) -> Parameters:
     fields.ignore(IGNORED)
     count = fields.whole("n", 1, least=1, most=limits.choices)
     stream, options = fields.flag("stream"), fields.object("stream_options")
@@ -122,7 +133,29 @@ def _common(fields: Fields, max_tokens: int | None, limits: Limits) -> Parameter
         stops=_stops(fields.take("stop"), limits),
         stream=stream,
         usage=usage,
+        presence=fields.number("presence_penalty", 0.0, least=-MOST_PENALTY, most=MOST_PENALTY),
+        frequency=fields.number("frequency_penalty", 0.0, least=-MOST_PENALTY, most=MOST_PENALTY),
+        bias=_biases(fields.take("logit_bias"), limits),
+        logprobs=logprobs,
     )
+
+
+def _biases(given: Any, limits: Limits) -> dict[int, float]:
+    """By token, which JSON writes as a text."""
+    if given is None:
+        return {}
+    if type(given) is not dict:
+        raise wrong("logit_bias", f"`logit_bias` is {shown(given)}, not an object")
+    biases = cast("dict[str, Any]", given)
+    if len(biases) > limits.biases:
+        raise wrong("logit_bias", f"`logit_bias` has {len(biases):,} tokens, and the limit is {limits.biases:,}")
+    for name, value in biases.items():
+        if not (name.isascii() and name.isdecimal() and len(name) <= MOST_DIGITS):
+            raise wrong("logit_bias", f"`logit_bias` has {shown(name)}, which is not the number of a token")
+        if type(value) not in (int, float) or not -MOST_BIAS <= value <= MOST_BIAS:
+            limit = f"not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}"
+            raise wrong("logit_bias", f"`logit_bias` of token {name} is {shown(value)}, {limit}")
+    return {int(name): float(value) for name, value in biases.items()}
 
 
 def _stops(given: Any, limits: Limits) -> tuple[str, ...]:
@@ -213,4 +246,4 @@ def tokens_left(parameters: Parameters, prompt: int, context: int) -> int:
         message = f"the prompt has {prompt:,} tokens and `max_tokens` is {parameters.max_tokens:,}: "
         message += f"together they exceed the context of {context:,}"
         raise Refused(400, message, param="max_tokens", code="context_length_exceeded")
-    return parameters.max_tokens
+    return max(parameters.max_tokens, 1)  # a token that no answer has gives the logits of a prompt

@@ -8,46 +8,69 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bringup.compile.serve.answer import Ending
+from bringup.compile.serve.answer import Ending, Piece, Scored
+
+LEAST_LOGPROB = -9999.0  # of OpenAI's API, for tokens that are as good as impossible; JSON has no infinity
 
 
 class Shape(ABC):
-    """Of the answers to one request: what they share is decided once."""
+    """Of the answers to one request: what they share is decided once.
+
+    `bytes_of` gives those of a token. With `scored` choices have logprobs; with `counted` all parts of a stream have a
+    usage, which is null but for the last.
+    """
 
     prefix, whole, part = "", "", ""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, bytes_of: Callable[[int], bytes], *, scored: bool, counted: bool) -> None:
         self._model, self._id, self._created = model, f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
+        self._bytes_of, self._scored, self._counted = bytes_of, scored, counted
 
-    def answer(self, texts: Sequence[str], endings: Sequence[Ending | None], usage: dict[str, int]) -> dict[str, Any]:
+    def answer(
+        self, pieces: Sequence[Piece], endings: Sequence[Ending | None], usage: dict[str, int]
+    ) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        choices = [self.choice(*each) for each in zip(range(len(texts)), texts, endings, strict=True)]
+        choices = [self.choice(*each) for each in zip(range(len(pieces)), pieces, endings, strict=True)]
         return self._outer(self.whole, choices) | {"usage": usage}
 
-    def event(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
-        """A part of a stream: more text of a choice, or its end."""
-        return self._outer(self.part, [self.delta(index, text, ending)])
+    def event(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
+        """A part of a stream: more of a choice, or its end."""
+        return self._part([self.delta(index, piece, ending)])
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]:
         """The part of a stream that counts tokens."""
-        return self._outer(self.part, []) | {"usage": usage}
+        return self._part([]) | {"usage": usage}
 
     def begin(self, index: int) -> list[dict[str, Any]]:
         """Parts that come before the text of a choice."""
         return []
 
     @abstractmethod
-    def choice(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
+    def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
         """A whole choice."""
         ...
 
     @abstractmethod
-    def delta(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
+    def delta(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
         """A part of a choice."""
         ...
+
+    def logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any] | None:
+        """Of tokens; None where the request has not asked for them."""
+        return self._logprobs(tokens) if self._scored else None
+
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any]: ...
+
+    def _text(self, token: int) -> str:
+        """A token whose bytes are a part of a character has U+FFFD."""
+        return self._bytes_of(token).decode("utf-8", "replace")
+
+    def _part(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._outer(self.part, choices) | ({"usage": None} if self._counted else {})
 
     def _outer(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
@@ -56,28 +79,65 @@ class Shape(ABC):
 class CompletionShape(Shape):
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
-    def choice(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": ending}
+    def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
+        logprobs = self.logprobs(piece.tokens)
+        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": ending}
 
-    delta = choice
+    def delta(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
+        return self.choice(index, piece, ending) | ({} if piece.tokens else {"logprobs": None})
+
+    def _logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any]:
+        """The token itself is among the likeliest too, as in OpenAI's API, so there may be one more of these."""
+        return {
+            "tokens": [self._text(each.token) for each in tokens],
+            "token_logprobs": [each.score and _number(each.score.logprob) for each in tokens],
+            "top_logprobs": [self._likeliest(each) for each in tokens],
+            "text_offset": [each.offset for each in tokens],
+        }
+
+    def _likeliest(self, scored: Scored) -> dict[str, float] | None:
+        if scored.score is None:
+            return None
+        found: dict[str, float] = {}  # of two with one text, the first
+        for token, logprob in (*scored.score.top, (scored.token, scored.score.logprob)):
+            found.setdefault(self._text(token), _number(logprob))
+        return found
 
 
 class ChatShape(Shape):
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def choice(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": ending}
+    def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": self.logprobs(piece.tokens), "finish_reason": ending}
 
-    def delta(self, index: int, text: str, ending: Ending | None) -> dict[str, Any]:
-        return self._delta(index, {"content": text} if text else {}, ending)
+    def delta(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
+        words = {"content": piece.text} if piece.text else {}
+        return self._delta(index, words, ending, self.logprobs(piece.tokens) if piece.tokens else None)
 
     def begin(self, index: int) -> list[dict[str, Any]]:
-        return [self._outer(self.part, [self._delta(index, {"role": "assistant", "content": ""}, None)])]
+        return [self._part([self._delta(index, {"role": "assistant", "content": ""}, None, None)])]
+
+    def _logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any]:
+        scores = [each.score for each in tokens if each.score]
+        content = [
+            self._entry(score.token, score.logprob) | {"top_logprobs": [self._entry(*each) for each in score.top]}
+            for score in scores
+        ]
+        return {"content": content, "refusal": None}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        return {"token": self._text(token), "logprob": _number(logprob), "bytes": list(self._bytes_of(token))}
 
     @staticmethod
-    def _delta(index: int, words: dict[str, str], ending: Ending | None) -> dict[str, Any]:
-        return {"index": index, "delta": words, "logprobs": None, "finish_reason": ending}
+    def _delta(
+        index: int, words: dict[str, str], ending: Ending | None, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": words, "logprobs": logprobs, "finish_reason": ending}
+
+
+def _number(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
 
 
 def usage_of(prompt: int, completion: int) -> dict[str, int]:

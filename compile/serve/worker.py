@@ -12,9 +12,11 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
 
-from bringup.compile.runtime.batch import Batch, RequestFailed
+from bringup.compile.runtime.batch import Batch
+from bringup.compile.runtime.drawn import RequestFailed
 from bringup.compile.runtime.lora.cache import CacheFigures
-from bringup.compile.runtime.request import Reason, Request
+from bringup.compile.runtime.request import Event, Reason, Request
+from bringup.compile.runtime.scores import Score
 from bringup.diagnostics import BringupError, fail
 
 MOST_FAILURES = 3  # steps in a row that may fail; a device that is lost fails every one
@@ -41,13 +43,16 @@ class Ticket:
 class Update(NamedTuple):
     """What became of a request: a new token, or its end, or both.
 
-    `reason` as in `runtime.request.Event`. `error` is why it failed; `cancelled`: it was ended by `cancel`.
+    `reason`, `score` and `prompt` (the scores of its tokens) as in `runtime.request.Event`. `error` is why it failed;
+    `cancelled`: it was ended by `cancel`.
     """
 
     token: int | None = None
     reason: Reason | None = None
     error: BaseException | None = None
     cancelled: bool = False
+    score: Score | None = None
+    prompt: tuple[Score | None, ...] = ()
 
     @property
     def is_last(self) -> bool:
@@ -168,7 +173,7 @@ class Worker:
                 raise _broken(error) from error
             return
         self._failures_in_a_row = 0
-        updates = [(self._running[event.id], Update(event.token, event.reason)) for event in events]
+        updates = [(self._running[event.id], _update(event)) for event in events]
         for event in events:
             if event.reason:
                 del self._running[event.id]
@@ -227,6 +232,10 @@ class Worker:
             failures=self._failures,
             loras=batch.loras.figures(),
         )
+
+
+def _update(event: Event) -> Update:
+    return Update(event.token, event.reason, score=event.score, prompt=event.prompt_scores)
 
 
 def _broken(error: BaseException) -> BringupError:
