@@ -45,8 +45,8 @@ FIGURES = (
 class Single:
     """Answers of one sequence at a time, each computed once."""
 
-    def __init__(self, bundle: str, loras: Mapping[str, Path]) -> None:
-        self.session = bringup.load(bundle)
+    def __init__(self, bundle: str, loras: Mapping[str, Path], executor: str | None) -> None:
+        self.session = bringup.load(bundle, executor)
         self.tokenizer = self.session.tokenizer()
         self.loras = {name: self.session.read_lora(path) for name, path in loras.items()}
         self.known: dict[tuple[str, str, bool, int], tuple[str, list[int]]] = {}
@@ -88,8 +88,9 @@ class Single:
 class Serving:
     """`bringup serve` in a process."""
 
-    def __init__(self, bundle: str, loras: Mapping[str, Path], queue: int) -> None:
+    def __init__(self, bundle: str, loras: Mapping[str, Path], queue: int, executor: str | None) -> None:
         command = [sys.executable, "-m", "bringup", "serve", bundle, "--port", "0", "--max-queue", str(queue)]
+        command += ["--executor", executor] if executor else []
         for name, path in loras.items():
             command += ["--lora", f"{name}={path}"]
         environment = {**os.environ, "BRINGUP_API_KEY": KEY}
@@ -238,6 +239,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=12, help="of an answer")
     parser.add_argument("--interrupted", type=int, default=32, help="requests of the load that SIGTERM interrupts")
+    parser.add_argument("--executor", help="a device of the bundle's target, such as threads:1")
     args = parser.parse_args()
     base, ok = Path(args.bundle).resolve().name.removesuffix(".bundle"), True
     with tempfile.TemporaryDirectory() as scratch:
@@ -245,7 +247,7 @@ def main() -> None:
         for number, folder in enumerate(loras.values()):
             write_lora(folder, sizes_of(args.bundle), number, scale=0.05)
         cases = requests(args.requests, 1, base, args.max_tokens)
-        with Serving(args.bundle, loras, queue=args.workers) as serving:
+        with Serving(args.bundle, loras, queue=args.workers, executor=args.executor) as serving:
             start = time.perf_counter()
             outcomes = asyncio.run(load(serving, cases, args.workers, 2, base))
             seconds = time.perf_counter() - start
@@ -253,7 +255,7 @@ def main() -> None:
                 time.sleep(0.1)  # a client that left a moment ago
             serving.process.send_signal(signal.SIGTERM)
             code = serving.process.wait(60)
-        single = Single(args.bundle, loras)
+        single = Single(args.bundle, loras, args.executor)
         ok &= report(f"{args.requests} requests, {args.workers} at a time, {seconds:.0f} s", outcomes, cases, single)
         times = sorted(each.seconds for each in cases if each.text is not None)
         p50, p99 = times[len(times) // 2], times[min(len(times) * 99 // 100, len(times) - 1)]
@@ -263,7 +265,7 @@ def main() -> None:
         print(f"  exit code {code}", flush=True)
         ok &= figures["bringup_cache_blocks_in_use"] == figures["bringup_lora_slots_in_use"] == code == 0
         cases = requests(args.interrupted, 1, base, args.max_tokens)
-        with Serving(args.bundle, loras, queue=args.workers) as serving:
+        with Serving(args.bundle, loras, queue=args.workers, executor=args.executor) as serving:
             outcomes = asyncio.run(interrupted(serving, cases, args.workers))
             code = serving.process.wait(300)
         ok &= report(f"{args.interrupted} requests, SIGTERM after a quarter", outcomes, cases, single)
