@@ -98,7 +98,7 @@ FACADES = {module.__name__: module for module in (bringup, bringup.graphs, bring
 READ_BY_USERS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bringup/codes").glob("*.md")]
 READ_BY_USERS += (ROOT / "examples").rglob("*.py")
 # Their examples plant a mistake in bringup itself, or give it another GPU.
-PLANTED = ("BU501.md", "BU504.md", "BU615.md", "BU616.md", "BU617.md", "BU618.md", "BU630.md", "BU704.md")
+PLANTED = ("BU501.md", "BU504.md", "BU615.md", "BU616.md", "BU617.md", "BU618.md", "BU630.md", "BU631.md", "BU704.md")
 
 
 @pytest.mark.parametrize("name", sorted(FACADES))

@@ -16,19 +16,24 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bringup.compile.serve.generation import Service, endpoints
+from bringup.compile.serve.hosts import Named
 from bringup.compile.serve.metrics import Metrics
 from bringup.compile.serve.refused import Refused
 
-HEALTH, METRICS, MODELS = "/health", "/metrics", "/v1/models"
+HEALTH, LIVE, METRICS, MODELS = "/health", "/health/live", "/metrics", "/v1/models"
 
 
-def application(service: Service, api_key: str | None) -> Starlette:
-    """All paths. With an `api_key`, every path but /health requires it."""
+def application(service: Service, api_key: str | None, names: frozenset[str] | None = None) -> Starlette:
+    """All paths. With an `api_key`, every path but those of the health requires it. `names` as in `hosts.Named`."""
     generating = endpoints(service)
 
     async def health(request: Request) -> Response:
         state = "failed" if service.intake.lost else "draining" if service.intake.draining else "ok"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+
+    async def live(request: Request) -> Response:
+        lost = service.intake.lost
+        return JSONResponse({"status": "failed" if lost else "ok"}, 503 if lost else 200)
 
     async def metrics(request: Request) -> Response:
         text, kind = service.metrics.text()
@@ -45,10 +50,13 @@ def application(service: Service, api_key: str | None) -> Starlette:
         Route(MODELS, models),
         Route(f"{MODELS}/{{name:path}}", model),
         Route(HEALTH, health),
+        Route(LIVE, live),
         Route(METRICS, metrics),
     ]
-    middleware = [Middleware(_Counted, service.metrics, (*generating, MODELS, HEALTH, METRICS))]
+    middleware = [Middleware(_Counted, service.metrics, (*generating, MODELS, HEALTH, LIVE, METRICS))]
     middleware.append(Middleware(_Bounded, service.limits.head_bytes))
+    if names is not None:
+        middleware.append(Middleware(Named, names))
     if api_key is not None:
         middleware.append(Middleware(_Authorised, api_key))
     handlers = {Refused: _refused, HTTPException: _of_http, Exception: _failed}
@@ -81,7 +89,7 @@ class _Bounded:
         count = len(scope["raw_path"] or b"") + len(scope["query_string"])
         count += sum(len(name) + len(value) for name, value in scope["headers"])
         message = f"the head of the request is longer than the limit of {self._most:,} bytes"
-        app = self._app if count <= self._most else _response(Refused(431, message, code="head_too_long"))
+        app = self._app if count <= self._most else Refused(431, message, code="head_too_long").response()
         await app(scope, receive, send)
 
 
@@ -94,7 +102,7 @@ class _Authorised:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         right = hmac.compare_digest(_digest(given.strip()), self._digest) and scheme.lower() == "bearer"
-        app = self._app if right or scope["path"] == HEALTH else _response(_UNAUTHORISED)
+        app = self._app if right or scope["path"] in (HEALTH, LIVE) else _UNAUTHORISED.response()
         await app(scope, receive, send)
 
 
@@ -111,13 +119,9 @@ def _digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def _response(refused: Refused) -> Response:
-    return Response(refused.encoded(), refused.status, refused.headers, "application/json")
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return _response(error)
+    return error.response()
 
 
 async def _of_http(request: Request, error: Exception) -> Response:
@@ -125,9 +129,9 @@ async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     message = f"{request.method} {request.url.path}: {status.phrase.lower()}"
-    return _response(Refused(status, message[:400], headers=error.headers))
+    return Refused(status, message[:400], headers=error.headers).response()
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """A mistake in the server; the log has it."""
-    return _response(Refused(500, "the server has failed at this request; its log says how"))
+    return Refused(500, "the server has failed at this request; its log says how").response()

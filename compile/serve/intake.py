@@ -129,9 +129,11 @@ class Intake:
         if len(self):
             await self._empty.wait()
 
-    def fail(self) -> None:
-        """Accepts no more: the worker has ended."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """Accepts no more: the worker has ended. With an `error` it is abandoned, and all that it has fails."""
         self.lost = True
+        if error:
+            self._deliver([(ticket, Update(error=error)) for ticket in self._open])
 
     def _deliver(self, updates: list[tuple[Ticket, Update]]) -> None:
         for ticket, update in updates:

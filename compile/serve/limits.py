@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class Limits:
     """`queue`: sequences that wait besides those that run. `choices`: answers of a request. `body`, `head_bytes`: bytes
     of one.
+    `step` seconds until a step of the program counts as one that does not end.
 
     `connections` that are open at a time. Seconds: `head` until the headers of a request are there, `body_seconds`
     until its body is, `unread` while a client takes nothing of an answer, `idle` of a connection between requests.
@@ -17,6 +18,7 @@ class Limits:
     queue: int = 64
     body: int = 1 << 20
     choices: int = 16
+    step: float = 600.0
     connections: int = 512
     head_bytes: int = 1 << 14
     head: float = 10.0

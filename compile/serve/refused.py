@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import Response
+
 from bringup.diagnostics import BringupError
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -44,6 +46,10 @@ class Refused(Exception):
     def encoded(self) -> bytes:
         """The body as JSON."""
         return json.dumps(self.body()).encode()
+
+    def response(self) -> Response:
+        """The answer."""
+        return Response(self.encoded(), self.status, self.headers, "application/json")
 
 
 def wrong(param: str, message: str) -> Refused:

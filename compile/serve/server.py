@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 
@@ -16,6 +18,7 @@ from starlette.types import ASGIApp
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.serve.app import application
 from bringup.compile.serve.generation import Service
+from bringup.compile.serve.hosts import names_of
 from bringup.compile.serve.intake import Intake
 from bringup.compile.serve.limits import Limits
 from bringup.compile.serve.metrics import Metrics
@@ -91,17 +94,20 @@ def serve(
     api_key: str | None,
     limits: Limits,
     ready: Callable[[str, Models], None],
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serves until a signal; `ready` hears the URL once requests are accepted.
 
     After the first signal, requests that were accepted run to their end, and others are refused; a second one ends the
     server at once, and raises Stopped. Raises BU047, BU048 and BU917 before anything is loaded; BU014 and what
-    `opening` raises; BU630 where the program fails again and again.
+    `opening` raises; BU630 where the program fails again and again; BU631 where a step does not end: the process then
+    ends without it. `allowed_hosts` are further names of a server that only this machine reaches.
     """
     models = Models(model, list(loras))
     check_key(api_key)
+    names = names_of(host, allowed_hosts)
     with bound(host, port, limits) as listening:
-        asyncio.run(_Life(opening, models, listening, api_key, limits, ready).run())
+        asyncio.run(_Life(opening, models, listening, api_key, names, limits, ready).run())
 
 
 class Server(uvicorn.Server):
@@ -124,10 +130,10 @@ class Server(uvicorn.Server):
 class _Life:
     def __init__(
         self, opening: Callable[[], Batch], models: Models, listening: socket.socket, api_key: str | None,
-        limits: Limits, ready: Callable[[str, Models], None],
+        names: frozenset[str] | None, limits: Limits, ready: Callable[[str, Models], None],
     ) -> None:  # fmt: skip
         self._opening, self._models, self._listening = opening, models, listening
-        self._api_key, self._limits, self._ready = api_key, limits, ready
+        self._api_key, self._names, self._limits, self._ready = api_key, names, limits, ready
         self._stopped: list[int] = []
 
     async def run(self) -> None:
@@ -141,7 +147,9 @@ class _Life:
             worker.ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._lost))
             with self._signals():
                 self._listen()
+                watch = self._loop.create_task(self._watch(worker))
                 await self._server.serve([self._listening])
+                watch.cancel()
         finally:
             worker.stop()
         worker.ended.result()
@@ -154,7 +162,7 @@ class _Life:
             metrics=Metrics(lambda: worker.figures), limits=self._limits,
             rendering=asyncio.Semaphore(self._limits.templates),
         )  # fmt: skip
-        return Server(application(service, self._api_key), self._limits)
+        return Server(application(service, self._api_key, self._names), self._limits)
 
     def _listen(self) -> None:
         host, port = self._listening.getsockname()[:2]
@@ -189,7 +197,24 @@ class _Life:
         await self._intake.drain()
         self._server.should_exit = True
 
+    async def _watch(self, worker: Worker) -> None:
+        """Gives up on a step that takes too long: nothing can end a thread."""
+        limit = self._limits.step
+        while worker.step_seconds <= limit:
+            await asyncio.sleep(min(limit / 4, 1.0))
+        message = f"a step of the program has taken over {limit:g} s, and the server ends"
+        error = fail("BU631", message, help="`--step-seconds N` gives steps more time")
+        atexit.register(_end)
+        worker.abandon(error)
+        self._intake.fail(error)
+
     def _lost(self) -> None:
         """The worker has ended, and the server does."""
         self._intake.fail()
         self._server.should_exit = True
+
+
+def _end() -> None:
+    """Ends the process, which would wait for the threads of a step at its end."""
+    sys.stdout.flush()
+    os._exit(1)

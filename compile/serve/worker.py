@@ -6,10 +6,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 from bringup.compile.runtime.batch import Batch
@@ -90,16 +90,23 @@ class Worker:
         self._last: Update | None = None  # what tickets get once the thread has ended
         self._closing = Lock()
         self._steps = self._failures = self._failures_in_a_row = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batch")
+        self._thread = Thread(target=self._run, name="batch", daemon=True)
+        self._step_began: float | None = None
         self._opened: Future[Batch] = Future()
-        self.ended: Future[None]
+        self.ended: Future[None] = Future()
         self.figures: Figures
 
     def start(self) -> Batch:
         """Starts the thread, and gives the batch once it is open: for what any thread may call. Raises what opening
         raises."""
-        self.ended = self._pool.submit(self._run)
+        self._thread.start()
         return self._opened.result()
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the step that is under way has taken; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def add(self, ticket: Ticket) -> None:
         """Has a request run when there is room."""
@@ -117,11 +124,33 @@ class Worker:
     def stop(self) -> None:
         """Ends the thread after the step that it is in. Requests that are not finished are cancelled."""
         self._commands.put(self._stop)
-        self._pool.shutdown()
+        if not self.ended.done():
+            self._thread.join()
+
+    def abandon(self, error: BaseException) -> None:
+        """Leaves the thread in a step that does not end. It ends with the process; no ticket hears of it any more."""
+        with self._closing:
+            self._last = Update(error=error)
+            if not self.ended.done():
+                self.ended.set_exception(error)
 
     # --- in the thread
 
     def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._serve()
+        except BaseException as raised:
+            error = raised
+        with self._closing:
+            if self.ended.done():  # it was abandoned
+                return
+            if error:
+                self.ended.set_exception(error)
+            else:
+                self.ended.set_result(None)
+
+    def _serve(self) -> None:
         try:
             with self._opening() as batch:
                 self._batch, self._most = batch, batch.interface.max_batch_size
@@ -161,6 +190,7 @@ class Worker:
 
     def _step(self) -> None:
         self._steps += 1
+        self._step_began = time.monotonic()
         try:
             events = self._batch.step()
         except RequestFailed as error:
@@ -172,6 +202,8 @@ class Worker:
             if self._failures_in_a_row == MOST_FAILURES:
                 raise _broken(error) from error
             return
+        finally:
+            self._step_began = None
         self._failures_in_a_row = 0
         updates = [(self._running[event.id], _update(event)) for event in events]
         for event in events:

@@ -6,10 +6,12 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 import pytest
 
@@ -19,6 +21,7 @@ from tests.runtime.lora.conftest import SEQUENCES
 from tests.serve.conftest import KEY, Process
 
 NEW = 12
+NEAR = 1e-4  # of a logit: programs for several sequences add up in another order
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
@@ -104,6 +107,64 @@ def test_a_conversation_by_the_official_client(process):
             assert chunks[-1].usage == whole.usage
 
     asyncio.run(scenario())
+
+
+def test_the_official_client_reads_what_is_drawn_and_why(process, bundle):
+    """Bias, penalties, echo and logprobs, by numpy on the logits of a session."""
+    prompt, bias, presence, frequency = [5, 6, 7, 8], {"9": 3.0, "11": -100.0}, 0.8, 0.6
+    settings: dict[str, Any] = {
+        "model": "tiny", "temperature": 0, "max_tokens": 6, "logit_bias": bias, "presence_penalty": presence,
+        "frequency_penalty": frequency,
+    }  # fmt: skip
+
+    async def scenario() -> tuple[Any, Any]:
+        async with client(process) as api:
+            messages: list[Any] = [{"role": "user", "content": "w6"}]
+            said = await api.chat.completions.create(messages=messages, logprobs=True, top_logprobs=2, n=2, **settings)
+            return await api.completions.create(prompt=prompt, logprobs=2, echo=True, **settings), said
+
+    text, said = asyncio.run(scenario())
+    session = bringup.load(bundle)
+
+    def check(prompt: list[int], logprobs: Sequence[tuple[float, dict[str, float]]]) -> list[int]:
+        """The answer's tokens; `logprobs` are of these."""
+        new: list[int] = []
+        for chosen, top in logprobs:
+            session.reset()
+            raw = session.prefill([*prompt, *new])[-1].astype(np.float64)
+            wanted = raw - np.log(np.exp(raw).sum())
+            counts = np.bincount(new, minlength=len(raw))
+            shifted = raw - frequency * counts - presence * (counts > 0)
+            for token, number in bias.items():
+                shifted[int(token)] += number
+            new.append(int(shifted.argmax()))
+            likely = (*np.argsort(-wanted)[:2], new[-1])
+            assert chosen == pytest.approx(wanted[new[-1]], abs=NEAR)
+            assert {name.strip(): number for name, number in top.items()} == pytest.approx(
+                {f"w{token}": wanted[token] for token in likely}, abs=NEAR
+            )
+        return new
+
+    (choice,) = text.choices
+    found = choice.logprobs
+    count = len(prompt)
+    new = check(prompt, list(zip(found.token_logprobs, found.top_logprobs, strict=True))[count:])
+    assert choice.text == " ".join(f"w{token}" for token in prompt) + " ".join(f"w{token}" for token in new)
+    assert found.token_logprobs[0] is None
+    session.reset()
+    rows = session.prefill(prompt).astype(np.float64)
+    rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
+    assert found.token_logprobs[1:count] == pytest.approx([rows[n, prompt[n + 1]] for n in range(count - 1)], abs=NEAR)
+    for each in said.choices:
+        listed = [(x.logprob, {y.token: y.logprob for y in (*x.top_logprobs, x)}) for x in each.logprobs.content]
+        assert each.message.content == " ".join(f"w{token}" for token in check([0, 6, 1], listed))
+
+
+def test_a_page_of_another_site_reads_nothing(process):
+    """Its name leads here, and the browser says so."""
+    for host, status in (("evil.example", 421), ("localhost:1", 200)):
+        found = httpx2.get(f"{process.url}/v1/models", headers={**HEADERS, "Host": host})
+        assert found.status_code == status
 
 
 def test_errors_are_those_of_the_official_client(process):

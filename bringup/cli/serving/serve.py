@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import sys
@@ -47,16 +46,31 @@ VARIABLE = "BRINGUP_API_KEY"
 @click.option(
     "--max-body-bytes", type=click.IntRange(1), default=MIB, show_default=True, metavar="N", help="Of a request."
 )
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="N",
+    help="A step of the program that takes longer ends the server.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may call the server by besides this machine's own, such as a proxy's; repeatable.",
+)
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 def command(
     bundle: Path, lora: dict[str, str], host: str, port: int, api_key: str | None, model_name: str | None,
-    max_queue: int, max_body_bytes: int, executor: str | None,
+    max_queue: int, max_body_bytes: int, step_seconds: float, allow_host: tuple[str, ...], executor: str | None,
 ) -> None:  # fmt: skip
     """Serve BUNDLE over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
 
     A request's `model` is the name of the model or of a LoRA. SIGTERM ends the server once all requests that it has
     accepted are answered.
     """
+    from bringup.compile.serve.hosts import is_loopback
     from bringup.compile.serve.limits import Limits
     from bringup.compile.serve.server import open_served, serve
     from bringup.render.progress import StageLines
@@ -72,7 +86,7 @@ def command(
         names = ", ".join((models.base, *models.loras))
         print(f"serving {names} at {url}/v1", file=sys.stderr, flush=True)
 
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         print("note: anybody who reaches this address can use the server; --api-key restricts that", file=sys.stderr)
     with _log():
         serve(
@@ -82,8 +96,9 @@ def command(
             host=host,
             port=port,
             api_key=api_key,
-            limits=Limits(queue=max_queue, body=max_body_bytes),
+            limits=Limits(queue=max_queue, body=max_body_bytes, step=step_seconds),
             ready=ready,
+            allowed_hosts=allow_host,
         )
 
 
@@ -98,10 +113,3 @@ def _log() -> Generator[None]:
             yield
         finally:
             logging.getLogger().removeHandler(handler)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

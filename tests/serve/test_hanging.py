@@ -1,0 +1,59 @@
+"""A step that does not end: what is answered, and what /health says then and while the server drains."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bringup.diagnostics import fail
+from tests.runtime import exact
+from tests.serve.inside import Server, serving, wanted
+from tests.serve.test_intake import Gate, stepping
+
+
+async def states(server: Server) -> list[tuple[int, str]]:
+    found = [await server.client.get(path) for path in ("/health", "/health/live")]
+    return [(each.status_code, each.json()["status"]) for each in found]
+
+
+def test_a_step_that_does_not_end_fails_all_requests():
+    """The thread is left to itself: requests are answered at once, and later ones are refused."""
+
+    async def scenario() -> None:
+        batch = exact.new_batch(2)
+        gate = Gate(batch)
+        async with serving(batch) as server:
+            tasks = [asyncio.create_task(server.complete([n], max_tokens=3)) for n in range(4)]
+            await stepping(gate)
+            while len(server.intake) < 4:
+                await asyncio.sleep(0.001)
+            assert server.worker.step_seconds > 0
+            error = fail("BU631", "a step hangs")
+            server.worker.abandon(error)
+            server.intake.fail(error)
+            answers = await asyncio.gather(*tasks)
+            assert [(each.status_code, each.json()["error"]["code"]) for each in answers] == [(500, "BU631")] * 4
+            assert (await server.complete([1])).status_code == 503
+            assert await states(server) == [(503, "failed")] * 2
+            assert server.worker.ended.exception() is error
+            gate.free.set()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_server_that_drains_is_alive_and_not_ready():
+    async def scenario() -> None:
+        batch = exact.new_batch(2)
+        gate = Gate(batch)
+        async with serving(batch) as server:
+            assert await states(server) == [(200, "ok")] * 2
+            task = asyncio.create_task(server.complete([3], max_tokens=3))
+            await stepping(gate)
+            draining = asyncio.create_task(server.intake.drain())
+            await asyncio.sleep(0)
+            assert await states(server) == [(503, "draining"), (200, "ok")]
+            gate.free.set()
+            await draining
+            assert (await task).json()["choices"][0]["text"] == wanted([3], 3)
+            assert server.worker.step_seconds == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
