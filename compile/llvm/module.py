@@ -22,8 +22,9 @@ FILES = {  # of kernels whose file has another name
     **dict.fromkeys(("cached_rows", "index_scores", "top_keys"), "indexer"),
     **dict.fromkeys(("lora_shrink", "lora_expand", "lora_lookup", "slots_to_blocks"), "lora"),
     **{f"quant_{name}": f"quant.{name}" for name in ("digits", "row", "rows", "tiles", "lookup")},
+    **{name: f"general.{name}" for name in ("fold", "scan", "sort", "put")},
 }
-ELEMENTS = "elements"  # the kernel that goes element by element: LLVM puts these into vectors
+ELEMENTS = ("elements", "fold")  # the kernels that go element by element: LLVM puts these into vectors
 
 
 def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
@@ -31,13 +32,13 @@ def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
 
     Before a kernel come those that it runs.
     """
-    written, elements = ir.Module("kernels"), ir.Module(ELEMENTS)
+    written, elements = ir.Module("kernels"), ir.Module(ELEMENTS[0])
     for module in (written, elements):
         module.triple = machine.triple
     define_threads(written, machine)
     outer = sorted(set(kernels), key=lambda each: each.name)
     for name, kernel in {each.name: each for one in outer for each in (*one.inner, one)}.items():
-        module = elements if kernel.stem == ELEMENTS else written
+        module = elements if kernel.stem in ELEMENTS else written
         emit = getattr(import_module(f"{folder.__name__}.{FILES.get(kernel.stem, kernel.stem)}"), kernel.stem)
         emit(Emitter(module, name, machine), kernel.values)
     return str(written), str(elements)

@@ -13,19 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bringup.compile.schedule.graph.decomposed import COMPOSED
 from bringup.compile.schedule.graph.op_graph import Argument, DType, Node, View
 from bringup.graphs import ops
 from bringup.graphs.ops.op import Op
 from bringup.graphs.ops.operator import operator_of
-
-# What torch composes of core operators and so does not tag, in graphs that torch.export gives before decomposition.
-COMPOSED = frozenset(
-    {
-        *("aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"),
-        *("aten.where.ScalarSelf", "aten.where.ScalarOther"),
-    }
-)
-
 
 @cache
 def own_ops() -> Mapping[str, Op[..., Any]]:

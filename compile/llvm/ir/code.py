@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The IR of elements of a group's results, from its nodes: nothing is stored between them.
 
-Numbers are computed in float32 or i64, and rounded as their nodes do.
+Numbers are computed in float32, float64 or i64, and rounded as their nodes do.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from bringup.compile.llvm.ir.emitter import F32, I64, Emitter, Value, real
+from bringup.compile.llvm.ir.emitter import F32, F64, I64, Emitter, Value, real
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, Node, View, dense
 
-Kind = Literal["float", "int", "bool"]
+Kind = Literal["double", "float", "int", "bool"]
 Index = tuple[Value, ...]  # an i64 for each axis
 Formula = Callable[["Code", Node, Index], Value]
 
@@ -62,24 +62,37 @@ class Code:
             place = tuple(I64(0) if size == 1 else at for size, at in zip(value.shape, own, strict=True))
             return self.cast(self.at(value, place), kind_of(self.buffers[value.buffer].dtype), kind)
         assert isinstance(value, bool | int | float)
-        return real(float(value)) if kind == "float" else I64(int(value)) if kind == "int" else self.truth(bool(value))
+        match kind:
+            case "double":
+                return F64(float(value))
+            case "float":
+                return real(float(value))
+            case "int":
+                return I64(int(value))
+            case "bool":
+                return self.truth(bool(value))
 
     def truth(self, value: bool) -> Value:
         return self.b.icmp_signed("==", I64(int(value)), I64(1))
 
     def cast(self, value: Value, own: Kind, kind: Kind) -> Value:
-        b = self.b
+        b, like = self.b, F64 if kind == "double" else F32
         match own, kind:
-            case ("float", "int"):
-                return b.fptosi(value, I64)
-            case ("float", "bool"):
-                return b.fcmp_unordered("!=", value, real(0.0))
-            case ("int", "float"):
-                return b.sitofp(value, F32)
+            case ("double", "float"):
+                return b.fptrunc(value, F32)
+            case ("float", "double"):
+                return b.fpext(value, F64)
+            case (("float" | "double"), "int"):  # the nearest of them, of NaN 0: LLVM leaves open what else there is
+                suffix = "f64" if own == "double" else "f32"
+                return self.e.intrinsic(f"llvm.fptosi.sat.i64.{suffix}", I64, [value])
+            case (("float" | "double"), "bool"):
+                return b.fcmp_unordered("!=", value, real(0.0, value))
+            case ("int", ("float" | "double")):
+                return b.sitofp(value, like)
             case ("int", "bool"):
                 return b.icmp_signed("!=", value, I64(0))
-            case ("bool", "float"):
-                return b.uitofp(value, F32)
+            case ("bool", ("float" | "double")):
+                return b.uitofp(value, like)
             case ("bool", "int"):
                 return b.zext(value, I64)
             case _:
@@ -127,4 +140,11 @@ class Code:
 
 def kind_of(dtype: str) -> Kind:
     """What numbers of a dtype are computed as."""
-    return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"
+    if dtype == "bool":
+        return "bool"
+    return "double" if dtype == "float64" else "float" if "float" in dtype else "int"
+
+
+def is_real(kind: Kind) -> bool:
+    """Whether it is a float."""
+    return kind in ("float", "double")

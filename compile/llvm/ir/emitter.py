@@ -2,7 +2,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 """Emitter: one function of LLVM IR, with loops, memory in the dtypes of tensors, and sums of vectors.
 
-Floats are computed as float32, one number or a vector of them; whole numbers as i64. Every kernel is a function
+Floats are computed as float32, one number or a vector of them, float64 as they are; whole numbers as i64. Every kernel is a function
 `(arguments, thread, threads, scratch)`: all threads run it, and each does its share. `arguments` is an array of 8-byte
 slots: addresses, i64, or float64. `scratch` is memory of the thread alone.
 """
@@ -26,6 +26,7 @@ F32, F64, POINTER, NOTHING = ir.FloatType(), ir.DoubleType(), ir.PointerType(), 
 KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
 # How a number is stored; bfloat16 is the upper half of a float32.
 STORED = {
+    "float64": F64,
     "float32": F32,
     "bfloat16": I16,
     "float16": I16,
@@ -36,7 +37,9 @@ STORED = {
     "uint8": I8,
     "bool": I8,
 }
+_AS_STORED = ("float64", "float32", "int64")
 _SIZES = {
+    "float64": 8,
     "float32": 4,
     "bfloat16": 2,
     "float16": 2,
@@ -60,9 +63,9 @@ def number(value: int) -> Value:
 
 
 def real(value: float, like: Value | None = None) -> Value:
-    """A float32; where `like` is a vector, one in each lane."""
+    """A float32, or a float64 where `like` is one; where `like` is a vector, one in each lane."""
     kind = F32 if like is None else like.type
-    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else F32(value)
+    return kind([F32(value)] * kind.count) if isinstance(kind, ir.VectorType) else kind(value)
 
 
 def vector(lanes: int, element: Any = F32) -> Any:
@@ -169,6 +172,13 @@ class Emitter:
 
         return bound(self.thread), bound(b.add(self.thread, I64(1)))
 
+    def library(self, name: str, arguments: list[Value]) -> Value:
+        """A function of C's library (ISO C, 7.12) of float64 numbers."""
+        found = self.module.globals.get(name)
+        if found is None:
+            found = ir.Function(self.module, ir.FunctionType(F64, [F64] * len(arguments)), name)
+        return self.b.call(found, arguments)
+
     def least(self, one: Value, other: Value) -> Value:
         """Of two whole numbers."""
         return self.b.select(self.b.icmp_signed("<", one, other), one, other)
@@ -186,7 +196,7 @@ class Emitter:
         """An element, or so many after each other: as float32, i64 or i1."""
         b, kind = self.b, STORED[dtype]
         raw = self._accessed(b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype)))
-        if dtype == "float32" or dtype == "int64":
+        if dtype in _AS_STORED:
             return raw
         if dtype == "bfloat16":
             wide = b.zext(raw, vector(lanes, I32))
@@ -213,7 +223,7 @@ class Emitter:
             value = to_half(b, self.machine, value)
         elif dtype == "bool":
             value = b.zext(value, vector(lanes, I8))
-        elif dtype != "float32" and dtype != "int64":
+        elif dtype not in _AS_STORED:
             value = b.trunc(value, vector(lanes, STORED[dtype]))
         self._accessed(b.store(value, self.at(place, dtype, index), align=size_of(dtype)))
 
@@ -235,7 +245,7 @@ class Emitter:
             return b.bitcast(wide, value.type)
         if dtype == "float16":
             return from_half(b, self.machine, to_half(b, self.machine, value))
-        if dtype in ("float32", "int64", "bool"):
+        if dtype in _AS_STORED or dtype == "bool":
             return value
         narrow = b.trunc(value, vector(lanes, STORED[dtype]))
         return (b.zext if dtype == "uint8" else b.sext)(narrow, value.type)
@@ -286,7 +296,9 @@ class Emitter:
 
 
 def suffix(value: Value) -> str:
-    """How intrinsics write the type of a float32 or of a vector of them."""
+    """How intrinsics write the type of a float64, a float32 or a vector of these."""
+    if value.type == F64:
+        return "f64"
     return f"v{value.type.count}f32" if isinstance(value.type, ir.VectorType) else "f32"
 
 

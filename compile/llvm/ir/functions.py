@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
-"""Elementary functions of float32 numbers and vectors, without branches and without a library.
+"""Elementary functions of float32 numbers and vectors, without branches and without a library; of float64 by C's.
 
 Polynomials are those of Cephes (S. Moshier, single precision: expf.c, tanhf.c); erf is 7.1.26 of Abramowitz and
 Stegun, "Handbook of Mathematical Functions", whose error is below 1.5e-7.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, I32, Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.emitter import F32, F64, I32, Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 LARGEST, SMALLEST = 88.7228317, -87.3365447504  # beyond that exp is infinity, or below the normal numbers: 0
@@ -21,6 +21,8 @@ _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 def exp(e: Emitter, x: Value) -> Value:
     """Relative error below 2e-7; infinity from 88.73 on, 0 below -87.33."""
+    if x.type == F64:
+        return e.library("exp", [x])
     b = e.b
     bounded = least(e, most(e, x, real(SMALLEST, x)), real(LARGEST, x))
     n = e.intrinsic(f"llvm.floor.{suffix(x)}", x.type, [e.multiply_add(bounded, real(LOG2_E, x), real(0.5, x))])
@@ -39,6 +41,8 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def tanh(e: Emitter, x: Value) -> Value:
+    if x.type == F64:
+        return e.library("tanh", [x])
     b = e.b
     size = absolute(e, x)
     far = b.fsub(real(1.0, x), b.fdiv(real(2.0, x), b.fadd(exp(e, b.fadd(size, size)), real(1.0, x))))
@@ -49,6 +53,9 @@ def tanh(e: Emitter, x: Value) -> Value:
 
 
 def erf(e: Emitter, x: Value) -> Value:
+    """An error of 1.5e-7: relative to 1, not to the result."""
+    if x.type == F64:
+        return e.library("erf", [x])
     b = e.b
     size = absolute(e, x)
     t = b.fdiv(real(1.0, x), e.multiply_add(real(0.3275911, x), size, real(1.0, x)))
@@ -114,10 +121,3 @@ def _power_of_two(e: Emitter, n: Value, like: Value) -> Value:
 
 def _whole(kind: object, value: int) -> Value:
     return kind([I32(value)] * kind.count) if isinstance(kind, ir.VectorType) else I32(value)
-
-
-ONE = {
-    **{"exp": exp, "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "silu": silu, "gelu": gelu},
-    **{"gelu_tanh": gelu_tanh, "sqrt": sqrt, "rsqrt": rsqrt, "abs": absolute},
-}
-__all__ = ["F32", "ONE", "absolute", "exp", "least", "most", "rsqrt", "tanh"]

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from bringup.compile.kernels.call import Operand, Pointer
+from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.ir.one import ONE, WHOLE
+from bringup.compile.llvm.ir.places import listed_of
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.sizes import FLOATS
-from bringup.compile.schedule.graph.op_graph import Argument, Group, Node, OpGraph, View
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 
-DTYPES = (*FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool")
-OF_FLOATS = frozenset({"exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "sqrt", "rsqrt", "relu", "div", "pow"})
-PLAIN = OF_FLOATS | frozenset(
-    {
-        *("gt", "ge", "lt", "le", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not"),
-        *(
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "neg",
-            "abs",
-            "add",
-            "sub",
-            "mul",
-            "remainder",
-            "maximum",
-            "minimum",
-            "clamp",
-        ),
-        *("where", "to", "clone", "_to_copy", "arange", "full", "cat", "index", "index_select", "sum"),
-    }
-)
-POWERS = (2, 3, 0.5, -0.5)
+DTYPES = (*FLOATS, "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+# Of whole numbers there are none of these: torch gives floats, whose dtype it says.
+OF_FLOATS = frozenset(ONE) - WHOLE - {"sign", "abs"} | {"gelu", "atan2"}
+WHOLE_NUMBERS = ("int64", "int32")
 SHORT = 64  # numbers of an axis, at most, whose sum is written out
 
 
@@ -49,38 +33,26 @@ def elements(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...]
 
 def _is_taken(graph: OpGraph, node: Node) -> bool:
     """Whether there is a formula for it; see `ir.formulas`."""
-    if node.short not in PLAIN or node.updates or len(node.outputs) != 1:
+    if node.short not in FORMULAS or node.updates or len(node.outputs) != 1:
         return False
     is_float = "float" in graph.buffers[node.outputs[0]].dtype
     match node.short:
-        case "div":
-            return is_float and node.argument("rounding_mode") is None
         case "pow":
-            return is_float and node.arguments[1] in POWERS
-        case "remainder":
-            return not is_float
-        case "bitwise_not" | "logical_not" | "logical_and" | "logical_or":
-            return graph.buffers[node.outputs[0]].dtype == "bool" and _are_bools(graph, node)
-        case "index":
-            listed = node.argument("indices")
-            given = [each for each in listed if each is not None] if isinstance(listed, tuple) else []
-            return len(given) == 1 and _counts(graph, given[0])
-        case "index_select":
-            return _counts(graph, node.argument("index"))
+            return isinstance(node.arguments[1], int) and node.arguments[1] >= 0 if not is_float else True
+        case "div":
+            return is_float or node.argument("rounding_mode") is not None
+        case "index" | "index_select":
+            listed = [view for view in listed_of(node) if view is not None]
+            return bool(listed) and all(graph.buffers[view.buffer].dtype in WHOLE_NUMBERS for view in listed)
+        case "gather":
+            return 0 not in node.views[0].shape
         case "sum":
             view, axes = node.arguments[0], node.argument("dim")
             last = len(view.shape) - 1 if isinstance(view, View) else -1
             return isinstance(view, View) and axes in ((-1,), (last,)) and 1 <= view.shape[-1] <= SHORT
-        case "arange":
-            return all(isinstance(node.argument(name) or 0, int) for name in ("start", "step"))
+        case "round":
+            return not node.argument("decimals")
+        case "empty" | "empty_like" | "new_empty" | "full_like" | "full":
+            return True
         case _:
             return is_float or node.short not in OF_FLOATS
-
-
-def _are_bools(graph: OpGraph, node: Node) -> bool:
-    return all(graph.buffers[view.buffer].dtype == "bool" for view in node.views)
-
-
-def _counts(graph: OpGraph, value: Argument) -> bool:
-    """Whether it is a tensor of whole numbers."""
-    return isinstance(value, View) and graph.buffers[value.buffer].dtype in ("int64", "int32")

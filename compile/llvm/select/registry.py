@@ -10,6 +10,7 @@ from bringup.compile.llvm.select.batches import batches
 from bringup.compile.llvm.select.call import Call
 from bringup.compile.llvm.select.elements import elements
 from bringup.compile.llvm.select.experts import experts
+from bringup.compile.llvm.select.general import general
 from bringup.compile.llvm.select.indexer import indexer
 from bringup.compile.llvm.select.lora import lora
 from bringup.compile.llvm.select.products import products
@@ -19,7 +20,7 @@ from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 # (function, one of its groups, processor) -> the calls, None where it does not take the group.
 Selector = Callable[[OpGraph, Group, Machine], tuple[Call, ...] | None]
-SELECTORS: tuple[Selector, ...] = (attention, products, quant, batches, experts, indexer, lora, rows, elements)
+SELECTORS: tuple[Selector, ...] = (attention, products, quant, batches, experts, indexer, lora, rows, elements, general)
 
 
 def calls_of(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import GraphModule
 from torch.fx import Node as TracedNode
 
 from bringup.compile.program.program import Function
+from bringup.compile.schedule.graph.changes import change
+from bringup.compile.schedule.graph.decomposed import is_whole, results_of, written_out
 from bringup.compile.schedule.graph.op_graph import (
     Argument,
     Buffer,
@@ -20,8 +24,11 @@ from bringup.compile.schedule.graph.op_graph import (
     Node,
     OpGraph,
     View,
+    dense,
+    tensors_in,
     whole,
 )
+from bringup.compile.schedule.graph.strides import viewed
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import FIELDS
 from bringup.spec import DTYPES, Shape
@@ -29,6 +36,8 @@ from bringup.spec import DTYPES, Shape
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+SAME = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default"})  # its argument
+FEW = 64  # numbers of a tensor, at most, that a program itself has
 IGNORED = frozenset({"aten._assert_tensor_metadata.default"})
 COPY, COPY_NAMES = "aten.clone.default", ("self", "memory_format")
 # Operators that only state where a tensor is, or how: not settings of a plan.
@@ -51,6 +60,8 @@ class _Conversion:
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.values: dict[TracedNode, Any] = {}  # a View, a list of Views, or a number
+        self._scope = ""  # before the names of what an operator is written out as
+        self._changes = any(_changes(node.target) for node in exported.graph.nodes if node.op == "call_function")
         self.sizes = {symbol: int(limits.upper) for symbol, limits in exported.range_constraints.items()}
 
     def graph(self) -> OpGraph:
@@ -62,7 +73,7 @@ class _Conversion:
             self.values[node] = self._buffer(name, self._shape(value.shape), value.dtype, kind)
         for node in self.exported.graph.nodes:
             if node.op == "placeholder" and node not in self.values:
-                raise _refused("a forward creates a tensor of fixed numbers; declare it as a Const")
+                self.values[node] = self._constant(node)
             if node.op == "call_function" and str(node.target) not in IGNORED:
                 self.values[node] = self._call(node)
         names = [str(name) for name in self.exported.graph_signature.user_outputs]
@@ -77,7 +88,7 @@ class _Conversion:
         for number, view in enumerate(views):
             buffer = self.buffers[view.buffer]
             if buffer.kind != "temporary" or view != whole(buffer) or view in results:
-                view = self._copied(f"result.{number}", view)
+                view = self.copied(f"result.{number}", view)
             results.append(view)
         return tuple(results)
 
@@ -99,53 +110,120 @@ class _Conversion:
         schema = node.target._schema
         given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
         arguments = [self._argument(given.get(a.name, a.default_value), node) for a in schema.arguments]
+        if str(node.target) in SAME:
+            return arguments[0]
         if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns):
             return self._view(node, arguments)
-        return self._compute(node, arguments)
+        if schema.is_mutable and node.target.namespace == "aten":
+            return change(self, node.target, arguments, f"{self._scope}{node.name}")
+        return self._compute(node.target, arguments, node.name, node.meta["val"])
 
     def _view(self, node: TracedNode, arguments: list[Argument]) -> Any:
         """The result of an operator that may be a view of its first argument, worked out without memory."""
         source = arguments[0]
         assert isinstance(source, View)
-        is_fixed = self.buffers[source.buffer].kind != "state"
-        if str(node.target) == "aten.contiguous.default" and is_fixed:  # readers take any strides
-            return source
-        for attempt in (source, None):
-            view = attempt or self._copied(f"{node.name}.copy", source)
-            base = _tensor(view, self.buffers[view.buffer].dtype)
-            out = _run(node.target, base, arguments)
-            if out is None:  # no strides express it
-                continue
-            listed = out if isinstance(out, list | tuple) else [out]
-            if listed[0].dtype != base.dtype:
-                return self._compute(node, arguments)
-            if all(each.untyped_storage()._cdata == base.untyped_storage()._cdata for each in listed):
-                views = [View(view.buffer, tuple(t.shape), tuple(t.stride()), t.storage_offset()) for t in listed]
-                return views if isinstance(out, list | tuple) else views[0]
-        raise _refused(f"the operator `{node.target}` is neither a view of a dense tensor nor another dtype of it")
+        buffer = self.buffers[source.buffer]
+        if str(node.target) == "aten.contiguous.default" and buffer.kind != "state" and not self._changes:
+            return source  # readers take any strides
+        found = viewed(node.target, source, buffer.dtype, arguments)
+        if found is None:  # no strides express it
+            source = self.copied(f"{self._scope}{node.name}.copy", source)
+            found = viewed(node.target, source, buffer.dtype, arguments)
+        if isinstance(found, list | View):
+            return found
+        if found is False and str(node.target) in ("aten.contiguous.default", "aten.reshape.default"):
+            view = self.copied(f"{self._scope}{node.name}", source)
+            return viewed(torch.ops.aten.reshape.default, view, buffer.dtype, [view, self._shape(node.meta["val"].shape)])
+        return self._compute(node.target, arguments, node.name, node.meta["val"])
 
-    def _copied(self, name: str, view: View) -> View:
+    def copied(self, name: str, view: View) -> View:
         given = self.buffers[view.buffer].dtype
         copy = self._buffer(f"%{name}", view.shape, getattr(torch, given), "temporary")
         self.nodes.append(Node(op=COPY, names=COPY_NAMES, arguments=(view, None), outputs=(copy.buffer,)))
         return copy
 
-    def _compute(self, node: TracedNode, arguments: list[Argument]) -> Any:
-        value = node.meta["val"]
+    def replace(self, buffer: str, other: str) -> None:
+        """Whatever is a view of a buffer becomes one of another, which has its shape."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, list):
+                return [moved(item) for item in value]
+            return replace(value, buffer=other) if isinstance(value, View) and value.buffer == buffer else value
+
+        self.values = {node: moved(value) for node, value in self.values.items()}
+
+    def refused(self, why: str) -> Exception:
+        return _refused(why)
+
+    def computed(self, target: Any, arguments: list[Argument], name: str) -> Any:
+        """What an operator gives, whose results no trace has."""
+        return self._compute(target, arguments, name, None)
+
+    def _compute(self, target: Any, arguments: list[Argument], name: str, value: Any) -> Any:
+        """A node, or the nodes that an operator is written out as. `value` says what it gives, None if only it does."""
+        if not is_whole(target, arguments) and (module := written_out(target, arguments, self.buffers)):
+            return self._inlined(module, arguments, name)
+        if value is None and target._schema.returns:
+            value = results_of(target, arguments, self.buffers)
+        return self._node(target, arguments, name, value)
+
+    def _inlined(self, module: GraphModule, arguments: list[Argument], name: str) -> Any:
+        """The results of a graph whose inputs are the tensors among some arguments."""
+        scope, self._scope = self._scope, f"{self._scope}{name}."
+        given = iter(tensors_in(tuple(arguments)))
+        result: Any = None
+        for node in module.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self.values[node] = next(given)
+                case "get_attr":
+                    self.values[node] = self._fixed(getattr(module, node.target), node.name)
+                case "output":
+                    (out,) = node.args
+                    result = [self.values[each] for each in out] if isinstance(out, list | tuple) else self.values[out]
+                case _:
+                    self.values[node] = self._call(node)
+        self._scope = scope
+        return result
+
+    def _constant(self, node: TracedNode) -> View:
+        """A tensor of numbers that a forward creates."""
+        name = self.exported.graph_signature.inputs_to_lifted_tensor_constants.get(node.name)
+        if name is None:
+            raise _refused("a forward creates a tensor of fixed numbers; declare it as a Const")
+        return self._fixed(self.exported.constants[name], node.name)
+
+    def _fixed(self, tensor: torch.Tensor, name: str) -> View:
+        """A few numbers, each written into the program. Raises BU403 for more of them."""
+        numbers = tensor.flatten().tolist()
+        if len(numbers) > FEW or not numbers:
+            raise _refused(f"a forward creates a tensor of {len(numbers)} fixed numbers; declare it as a Const")
+        full, aten = torch.ops.aten.full.default, torch.ops.aten
+        dtype = DType(str(tensor.dtype).removeprefix("torch."))
+        if len(set(numbers)) == 1:
+            return self.computed(full, [tuple(tensor.shape), numbers[0], dtype, None, None, None], name)
+        parts = [
+            self.computed(full, [(1,), value, dtype, None, None, None], f"{name}.{at}")
+            for at, value in enumerate(numbers)
+        ]
+        every = self.computed(aten.cat.default, [tuple(parts), 0], name)
+        return View(every.buffer, tuple(tensor.shape), dense(tuple(tensor.shape)))
+
+    def _node(self, target: Any, arguments: list[Argument], name: str, value: Any) -> Any:
         listed = [] if value is None else [value] if isinstance(value, torch.Tensor) else list(value)
         suffixes = [""] if isinstance(value, torch.Tensor) else [f".{number}" for number in range(len(listed))]
         views = [
-            self._buffer(f"%{node.name}{suffix}", self._shape(each.shape), each.dtype, "temporary")
+            self._buffer(f"%{self._scope}{name}{suffix}", self._shape(each.shape), each.dtype, "temporary")
             for suffix, each in zip(suffixes, listed, strict=True)
         ]
-        schema = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+        schema = target._schema
         pairs = zip(schema.arguments, arguments, strict=True)
         written = [view for info, view in pairs if info.alias_info and info.alias_info.is_write]
         for view in written:
             if not isinstance(view, View) or self.buffers[view.buffer].kind != "state":
-                raise _refused(f"the operator `{node.target}` changes a tensor that is no state")
+                raise _refused(f"the operator `{target}` changes a tensor that is no state")
         node_of = Node(
-            op=str(node.target),
+            op=str(target),
             names=tuple(info.name for info in schema.arguments),
             arguments=tuple(arguments),
             outputs=tuple(view.buffer for view in views),
@@ -189,6 +267,11 @@ class _Conversion:
                 raise _refused(f"the operator `{node.target}` has an argument of type {type(value).__name__}")
 
 
+def _changes(target: Any) -> bool:
+    """Whether an operator of torch's own changes a tensor in place."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and target._schema.is_mutable
+
+
 def _refused(why: str) -> Exception:
     return fail(
         "BU403", f"the program cannot be scheduled: {why}", help="write it with other operations, or use another target"
@@ -208,24 +291,3 @@ def without_unread(graph: OpGraph) -> OpGraph:
         name: buffer for name, buffer in graph.buffers.items() if buffer.kind != "temporary" or name in used
     }
     return OpGraph(graph.name, used_buffers, groups, graph.results)
-
-
-def _tensor(view: View, dtype: str) -> torch.Tensor:
-    """A tensor of these strides, without memory."""
-    extent = 1 + view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
-    base = torch.empty(extent, dtype=getattr(torch, dtype), device="meta")
-    return base.as_strided(view.shape, view.strides, view.offset)
-
-
-def _run(target: Any, base: torch.Tensor, arguments: list[Argument]) -> Any:
-    """What a view operator gives, None where it refuses the strides."""
-    settings = [list(value) if isinstance(value, tuple) else value for value in arguments[1:]]
-    settings = [getattr(torch, value.name) if isinstance(value, DType) else value for value in settings]
-    positional = [info for info in target._schema.arguments if not info.kwarg_only]
-    named = {
-        info.name: value for info, value in zip(target._schema.arguments[1:], settings, strict=True) if info.kwarg_only
-    }
-    try:
-        return target(base, *settings[: len(positional) - 1], **named)
-    except RuntimeError:
-        return None

@@ -80,7 +80,7 @@ class Node:
     @property
     def views(self) -> list[View]:
         """The tensors among the arguments."""
-        return list(_views(self.arguments))
+        return list(tensors_in(self.arguments))
 
     @property
     def reads(self) -> set[str]:
@@ -175,9 +175,10 @@ def whole(buffer: Buffer) -> View:
     return View(buffer.name, buffer.shape, dense(buffer.shape))
 
 
-def _views(value: Argument) -> Iterator[View]:
+def tensors_in(value: Argument) -> Iterator[View]:
+    """The tensors of an argument, in order."""
     if isinstance(value, View):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _views(item)
+            yield from tensors_in(item)

@@ -36,6 +36,11 @@ _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()
 NORMS = frozenset({"rms_norm", "layer_norm"})
 
 
+def is_known(short: str) -> bool:
+    """Whether an operation has a role."""
+    return short in _ROLES
+
+
 def role_of(node: Node) -> Role | None:
     """None for an operation that nothing is fused with."""
     return _ROLES.get(node.short)

@@ -1,0 +1,152 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Elements that are at other places: parts of several tensors, rows that an index names, numbers of a place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
+from bringup.compile.llvm.ir.emitter import I64, Value
+from bringup.compile.schedule.graph.op_graph import Argument, Node, View
+
+
+def kind_of_result(code: Code, node: Node) -> Kind:
+    """What the numbers of a node's first result are computed as."""
+    return kind_of(code.buffers[node.outputs[0]].dtype)
+
+
+def wrapped(code: Code, place: Value, size: int) -> Value:
+    """A place on an axis, where -1 is the last; what is beyond the axis becomes its end."""
+    below = code.b.icmp_signed("<", place, I64(0))
+    place = code.b.select(below, code.b.add(place, I64(size)), place)
+    return code.e.least(code.e.most(place, I64(0)), I64(max(size - 1, 0)))
+
+
+def _same(code: Code, node: Node, index: Index) -> Value:
+    """A copy, in another dtype or order."""
+    return code.argument(node.arguments[0], index, kind_of_result(code, node))
+
+
+def _arange(code: Code, node: Node, index: Index) -> Value:
+    start, step = (node.argument(name) for name in ("start", "step"))
+    kind = kind_of_result(code, node)
+    first, by = start or 0, 1 if step is None else step
+    if isinstance(first, int) and isinstance(by, int):
+        return code.cast(code.b.add(code.b.mul(index[0], I64(by)), I64(first)), "int", kind)
+    at = code.cast(index[0], "int", "double")
+    found = code.b.fadd(code.b.fmul(at, code.argument(by, (), "double")), code.argument(first, (), "double"))
+    return code.cast(found, "double", kind)
+
+
+def _full(code: Code, node: Node, index: Index) -> Value:
+    name = "s" if node.short == "scalar_tensor" else "fill_value"
+    return code.argument(node.argument(name), index, kind_of_result(code, node))
+
+
+def _empty(code: Code, node: Node, index: Index) -> Value:
+    return code.argument(0, index, kind_of_result(code, node))
+
+
+def _cat(code: Code, node: Node, index: Index) -> Value:
+    """One of several tensors, by the place on an axis."""
+    parts, axis, kind, b = node.arguments[0], node.argument("dim") or 0, kind_of_result(code, node), code.b
+    assert isinstance(parts, tuple)
+    assert isinstance(axis, int)
+    axis %= len(index)
+    begin, found = 0, None
+    for part in parts:
+        assert isinstance(part, View)
+        if not part.shape[axis] or len(part.shape) != len(index):
+            continue
+        own = b.sub(index[axis], I64(begin))
+        inside = code.e.least(code.e.most(own, I64(0)), I64(part.shape[axis] - 1))
+        value = code.argument(part, (*index[:axis], inside, *index[axis + 1 :]), kind)
+        found = value if found is None else b.select(b.icmp_signed(">=", own, I64(0)), value, found)
+        begin += part.shape[axis]
+    return found
+
+
+def _rows(code: Code, node: Node, index: Index) -> Value:
+    """What lists of numbers name: `index.Tensor`, where -1 is the last, and `index_select`."""
+    source = node.arguments[0]
+    assert isinstance(source, View)
+    listed = listed_of(node)
+    first, inner = spread_of(source, listed)
+    rest = (*index[:first], *index[first + len(inner) :])
+    own = index[first : first + len(inner)]
+    place = iter(rest)
+    wanted = tuple(
+        next(place) if view is None else wrapped(code, code.argument(view, own, "int"), size)
+        for view, size in zip(listed, source.shape, strict=True)
+    )
+    return code.cast(code.at(source, wanted), kind_of(code.buffers[source.buffer].dtype), kind_of_result(code, node))
+
+
+def listed_of(node: Node) -> tuple[View | None, ...]:
+    """Of a look-up, or of a write to places: for each axis what names the places on it, None for all of them."""
+    source = node.arguments[0]
+    assert isinstance(source, View)
+    axes = len(source.shape)
+    if node.short == "index_select":
+        axis, numbers = node.argument("dim"), node.argument("index")
+        assert isinstance(axis, int)
+        found: Sequence[Argument] = [numbers if n == axis % axes else None for n in range(axes)]
+    else:
+        listed = node.argument("indices")
+        assert isinstance(listed, tuple)
+        found = listed + (None,) * (axes - len(listed))
+    return tuple(each if isinstance(each, View) else None for each in found)
+
+
+def spread_of(source: View, listed: Sequence[View | None]) -> tuple[int, tuple[int, ...]]:
+    """Where in the result the axes of the lists are, and their sizes: first where lists are apart, as numpy has it."""
+    axes = [axis for axis, view in enumerate(listed) if view is not None]
+    shapes = [view.shape for view in listed if view is not None]
+    length = max(map(len, shapes))
+    padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
+    inner = tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    return axes[0] if together else 0, inner
+
+
+def _gather(code: Code, node: Node, index: Index) -> Value:
+    source, axis, numbers = node.arguments[:3]
+    assert isinstance(source, View)
+    assert isinstance(axis, int)
+    if not source.shape:
+        return _same(code, node, ())
+    axis %= len(source.shape)
+    place = wrapped(code, code.argument(numbers, index, "int"), source.shape[axis])
+    value = code.at(source, (*index[:axis], place, *index[axis + 1 :]))
+    return code.cast(value, kind_of(code.buffers[source.buffer].dtype), kind_of_result(code, node))
+
+
+def _flip(code: Code, node: Node, index: Index) -> Value:
+    source, axes = node.arguments[:2]
+    assert isinstance(source, View)
+    assert isinstance(axes, tuple)
+    turned = {axis % len(source.shape) for axis in axes if isinstance(axis, int)}
+    place = tuple(
+        code.b.sub(I64(size - 1), at) if axis in turned else at
+        for axis, (at, size) in enumerate(zip(index, source.shape, strict=True))
+    )
+    return code.argument(source, place, kind_of_result(code, node))
+
+
+def _is_nan(code: Code, node: Node, index: Index) -> Value:
+    view = node.arguments[0]
+    assert isinstance(view, View)
+    kind = kind_of(code.buffers[view.buffer].dtype)
+    if not is_real(kind):
+        return code.truth(value=False)
+    value = code.argument(view, index, kind)
+    return code.b.fcmp_unordered("uno", value, value)
+
+
+PLACES: Mapping[str, Formula] = {
+    **dict.fromkeys(("to", "clone", "_to_copy", "copy", "lift_fresh_copy"), _same),
+    **dict.fromkeys(("index", "index_select"), _rows),
+    **dict.fromkeys(("full", "full_like", "scalar_tensor"), _full),
+    **dict.fromkeys(("empty", "empty_like", "new_empty"), _empty),
+    **{"arange": _arange, "cat": _cat, "gather": _gather, "flip": _flip, "isnan": _is_nan},
+}

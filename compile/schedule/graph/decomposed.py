@@ -1,0 +1,134 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Operators of torch as those that kernels are written for, by torch's own decompositions.
+
+https://docs.pytorch.org/docs/stable/torch.compiler_ir.html: core ATen, and here a few of these less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_map
+
+from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, View
+from bringup.compile.schedule.graph.roles import is_known
+
+# Core or element-wise operators that are written out all the same.
+_WRITTEN_OUT = (
+    *("native_layer_norm", "native_group_norm", "_native_batch_norm_legit_no_training", "_softmax", "_log_softmax"),
+    *("elu", "leaky_relu", "hardtanh", "softplus", "linalg_vector_norm", "embedding", "addmm", "addmv", "mv", "repeat"),
+    *("constant_pad_nd", "index_fill", "rsub", "slice_scatter", "select_scatter", "isinf", "hypot"),
+)
+# What torch composes of core operators and so does not tag, and kernels take as it is.
+COMPOSED = frozenset(
+    {
+        *("aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"),
+        *("aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.as_strided_scatter.default"),
+    }
+)
+
+
+@cache
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """torch's, by operator."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    more = get_decompositions([getattr(torch.ops.aten, name) for name in _WRITTEN_OUT])
+    return dict(core_aten_decompositions()) | dict(more)
+
+
+def is_whole(target: Any, arguments: Sequence[Argument]) -> bool:
+    """Whether an operator stays one node: bringup's own, those that kernels know, and all of core that is not above."""
+    name = str(target)
+    if target.namespace != "aten":
+        return True
+    short = name.split(".")[1]
+    if short == "softmax":
+        return _is_last(arguments)
+    if name in COMPOSED or is_known(short):
+        return True
+    return target not in decompositions() and torch.Tag.core in target.tags
+
+
+def _is_last(arguments: Sequence[Argument]) -> bool:
+    """Whether the axis of a softmax is the last one."""
+    x, axis = arguments[:2]
+    return isinstance(x, View) and axis in (-1, len(x.shape) - 1)
+
+
+def written_out(target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> GraphModule | None:
+    """A call of an operator as a graph of others, whose inputs are its tensors in order; None where there is no other.
+
+    Every size is static.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode(), torch.no_grad():
+        call = _Call(target, arguments, buffers)
+        try:
+            module = make_fx(call, decomposition_table=dict(decompositions()))(*call.tensors)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            return None
+    calls = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    if target in calls or any(getattr(each, "namespace", "aten") != "aten" for each in calls):
+        return None
+    return module
+
+
+def results_of(target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> Any:
+    """What an operator gives, without content."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(), torch.no_grad():
+        call = _Call(target, arguments, buffers)
+        return call(*call.tensors)
+
+
+class _Call:
+    """A call of an operator with any tensors of these shapes. `tensors` are such, without content."""
+
+    def __init__(self, target: Any, arguments: Sequence[Argument], buffers: Mapping[str, Buffer]) -> None:
+        self._target, self._buffers = target, buffers
+        self.tensors: list[torch.Tensor] = []
+        self._pairs = list(zip(target._schema.arguments, map(self._value, arguments), strict=True))
+
+    def __call__(self, *given: torch.Tensor) -> Any:
+        def filled(value: Any) -> Any:
+            return tree_map(lambda leaf: given[leaf.at] if isinstance(leaf, _Place) else leaf, value)
+
+        return self._target(
+            *(filled(value) for info, value in self._pairs if not info.kwarg_only),
+            **{info.name: filled(value) for info, value in self._pairs if info.kwarg_only and value is not None},
+        )
+
+    def _value(self, argument: Argument) -> Any:
+        match argument:
+            case View():
+                dtype = getattr(torch, self._buffers[argument.buffer].dtype)
+                self.tensors.append(torch.empty_strided(argument.shape, _spread(argument), dtype=dtype))
+                return _Place(len(self.tensors) - 1)
+            case DType():
+                return getattr(torch, argument.name)
+            case tuple():
+                return [self._value(item) for item in argument]
+            case _:
+                return argument
+
+
+class _Place:
+    """Which of the tensors an argument is."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+def _spread(view: View) -> tuple[int, ...]:
+    """Its strides; those of a dense tensor where an axis repeats what is there."""
+    if 0 in view.strides:
+        return tuple(torch.empty(view.shape, device="meta").stride())
+    return view.strides

@@ -1,0 +1,62 @@
+"""A function of torch as an OpGraph, traced as a stage of a model is, and its kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bringup.compile.program.function_of import function_of
+from bringup.compile.program.torch_arrays import to_numpy
+from bringup.compile.schedule.graph.from_export import op_graph
+from bringup.compile.schedule.graph.op_graph import OpGraph
+from bringup.graphs.core.step import FIELDS
+from tests.llvm.native import run
+
+STEP = tuple(torch.zeros(2, dtype=torch.int64) for _ in FIELDS)
+
+
+class _Stage(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, states: list[Tensor], values: list[Tensor], step: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        found = self.function(*states, *values)
+        return found if isinstance(found, tuple) else (found,)
+
+
+def traced(function: Callable[..., Any], values: Sequence[Tensor], states: Sequence[Tensor] = ()) -> OpGraph:
+    """The graph of a function of states and values."""
+    with torch.no_grad():
+        exported = torch.export.export(_Stage(function), (list(states), list(values), STEP), strict=False)
+    names = [f"state{n}" for n in range(len(states))]
+    return op_graph(function_of("f", (), names, exported), exported)
+
+
+def results(
+    graph: OpGraph, values: Sequence[Tensor], states: Sequence[Tensor] = (), machine: str = "host", threads: int = 2
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What its kernels give, and the states after that."""
+    arrays: dict[str, np.ndarray] = {
+        **{f"value:{n}": to_numpy(tensor) for n, tensor in enumerate(values)},
+        **{f"state{n}": to_numpy(tensor) for n, tensor in enumerate(states)},
+    }
+    memory = run(graph, arrays | fresh(graph, arrays), machine, threads)
+    return [memory.read(view.buffer) for view in graph.results], [
+        memory.read(f"state{n}") for n in range(len(states))
+    ]
+
+
+def fresh(graph: OpGraph, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Memory of what a function's groups give, filled with bytes of 0xFF: NaN, or -1."""
+    found: dict[str, np.ndarray] = {}
+    for buffer in graph.buffers.values():
+        if buffer.name not in given:
+            array = to_numpy(torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype)))
+            array.reshape(-1).view(np.uint8)[:] = 0xFF
+            found[buffer.name] = array
+    return found
