@@ -24,7 +24,7 @@ from bringup.compile.program.export_options import Layout
 from bringup.compile.program.physical import buffers_of
 from bringup.compile.program.program import Entry, EntryPoint, Function, Interface, Value
 from bringup.compile.program.stage_key import spelled_function, stage_inputs
-from bringup.diagnostics import fail
+from bringup.diagnostics import BringupError, fail
 from bringup.graphs.core.graph import Graph
 from bringup.graphs.ops.lowering import INLINED, OpLowering
 from bringup.system import gc_pause
@@ -189,12 +189,24 @@ class _Source:
         if stage.part == "layer":  # before an error of the epilogue, which takes what the layers give
             carried = stage.values[: self.layout.carried]
             check_carried(self.layout, stage.path, exported.function.results, carried)
-        code = self.codec.encode(exported.function, exported.code)
+        try:
+            code = self.codec.encode(exported.function, exported.code)
+        except BringupError:
+            self._explain(stage)
+            raise
         traced = Traced(function=exported.function, code=code)
         if inputs and inputs == self._inputs(stage):  # no file changed since
             what = f"{stage.name} of {type(self.graph).__name__}, {self.codec.name}"
             self.store.put("stage", inputs, _packed(traced), what=what, seconds=time.perf_counter() - start)
         return traced
+
+    def _explain(self, stage: Stage) -> None:
+        """Raises what `encode` raises, with the line of the model's source, of a trace that has lines."""
+        from bringup.compile.program.trace import tracer_of
+
+        if not self.source_lines:
+            exported = tracer_of(self.graph, self.layout, self.codec.ops, self.buffers)(stage)
+            self.codec.encode(exported.function, exported.code)
 
 
 _ONE: tuple[Value, ...] = (((), ""),)

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from bringup.compile.schedule.graph.decomposed import COMPOSED
 from bringup.compile.schedule.graph.op_graph import Argument, DType, Node, View
+from bringup.compile.schedule.graph.roles import WRITES
 from bringup.graphs import ops
 from bringup.graphs.ops.op import Op
 from bringup.graphs.ops.operator import operator_of
+
 
 @cache
 def own_ops() -> Mapping[str, Op[..., Any]]:
@@ -30,7 +32,8 @@ def own_ops() -> Mapping[str, Op[..., Any]]:
 def check_operators(nodes: Iterable[Node]) -> None:
     """Raises ValueError for an operator that may do more than compute: files come from anybody.
 
-    bringup's own ops may run, and of torch's those that it calls core or element-wise and that change nothing.
+    bringup's own ops may run, and of torch's those that it calls core or element-wise, which change nothing, and those
+    that write into states: that what they write to is one is `validate`'s to say.
     """
     for name in {node.op for node in nodes}:
         namespace, _, rest = name.partition(".")
@@ -38,6 +41,8 @@ def check_operators(nodes: Iterable[Node]) -> None:
             continue
         operator = _operator(name) if namespace == "aten" else None
         tags = set(operator.tags) if operator else set[Any]()
+        if name in WRITES:
+            continue
         if not tags & {torch.Tag.core, torch.Tag.pointwise} and name not in COMPOSED:
             raise ValueError(f"the operator `{name}` is not one that a schedule may have")
         if operator and operator._schema.is_mutable:
@@ -61,6 +66,8 @@ def run_node(node: Node, tensor_of: Callable[[View], Tensor]) -> tuple[Tensor, .
         out = op.reference(**operator_of(op).values(tuple(values)))
     else:
         operator = _operator(node.op)
+        if node.short == "as_strided_scatter":  # its places are those of the memory that its argument has all to itself
+            values[0] = values[0].clone()
         pairs = list(zip(operator._schema.arguments, values, strict=True))
         positional = [value for info, value in pairs if not info.kwarg_only]
         out = operator(*positional, **{info.name: value for info, value in pairs if info.kwarg_only})

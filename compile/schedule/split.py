@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bringup.compile.schedule.graph.op_graph import Group, OpGraph
-from bringup.diagnostics import fail
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
+from bringup.diagnostics import BringupError, fail
 
 Taken = Callable[[OpGraph, Group], bool]
 
@@ -30,13 +30,14 @@ def _smaller(graph: OpGraph, at: int, is_taken: Taken, where: str) -> OpGraph:
         cut = graph.with_groups([*before, first, rest, *after])
         if is_taken(cut, first):
             return cut
-    node = group.nodes[0]
+    raise no_kernel(graph, group.nodes[0], where, help="write it with other operations, or use another target")
+
+
+def no_kernel(graph: OpGraph, node: Node, where: str, help: str) -> BringupError:
+    """BU504 for an operation that no kernel takes."""
     shapes = ", ".join(f"{graph.buffers[name].dtype}{list(graph.buffers[name].shape)}" for name in node.outputs)
-    raise fail(
-        "BU504",
-        f"no kernel for {where} takes `{node.op}` of `{graph.name}`, which gives {shapes or 'nothing'}",
-        help="write it with other operations, or use another target",
-    )
+    message = f"no kernel for {where} takes `{node.op}` of `{graph.name}`, which gives {shapes or 'nothing'}"
+    return fail("BU504", message, help=help, where=node.site)
 
 
 def _cuts(group: Group) -> Iterator[tuple[Group, Group]]:

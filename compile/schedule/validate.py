@@ -7,6 +7,7 @@ from typing import get_args
 
 from bringup.compile.program.program import Interface
 from bringup.compile.schedule.graph.op_graph import Kind, OpGraph, View
+from bringup.compile.schedule.graph.roles import WRITES
 from bringup.compile.schedule.liveness import GIVEN
 from bringup.compile.schedule.memory import ALIGNMENT
 from bringup.compile.schedule.schedule import EntrySchedule, Schedule, ScheduledCall
@@ -64,6 +65,10 @@ def _of_graph(graph: OpGraph) -> Iterator[str]:
             yield f"`{graph.name}` has an operator `{node.op}`"
         if not {*node.outputs, *node.updates} <= graph.buffers.keys():
             yield f"`{graph.name}` gives buffers that it does not have"
+        elif any(graph.buffers[name].kind != "state" for name in node.updates):
+            yield f"`{graph.name}` changes what is no state"
+        if node.op in WRITES and node.updates != tuple(view.buffer for view in node.views[:1]):
+            yield f"`{graph.name}` changes more than it says"
         for view in node.views:
             yield from _of_view(graph, view)
     for view in graph.results:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 REFERENCE, THREADS = "reference", "threads"
 # A launch is one operation, or a run of element-wise ones: between launches there is a barrier of threads, which takes
 # less than a microsecond.
+WHERE = "the CPU"
+ELSEWHERE = "write it with other operations, or compile with `--target iree-cpu` or `--target torch`"
 PASSES = "-fuse-rows,-fuse-epilogues,-fuse-experts,-fuse-rotary,-fuse-norms"
 
 
@@ -69,6 +71,15 @@ class LlvmTarget(ScheduleTarget):
     opaque = OPAQUE - {"latent_attention"}
     implementations = {"latent_attention": absorbed}  # noqa: RUF012
     cache_dtypes = ("float32", "bfloat16", "float16")
+
+    def check(self, graph: OpGraph) -> None:
+        from bringup.compile.llvm.ir.machine import host
+        from bringup.compile.llvm.select.registry import calls_of
+        from bringup.compile.schedule.split import no_kernel
+
+        for group in graph.groups:
+            if calls_of(graph, group, host()) is None:
+                raise no_kernel(graph, group.nodes[0], WHERE, help=ELSEWHERE)
 
     @contextmanager
     def lower(
@@ -163,9 +174,7 @@ def _launches(program: EncodedProgram, machine: Machine, dump_dir: Path | None) 
     def is_taken(graph: OpGraph, group: Group) -> bool:
         return calls_of(graph, group, machine) is not None
 
-    schedule = schedule_of(
-        program, {"passes": PASSES}, dump_dir, lambda graph: split_groups(graph, is_taken, "the CPU")
-    )
+    schedule = schedule_of(program, {"passes": PASSES}, dump_dir, lambda graph: split_groups(graph, is_taken, WHERE))
     return schedule, _calls(schedule, machine)
 
 

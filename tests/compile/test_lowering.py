@@ -9,20 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from bringup.compile.cache.store import default_store
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.program import Executor, Interface, Program
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.program.torch_arrays import to_numpy
 from bringup.compile.program.trace import export_program
+from bringup.compile.program.trace_cached import EncodedProgram
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
 from bringup.compile.targets.iree_mlir import to_mlir
+from bringup.compile.targets.llvm import LLVM
+from bringup.compile.targets.module_store import ModuleStore
 from bringup.compile.targets.torch_executor import TorchExecutor, encode, load_functions
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.step import Step
@@ -77,7 +82,20 @@ def executor(kind: str, model: str, dtype: torch.dtype, all_logits: bool = False
     built = build(model, dtype, all_logits)
     if kind == "torch":
         return TorchExecutor(built.program.exported, built.program.interface, built.weights)
+    if kind == "llvm":
+        return llvm_executor(built.program, built.weights)
     return IreeExecutor(vmfb(model, dtype, all_logits), built.program.interface, built.weights)
+
+
+def llvm_executor(program: Program, weights: dict[str, np.ndarray]) -> Executor:
+    """Compiled and loaded without a cache or a bundle."""
+    code = {f.name: LLVM.encode(f, program.exported[f.name]) for f in program.interface.functions}
+    with TemporaryDirectory() as folder:
+        encoded = EncodedProgram(interface=program.interface, code=code, found=0)
+        options = {name: option.default for name, option in LLVM.options.items()}
+        with LLVM.lower(encoded, Path(folder), options, ModuleStore(default_store(), lambda: None), None) as finish:
+            finish()
+        return LLVM.load(Path(folder), program.interface, weights, None)
 
 
 def make_step(tokens: np.ndarray, first: int, size: int) -> dict[str, np.ndarray]:

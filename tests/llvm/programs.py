@@ -46,9 +46,7 @@ def results(
         **{f"state{n}": to_numpy(tensor) for n, tensor in enumerate(states)},
     }
     memory = run(graph, arrays | fresh(graph, arrays), machine, threads)
-    return [memory.read(view.buffer) for view in graph.results], [
-        memory.read(f"state{n}") for n in range(len(states))
-    ]
+    return [memory.read(view.buffer) for view in graph.results], [memory.read(f"state{n}") for n in range(len(states))]
 
 
 def fresh(graph: OpGraph, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,3 +58,15 @@ def fresh(graph: OpGraph, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
             array.reshape(-1).view(np.uint8)[:] = 0xFF
             found[buffer.name] = array
     return found
+
+
+def assert_near(found: np.ndarray, wanted: Tensor, bound: float) -> None:
+    """Relative to the result, or to 1 where that is larger; of 16 bits half a step more. NaN is where it should be."""
+    theirs = to_numpy(wanted.contiguous())
+    assert (found.dtype, found.shape) == (theirs.dtype, theirs.shape)
+    steps = {"bfloat16": 2**-7, "float16": 2**-10}
+    one, other = (np.asarray(array, np.float64) for array in (found, theirs))
+    with np.errstate(invalid="ignore"):
+        far = np.abs(one - other) > (bound + steps.get(theirs.dtype.name, 0)) * np.maximum(1, np.abs(other))
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    assert not (far & ~same).any() and (np.isnan(one) == np.isnan(other)).all(), (one[far], other[far])

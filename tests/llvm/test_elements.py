@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from bringup.compile.llvm.ir.formulas import FORMULAS
-from bringup.compile.llvm.select.elements import PLAIN
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import View
 from tests.kernels.graphs import NUMPY, Function, far
@@ -178,7 +176,3 @@ def test_a_transposed_copy_of_what_the_group_gives() -> None:
     function.node("aten.clone.default", {"t": ((6, 4), "float32")}, self=View("y", (6, 4), (1, 6)), memory_format=None)
     for name, array in zip("zt", outputs(function, "z", "t"), strict=True):
         np.testing.assert_array_equal(array, function.expected()[name].astype(np.float32))
-
-
-def test_what_is_taken_has_a_formula() -> None:
-    assert set(FORMULAS) >= PLAIN

@@ -2,9 +2,9 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 """Emitter: one function of LLVM IR, with loops, memory in the dtypes of tensors, and sums of vectors.
 
-Floats are computed as float32, one number or a vector of them, float64 as they are; whole numbers as i64. Every kernel is a function
-`(arguments, thread, threads, scratch)`: all threads run it, and each does its share. `arguments` is an array of 8-byte
-slots: addresses, i64, or float64. `scratch` is memory of the thread alone.
+Floats are computed as float32, one number or a vector of them, float64 as they are; whole numbers as i64. Every kernel
+is a function `(arguments, thread, threads, scratch)`: all threads run it, and each does its share. `arguments` is an
+array of 8-byte slots: addresses, i64, or float64. `scratch` is memory of the thread alone.
 """
 
 from __future__ import annotations
@@ -16,45 +16,13 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.cell import Cell
+from bringup.compile.llvm.ir.dtypes import AS_STORED, F32, F64, I8, I16, I32, I64, NOTHING, POINTER, STORED, size_of
 from bringup.compile.llvm.ir.halves import from_half, to_half
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.ir.metadata import Distinct
 
 Value = Any  # an ir.Value: llvmlite has no types
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F32, F64, POINTER, NOTHING = ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
 KERNEL = ir.FunctionType(NOTHING, [POINTER, I64, I64, POINTER])
-# How a number is stored; bfloat16 is the upper half of a float32.
-STORED = {
-    "float64": F64,
-    "float32": F32,
-    "bfloat16": I16,
-    "float16": I16,
-    "int64": I64,
-    "int32": I32,
-    "int16": I16,
-    "int8": I8,
-    "uint8": I8,
-    "bool": I8,
-}
-_AS_STORED = ("float64", "float32", "int64")
-_SIZES = {
-    "float64": 8,
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-
-
-def size_of(dtype: str) -> int:
-    """The bytes of an element."""
-    return _SIZES[dtype]
 
 
 def number(value: int) -> Value:
@@ -196,7 +164,7 @@ class Emitter:
         """An element, or so many after each other: as float32, i64 or i1."""
         b, kind = self.b, STORED[dtype]
         raw = self._accessed(b.load(self.at(place, dtype, index), typ=vector(lanes, kind), align=size_of(dtype)))
-        if dtype in _AS_STORED:
+        if dtype in AS_STORED:
             return raw
         if dtype == "bfloat16":
             wide = b.zext(raw, vector(lanes, I32))
@@ -223,7 +191,7 @@ class Emitter:
             value = to_half(b, self.machine, value)
         elif dtype == "bool":
             value = b.zext(value, vector(lanes, I8))
-        elif dtype not in _AS_STORED:
+        elif dtype not in AS_STORED:
             value = b.trunc(value, vector(lanes, STORED[dtype]))
         self._accessed(b.store(value, self.at(place, dtype, index), align=size_of(dtype)))
 
@@ -245,7 +213,7 @@ class Emitter:
             return b.bitcast(wide, value.type)
         if dtype == "float16":
             return from_half(b, self.machine, to_half(b, self.machine, value))
-        if dtype in _AS_STORED or dtype == "bool":
+        if dtype in AS_STORED or dtype == "bool":
             return value
         narrow = b.trunc(value, vector(lanes, STORED[dtype]))
         return (b.zext if dtype == "uint8" else b.sext)(narrow, value.type)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, F64, I32, Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.emitter import F64, I32, Emitter, Value, real, suffix, vector
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 LARGEST, SMALLEST = 88.7228317, -87.3365447504  # beyond that exp is infinity, or below the normal numbers: 0

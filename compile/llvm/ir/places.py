@@ -27,6 +27,28 @@ def _same(code: Code, node: Node, index: Index) -> Value:
     return code.argument(node.arguments[0], index, kind_of_result(code, node))
 
 
+def _source(code: Code, node: Node, index: Index) -> Value:
+    """What is copied over a tensor."""
+    return code.argument(node.arguments[1], index, kind_of_result(code, node))
+
+
+def _padded(code: Code, node: Node, index: Index) -> Value:
+    """A tensor with a number around it; axes from the last one on have so many before and after, or lose as many."""
+    source, sizes = node.arguments[:2]
+    assert isinstance(source, View)
+    assert isinstance(sizes, tuple)
+    b, inside, place = code.b, code.truth(value=True), list(index)
+    for n, before in enumerate(sizes[::2]):
+        axis = len(index) - 1 - n
+        assert isinstance(before, int)
+        at = b.sub(index[axis], I64(before))
+        inside = b.and_(inside, b.icmp_unsigned("<", at, I64(source.shape[axis])))
+        place[axis] = code.e.least(code.e.most(at, I64(0)), I64(source.shape[axis] - 1))
+    kind = kind_of_result(code, node)
+    around = code.argument(node.argument("value") or 0, (), kind)
+    return b.select(inside, code.argument(source, tuple(place), kind), around)
+
+
 def _arange(code: Code, node: Node, index: Index) -> Value:
     start, step = (node.argument(name) for name in ("start", "step"))
     kind = kind_of_result(code, node)
@@ -144,9 +166,10 @@ def _is_nan(code: Code, node: Node, index: Index) -> Value:
 
 
 PLACES: Mapping[str, Formula] = {
-    **dict.fromkeys(("to", "clone", "_to_copy", "copy", "lift_fresh_copy"), _same),
+    **dict.fromkeys(("to", "clone", "_to_copy"), _same),
     **dict.fromkeys(("index", "index_select"), _rows),
     **dict.fromkeys(("full", "full_like", "scalar_tensor"), _full),
     **dict.fromkeys(("empty", "empty_like", "new_empty"), _empty),
     **{"arange": _arange, "cat": _cat, "gather": _gather, "flip": _flip, "isnan": _is_nan},
+    **{"copy": _source, "constant_pad_nd": _padded},
 }

@@ -12,7 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I1, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.dtypes import I1
+from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import exp, most
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.select.sizes import QUERY_VECTORS

@@ -44,7 +44,7 @@ def _is_taken(graph: OpGraph, node: Node) -> bool:
         case "index" | "index_select":
             listed = [view for view in listed_of(node) if view is not None]
             return bool(listed) and all(graph.buffers[view.buffer].dtype in WHOLE_NUMBERS for view in listed)
-        case "gather":
+        case "gather" | "constant_pad_nd":
             return 0 not in node.views[0].shape
         case "sum":
             view, axes = node.arguments[0], node.argument("dim")

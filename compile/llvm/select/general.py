@@ -95,11 +95,9 @@ def _put(graph: OpGraph, node: Node, names: list[str]) -> tuple[Call, ...] | Non
     target = whole(graph.buffers[name])
     copy = Node(op="aten.clone.default", names=("self", "memory_format"), arguments=(view, None), outputs=node.outputs)
     own = sorted({view.buffer, name})
-    first = call(
-        "elements",
-        {"buffers": tuple(graph.buffers[each] for each in own), "nodes": (copy,), "memory": tuple(own), "results": (name,)},
-        [Pointer(each) for each in own],
-    )
+    buffers = tuple(graph.buffers[each] for each in own)
+    settings = {"buffers": buffers, "nodes": (copy,), "memory": tuple(own), "results": (name,)}
+    first = call("elements", settings, [Pointer(each) for each in own])
     if short == "as_strided_scatter":
         target = _part(node, name)
     return first, _call("put", graph, node, names, target=target, rule=rule)

@@ -9,13 +9,10 @@ from typing import Any, Protocol
 import torch
 
 from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, Node, View, whole
+from bringup.compile.schedule.graph.roles import WRITES
 from bringup.compile.schedule.graph.strides import expanded
+from bringup.spec import Site
 
-# What kernels write into a state; everything else is computed, and copied there.
-WRITES = frozenset(
-    f"aten.{name}"
-    for name in ("copy_.default", "index_put_.default", "scatter_.src", "scatter_.value", "scatter_add_.default")
-)
 _ROWS = {"aten.index_copy_.default": False, "aten.index_add_.default": True}  # whether what is there is added to
 
 
@@ -24,6 +21,7 @@ class Function(Protocol):
 
     buffers: dict[str, Buffer]
     nodes: list[Node]
+    site: Site | None
 
     def computed(self, target: Any, arguments: list[Argument], name: str) -> Any: ...
 
@@ -62,7 +60,7 @@ def _change_state(function: Function, target: Any, arguments: list[Argument], vi
     names = tuple(info.name for info in target._schema.arguments)
     updates = (view.buffer,)
     function.nodes.append(
-        Node(op=str(target), names=names, arguments=(view, *others), outputs=(), updates=updates),
+        Node(op=str(target), names=names, arguments=(view, *others), outputs=(), updates=updates, site=function.site),
     )
 
 

@@ -21,15 +21,29 @@ from bringup.compile.schedule.graph.roles import is_known
 _WRITTEN_OUT = (
     *("native_layer_norm", "native_group_norm", "_native_batch_norm_legit_no_training", "_softmax", "_log_softmax"),
     *("elu", "leaky_relu", "hardtanh", "softplus", "linalg_vector_norm", "embedding", "addmm", "addmv", "mv", "repeat"),
-    *("constant_pad_nd", "index_fill", "rsub", "slice_scatter", "select_scatter", "isinf", "hypot"),
+    *("index_fill", "rsub", "slice_scatter", "select_scatter", "isinf", "native_batch_norm"),
 )
+_OF_OURS = ("layer_norm", "rms_norm")  # names that torch has too
 # What torch composes of core operators and so does not tag, and kernels take as it is.
 COMPOSED = frozenset(
     {
         *("aten.arange.default", "aten.arange.start", "aten.softmax.int", "aten.to.dtype", "aten.view.dtype"),
         *("aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.as_strided_scatter.default"),
+        *("aten.kthvalue.default", "aten.cummax.default", "aten.cummin.default", "aten.cumprod.default"),
+        *("aten.prod.default", "aten.max.default", "aten.min.default", "aten.sort.stable", "aten.var_mean.correction"),
+        *("aten.scatter.src", "aten.scatter.value", "aten.bmm.default", "aten.dot.default"),
     }
 )
+
+
+def named(target: Any, arguments: Sequence[Argument]) -> tuple[str, tuple[str, ...], tuple[Argument, ...]]:
+    """The operation that an operator is, the names of its arguments, and these: one of ours where it is the same."""
+    name, given = str(target), tuple(arguments)
+    if name == "aten.linear.default":
+        return "bringup.linear.default", ("x", "weight", "bias"), given
+    if name == "aten.gelu.default":
+        return f"bringup.gelu{'_tanh' if given[1] == 'tanh' else ''}.default", ("x",), given[:1]
+    return name, tuple(info.name for info in target._schema.arguments), given
 
 
 @cache
@@ -49,7 +63,7 @@ def is_whole(target: Any, arguments: Sequence[Argument]) -> bool:
     short = name.split(".")[1]
     if short == "softmax":
         return _is_last(arguments)
-    if name in COMPOSED or is_known(short):
+    if name in COMPOSED or (is_known(short) and short not in _OF_OURS):
         return True
     return target not in decompositions() and torch.Tag.core in target.tags
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from operator import getitem
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from torch.fx import Node as TracedNode
 
 from bringup.compile.program.program import Function
 from bringup.compile.schedule.graph.changes import change
-from bringup.compile.schedule.graph.decomposed import is_whole, results_of, written_out
+from bringup.compile.schedule.graph.decomposed import is_whole, named, results_of, written_out
 from bringup.compile.schedule.graph.op_graph import (
     Argument,
     Buffer,
@@ -29,14 +30,20 @@ from bringup.compile.schedule.graph.op_graph import (
     whole,
 )
 from bringup.compile.schedule.graph.strides import viewed
+from bringup.compile.schedule.graph.unread import without_unread
 from bringup.diagnostics import fail
 from bringup.graphs.core.step import FIELDS
-from bringup.spec import DTYPES, Shape
+from bringup.spec import DTYPES, Shape, Site
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 SAME = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.detach_.default"})  # its argument
+TURNED = {
+    "aten.squeeze_.dim": torch.ops.aten.squeeze.dim,
+    "aten.unsqueeze_.default": torch.ops.aten.unsqueeze.default,
+    "aten.transpose_.default": torch.ops.aten.transpose.int,
+}
 FEW = 64  # numbers of a tensor, at most, that a program itself has
 IGNORED = frozenset({"aten._assert_tensor_metadata.default"})
 COPY, COPY_NAMES = "aten.clone.default", ("self", "memory_format")
@@ -60,9 +67,11 @@ class _Conversion:
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.values: dict[TracedNode, Any] = {}  # a View, a list of Views, or a number
+        self.site: Site | None = None  # of the node that is being converted
         self._scope = ""  # before the names of what an operator is written out as
         self._changes = any(_changes(node.target) for node in exported.graph.nodes if node.op == "call_function")
-        self.sizes = {symbol: int(limits.upper) for symbol, limits in exported.range_constraints.items()}
+        limits = exported.range_constraints.items()
+        self.sizes = {symbol: int(limit.upper) for symbol, limit in limits if limit.upper.is_Integer}
 
     def graph(self) -> OpGraph:
         nodes = {node.name: node for node in self.exported.graph.nodes}
@@ -74,6 +83,7 @@ class _Conversion:
         for node in self.exported.graph.nodes:
             if node.op == "placeholder" and node not in self.values:
                 self.values[node] = self._constant(node)
+            self.site = _site_of(node)
             if node.op == "call_function" and str(node.target) not in IGNORED:
                 self.values[node] = self._call(node)
         names = [str(name) for name in self.exported.graph_signature.user_outputs]
@@ -107,34 +117,36 @@ class _Conversion:
             return self._size(node.meta["val"])
         if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list | None):
             return self._size(node.meta["val"])
-        schema = node.target._schema
+        target = TURNED.get(str(node.target), node.target)  # in place, of the view alone
+        schema = target._schema
         given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
         arguments = [self._argument(given.get(a.name, a.default_value), node) for a in schema.arguments]
         if str(node.target) in SAME:
             return arguments[0]
         if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns):
-            return self._view(node, arguments)
-        if schema.is_mutable and node.target.namespace == "aten":
-            return change(self, node.target, arguments, f"{self._scope}{node.name}")
-        return self._compute(node.target, arguments, node.name, node.meta["val"])
+            return self._view(target, node, arguments)
+        if schema.is_mutable and target.namespace == "aten":
+            return change(self, target, arguments, f"{self._scope}{node.name}")
+        return self._compute(target, arguments, node.name, node.meta.get("val"))
 
-    def _view(self, node: TracedNode, arguments: list[Argument]) -> Any:
+    def _view(self, target: Any, node: TracedNode, arguments: list[Argument]) -> Any:
         """The result of an operator that may be a view of its first argument, worked out without memory."""
         source = arguments[0]
         assert isinstance(source, View)
         buffer = self.buffers[source.buffer]
-        if str(node.target) == "aten.contiguous.default" and buffer.kind != "state" and not self._changes:
+        if str(target) == "aten.contiguous.default" and buffer.kind != "state" and not self._changes:
             return source  # readers take any strides
-        found = viewed(node.target, source, buffer.dtype, arguments)
+        found = viewed(target, source, buffer.dtype, arguments)
         if found is None:  # no strides express it
             source = self.copied(f"{self._scope}{node.name}.copy", source)
-            found = viewed(node.target, source, buffer.dtype, arguments)
+            found = viewed(target, source, buffer.dtype, arguments)
         if isinstance(found, list | View):
             return found
-        if found is False and str(node.target) in ("aten.contiguous.default", "aten.reshape.default"):
+        if found is False and str(target) in ("aten.contiguous.default", "aten.reshape.default"):
             view = self.copied(f"{self._scope}{node.name}", source)
-            return viewed(torch.ops.aten.reshape.default, view, buffer.dtype, [view, self._shape(node.meta["val"].shape)])
-        return self._compute(node.target, arguments, node.name, node.meta["val"])
+            shape = self._shape(node.meta["val"].shape)
+            return viewed(torch.ops.aten.reshape.default, view, buffer.dtype, [view, shape])
+        return self._compute(target, arguments, node.name, node.meta.get("val"))
 
     def copied(self, name: str, view: View) -> View:
         given = self.buffers[view.buffer].dtype
@@ -153,7 +165,8 @@ class _Conversion:
         self.values = {node: moved(value) for node, value in self.values.items()}
 
     def refused(self, why: str) -> Exception:
-        return _refused(why)
+        message = f"the program cannot be scheduled: {why}"
+        return fail("BU403", message, help="write it with other operations, or use another target", where=self.site)
 
     def computed(self, target: Any, arguments: list[Argument], name: str) -> Any:
         """What an operator gives, whose results no trace has."""
@@ -190,14 +203,14 @@ class _Conversion:
         """A tensor of numbers that a forward creates."""
         name = self.exported.graph_signature.inputs_to_lifted_tensor_constants.get(node.name)
         if name is None:
-            raise _refused("a forward creates a tensor of fixed numbers; declare it as a Const")
+            raise self.refused("a forward creates a tensor of fixed numbers; declare it as a Const")
         return self._fixed(self.exported.constants[name], node.name)
 
     def _fixed(self, tensor: torch.Tensor, name: str) -> View:
         """A few numbers, each written into the program. Raises BU403 for more of them."""
         numbers = tensor.flatten().tolist()
         if len(numbers) > FEW or not numbers:
-            raise _refused(f"a forward creates a tensor of {len(numbers)} fixed numbers; declare it as a Const")
+            raise self.refused(f"a forward creates a tensor of {len(numbers)} fixed numbers; declare it as a Const")
         full, aten = torch.ops.aten.full.default, torch.ops.aten
         dtype = DType(str(tensor.dtype).removeprefix("torch."))
         if len(set(numbers)) == 1:
@@ -221,13 +234,15 @@ class _Conversion:
         written = [view for info, view in pairs if info.alias_info and info.alias_info.is_write]
         for view in written:
             if not isinstance(view, View) or self.buffers[view.buffer].kind != "state":
-                raise _refused(f"the operator `{target}` changes a tensor that is no state")
+                raise self.refused(f"the operator `{target}` changes a tensor that is no state")
+        op, names, given = named(target, arguments)
         node_of = Node(
-            op=str(target),
-            names=tuple(info.name for info in schema.arguments),
-            arguments=tuple(arguments),
+            op=op,
+            names=names,
+            arguments=given,
             outputs=tuple(view.buffer for view in views),
             updates=tuple(view.buffer for view in written if isinstance(view, View)),
+            site=self.site,
         )
         self.nodes.append(node_of)
         return views[0] if isinstance(value, torch.Tensor) else views
@@ -235,7 +250,7 @@ class _Conversion:
     def _buffer(self, name: str, shape: Shape, dtype: torch.dtype, kind: Kind) -> View:
         buffer = Buffer(name=name, shape=shape, dtype=str(dtype).removeprefix("torch."), kind=kind)
         if buffer.dtype not in DTYPES:
-            raise _refused(f"the program computes with {buffer.dtype}, which no kernel takes")
+            raise self.refused(f"the program computes with {buffer.dtype}, which no kernel takes")
         self.buffers[name] = buffer
         return whole(buffer)
 
@@ -246,7 +261,10 @@ class _Conversion:
         """A size that is not static is the largest that it can be: the step's block table is padded to it."""
         if isinstance(size, int | float | bool):
             return size  # pyright: ignore[reportReturnType]
-        return int(size.node.expr.subs(self.sizes))
+        found = size.node.expr.subs(self.sizes)
+        if not found.is_Integer:
+            raise self.refused("the size of a tensor depends on numbers that only a step has")
+        return int(found)
 
     def _argument(self, value: Any, node: TracedNode) -> Argument:
         match value:
@@ -264,7 +282,7 @@ class _Conversion:
             case _ if str(type(value)).split("'")[1] in _PLACES:
                 return None
             case _:
-                raise _refused(f"the operator `{node.target}` has an argument of type {type(value).__name__}")
+                raise self.refused(f"the operator `{node.target}` has an argument of type {type(value).__name__}")
 
 
 def _changes(target: Any) -> bool:
@@ -272,22 +290,7 @@ def _changes(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and target._schema.is_mutable
 
 
-def _refused(why: str) -> Exception:
-    return fail(
-        "BU403", f"the program cannot be scheduled: {why}", help="write it with other operations, or use another target"
-    )
-
-
-def without_unread(graph: OpGraph) -> OpGraph:
-    """Without the nodes that change nothing and whose results nobody reads."""
-    read, needed = set(graph.given), list[Group]()
-    for group in reversed(graph.groups):
-        if group.updates or group.outputs & read:
-            needed.append(group)
-            read |= group.inputs
-    groups = tuple(reversed(needed))
-    used = {name for group in groups for name in group.inputs | group.outputs} | set(graph.given)
-    used_buffers = {
-        name: buffer for name, buffer in graph.buffers.items() if buffer.kind != "temporary" or name in used
-    }
-    return OpGraph(graph.name, used_buffers, groups, graph.results)
+def _site_of(node: TracedNode) -> Site | None:
+    """The innermost line of the model's own source that a node comes from, where the trace has lines."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return Site(lines[-1][0], int(lines[-1][1])) if lines else None

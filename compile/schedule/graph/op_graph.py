@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from bringup.spec import DTYPES, Shape
+from bringup.spec import DTYPES, Shape, Site
 
 Kind = Literal["weight", "state", "value", "step", "temporary"]
 
@@ -59,7 +59,8 @@ Argument = View | DType | bool | int | float | str | None | tuple["Argument", ..
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operation. `op` is its torch operator (`bringup.linear.default`); `arguments` are those of its schema, which
-    calls them `names`. It gives the buffers `outputs`, whole, and changes `updates` in place.
+    calls them `names`. It gives the buffers `outputs`, whole, and changes `updates` in place. `site` is the line of
+    the model's source that it comes from, where that is known; no file has it.
     """
 
     op: str
@@ -67,6 +68,7 @@ class Node:
     arguments: tuple[Argument, ...]
     outputs: tuple[str, ...]
     updates: tuple[str, ...] = ()
+    site: Site | None = field(default=None, compare=False, repr=False)
 
     @property
     def short(self) -> str:

@@ -33,6 +33,11 @@ _NAMES = {
     Role.MOVE: "clone cat arange rows_of_experts to_blocks from_blocks slots_to_blocks cached_rows lora_lookup",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
+# What kernels write into a state: torch's operators for anything else are computed, and copied there.
+WRITES = frozenset(
+    f"aten.{name}"
+    for name in ("copy_.default", "index_put_.default", "scatter_.src", "scatter_.value", "scatter_add_.default")
+)
 NORMS = frozenset({"rms_norm", "layer_norm"})
 
 

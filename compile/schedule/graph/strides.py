@@ -12,7 +12,7 @@ from bringup.compile.schedule.graph.op_graph import Argument, DType, View
 from bringup.spec import Shape
 
 
-def viewed(target: Any, view: View, dtype: str, arguments: list[Argument]) -> list[View] | View | None | bool:
+def viewed(target: Any, view: View, dtype: str, arguments: list[Argument]) -> list[View] | View | bool | None:
     """What a view operator gives of a view; None where no strides express it.
 
     True where it is another dtype, False where it is a copy.

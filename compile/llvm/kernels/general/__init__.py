@@ -1,1 +1,1 @@
-"""Kernels of any shape, strides and dtype: what an operation of a model of one's own runs as, if nothing faster does."""
+"""Kernels of any shape, strides and dtype: what operations of users' models run as where nothing is faster."""

@@ -80,7 +80,10 @@ def _product(code: Code, node: Node) -> Terms:
 
     def term(index: Index, at: Index) -> Value:
         left, right = (*index[:-1], *at), (*index[:-2], *at, *index[-1:])
-        x, y = (code.cast(code.at(v, i), kind_of(code.buffers[v.buffer].dtype), kind) for v, i in ((one, left), (other, right)))
+        x, y = (
+            code.cast(code.at(v, i), kind_of(code.buffers[v.buffer].dtype), kind)
+            for v, i in ((one, left), (other, right))
+        )
         return code.b.fmul(x, y) if is_real(kind) else code.b.mul(x, y)
 
     return Terms(rule="sum", kind=kind, sizes=one.shape[-1:], term=term)
