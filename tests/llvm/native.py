@@ -63,7 +63,12 @@ def separate(graph: OpGraph) -> OpGraph:
 
 
 def _run(call: Call, memory: Memory, machine: str, threads: int) -> None:
-    function = KERNEL(_loaded(call.kernel, machine).address(call.kernel.name))
+    run_call(call, _loaded(call.kernel, machine), memory, threads)
+
+
+def run_call(call: Call, loaded: Loaded, memory: Memory, threads: int) -> None:
+    """Runs a call, thread after thread."""
+    function = KERNEL(loaded.address(call.kernel.name))
     slots = bytearray(b"".join(_slot(operand, memory) for operand in call.arguments))
     arguments = np.frombuffer(slots, np.uint8)
     for thread in range(threads):

@@ -132,7 +132,7 @@ def _counts(graph: OpGraph, value: Argument) -> bool:
 _PUTS = ("scatter", "scatter_add", "scatter_reduce", "index_put", "as_strided_scatter")
 _SELECTORS: Mapping[str, Callable[[OpGraph, Node, list[str]], tuple[Call, ...] | None]] = {
     **dict.fromkeys(_REDUCED, _reduction),
-    **dict.fromkeys(("mm", "bmm", "dot"), _product),
+    **dict.fromkeys(("mm", "bmm", "dot", "linear"), _product),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "topk", "kthvalue"), _sort),
     **dict.fromkeys((*_PUTS, "index_put_", "scatter_", "scatter_add_", "copy_"), _put),

@@ -89,6 +89,26 @@ def _product(code: Code, node: Node) -> Terms:
     return Terms(rule="sum", kind=kind, sizes=one.shape[-1:], term=term)
 
 
+def _linear(code: Code, node: Node) -> Terms:
+    """Rows by rows of a weight, plus a bias."""
+    x, weight, bias = _view(node.arguments[0]), _view(node.arguments[1]), node.argument("bias")
+    kind: Kind = "double" if is_real(kind_of(code.buffers[node.outputs[0]].dtype)) else "int"
+    own = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
+
+    def term(index: Index, at: Index) -> Value:
+        value = code.cast(code.at(x, (*index[:-1], *at)), own[0], kind)
+        by = code.cast(code.at(weight, (*index[-1:], *at)), own[1], kind)
+        return code.b.fmul(value, by) if is_real(kind) else code.b.mul(value, by)
+
+    def finish(index: Index, value: Value) -> Value:
+        if not isinstance(bias, View):
+            return value
+        added = code.argument(bias, index[-1:], kind)
+        return code.b.fadd(value, added) if is_real(kind) else code.b.add(value, added)
+
+    return Terms(rule="sum", kind=kind, sizes=weight.shape[1:], term=term, finish=finish)
+
+
 def _convolution(code: Code, node: Node) -> Terms:
     """Of any number of axes, with strides, padding of zeros, dilation and groups; as torch has it, a correlation."""
     b = code.b
@@ -137,5 +157,6 @@ TERMS: Mapping[str, Callable[[Code, Node], Terms]] = {
     **dict.fromkeys(_REDUCED, _reduced),
     **dict.fromkeys(("mm", "bmm"), _product),
     "dot": _product,
+    "linear": _linear,
     "convolution": _convolution,
 }
