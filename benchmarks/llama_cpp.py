@@ -69,16 +69,16 @@ def table(model: str, report: Report) -> str:
     lines.append("|---" * lines[0].count(" | ") + "|---|")
     own = {row.shape: row for row in report.rows if row.contender == report.rows[0].contender}
     for row in report.rows:
-        shape, mine = row.shape, own[row.shape]
+        shape, bundle = row.shape, own[row.shape]
         found = list(map(_milliseconds, row.turns))
         name = f"{row.contender}, {report.dtypes[row.contender]}"
         cells = [model, f"{shape.batch} x ({shape.taken} + {shape.new})", name]
         cells += [f"{median(found):.1f}", f"{min(found):.1f}"]
-        if row is not mine:
-            each = [theirs / ours for theirs, ours in zip(found, map(_milliseconds, mine.turns), strict=True)]
-            ratios = mine.ratios(row)
+        if row is not bundle:
+            each = [theirs / ours for theirs, ours in zip(found, map(_milliseconds, bundle.turns), strict=True)]
+            ratios = bundle.ratios(row)
             cells += [f"{median(each):.2f}", ", ".join(f"{ratio:.2f}" for ratio in each)]
-            cells += [f"{ratios.get('itl', ratios['ttft']):.2f}", f"{mine.equal_tokens(row)} of {shape.new}"]
+            cells += [f"{ratios.get('itl', ratios['ttft']):.2f}", f"{bundle.equal_tokens(row)} of {shape.new}"]
         lines.append(f"| {' | '.join(cells)} |")
     peaks = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in report.peaks.items())
     counts = f"{report.threads} threads, {report.rounds} rounds; read {report.bandwidth / 1e9:.1f} GB/s by the clock"

@@ -172,11 +172,11 @@ def _shuffled(rows: list[str], name: str, vector: str, lines: list[str]) -> list
     side = len(rows)
     for step in range(side.bit_length() - 1):
         found = [f"{name}.{step}.{row}" for row in range(side)]
-        for row, made in enumerate(found):
+        for row, result in enumerate(found):
             first, lanes = row // 2, range(row % 2 * side // 2, (row % 2 + 1) * side // 2)
             mask = ", ".join(f"i32 {lane}, i32 {lane + side}" for lane in lanes)
             pair = f"{vector} {rows[first]}, {vector} {rows[first + side // 2]}"
-            lines.append(f"{made} = shufflevector {pair}, <{side} x i32> <{mask}>")
+            lines.append(f"{result} = shufflevector {pair}, <{side} x i32> <{mask}>")
         rows = found
     return rows
 

@@ -95,10 +95,10 @@ class LlvmTarget(ScheduleTarget):
         work = threads.submit(_objects, calls, machine, store)
 
         def finish() -> str:
-            objects, made = work.result()
+            objects, count = work.result()
             write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
             write_objects(folder, machine, objects)
-            cached = "" if made else ", from the cache"
+            cached = "" if count else ", from the cache"
             return f"{sum(map(len, objects)) / 1e3:,.0f} kB of kernels{cached}; {summary_of(schedule)}"
 
         try:
@@ -202,13 +202,13 @@ def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> tuple
 
     start = time.perf_counter()
     found: list[bytes] = []
-    made = 0
+    count = 0
     for text, vectorise in zip(texts_of(_kernels(calls), machine), (False, True), strict=True):
         inputs = {"text": digest(text), "machine": f"{machine.cpu} {' '.join(machine.features)}"}
         code = store.get(inputs) if store else None
         if code is None:
-            code, made = compiled(text, machine, vectorise=vectorise), made + 1
+            code, count = compiled(text, machine, vectorise=vectorise), count + 1
             if store:
                 store.put(inputs, code, what="kernels of the CPU", seconds=time.perf_counter() - start)
         found.append(code)
-    return found, made
+    return found, count

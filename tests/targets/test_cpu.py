@@ -35,7 +35,7 @@ def test_windows_has_no_posix_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_the_first_bundles_meant_iree(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+def test_cpu_of_the_first_bundles_is_iree(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     assert of_bundle({"target": "cpu"}).target is IREE_CPU
     assert of_bundle({"target": "llvm"}).target is LLVM
