@@ -88,11 +88,11 @@ class ScheduleTarget(Target):
         from bringup.compile.schedule.reference_ops import check_operators
 
         graph = op_graph(function, exported)
+        self.check(graph)
         try:
             check_operators(graph.nodes())
         except ValueError as error:
             raise fail("BU403", f"the program cannot be scheduled: {error}", help="use another target") from error
-        self.check(graph)
         return json.dumps(graph_to_json(graph)).encode()
 
     def check(self, graph: OpGraph) -> None:

@@ -15,7 +15,10 @@ from bringup.compile.schedule.graph.op_graph import Argument, Buffer, DType, Gro
 from bringup.compile.schedule.reference_ops import run_node
 from tests.kernels.emulated import Emulated
 
-NUMPY = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "int64": np.int64, "bool": bool}
+NUMPY = {
+    **{"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16},
+    **{"int64": np.int64, "int32": np.int32, "int8": np.int8, "uint8": np.uint8, "bool": bool},
+}
 
 
 class Function:

@@ -13,6 +13,7 @@ from bringup.compile.llvm.select.products import TILE_ROWS, product_call
 from bringup.compile.llvm.select.sizes import FLOATS
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, whole
 
+SLOTS = {"x": 0, "weight": 2, "bias": 4, "out": 5}  # of a product's call: x and weight may be one tensor
 ALIGNMENT = 64  # bytes: where memory of a call of its own begins, after that of the kernel which it runs
 
 
@@ -91,7 +92,7 @@ Moved = tuple[tuple[tuple[str, int], ...], list[Operand]]
 
 def _moved(inner: Call, places: dict[str, tuple[Tensor, int]]) -> Moved:
     """Which slots of a call move from batch to batch, and by how many bytes."""
-    slots = [(name, inner.arguments.index(tensor.place)) for name, (tensor, _) in places.items()]
+    slots = [(name, SLOTS[name]) for name in places]
     return tuple(slots), [stride * size_of(tensor.dtype) for tensor, stride in places.values()]
 
 

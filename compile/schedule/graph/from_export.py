@@ -45,6 +45,7 @@ TURNED = {
     "aten.transpose_.default": torch.ops.aten.transpose.int,
 }
 FEW = 64  # numbers of a tensor, at most, that a program itself has
+TRACING = "compile/program/"  # the files that call a model's own
 IGNORED = frozenset({"aten._assert_tensor_metadata.default"})
 COPY, COPY_NAMES = "aten.clone.default", ("self", "memory_format")
 # Operators that only state where a tensor is, or how: not settings of a plan.
@@ -293,4 +294,5 @@ def _changes(target: Any) -> bool:
 def _site_of(node: TracedNode) -> Site | None:
     """The innermost line of the model's own source that a node comes from, where the trace has lines."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    lines = [(file, line) for file, line in lines if TRACING not in file]
     return Site(lines[-1][0], int(lines[-1][1])) if lines else None
