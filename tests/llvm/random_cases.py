@@ -1,4 +1,4 @@
-"""Random operations, their dtypes, shapes, options and numbers, by seed; and how far the CPU's kernels are from float64.
+"""Random operations, dtypes, shapes, options and numbers, by seed; how far kernels of the CPU are from float64.
 
 Sizes of products, norms and attention are arguments of kernels: each case has others. Those of element-wise and general
 kernels are in their code: they come from a few, so that what is compiled once serves many draws of numbers.
@@ -28,35 +28,18 @@ SHAPES = ((1,), (7,), (3, 5), (2, 3, 9), (1, 33), (4, 1, 6))
 LANES = 16.0  # of float32 steps that a sum of terms may be off, relative to the sum of their sizes
 
 Random = np.random.Generator
-ONE = [
-    "exp",
-    "sin",
-    "cos",
-    "log",
-    "log1p",
-    "exp2",
-    "expm1",
-    "erf",
-    "tanh",
-    "sigmoid",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "sign",
-    "abs",
-    "neg",
-    "reciprocal",
-    "sqrt",
-    "rsqrt",
-    "relu",
-    "atan",
-    "sinh",
-    "isnan",
-]
-TWO = "add sub mul div maximum minimum fmod remainder floor_divide pow atan2 gt le eq ne logical_xor".split()  # noqa: SIM905
-WHOLE = "add sub mul bitwise_and bitwise_xor maximum fmod remainder floor_divide lt".split()  # noqa: SIM905
-REDUCED = "sum mean amax amin any all prod argmax argmin".split()  # noqa: SIM905
+ONE = (
+    *("exp", "sin", "cos", "log", "log1p", "exp2", "expm1", "erf", "tanh", "sigmoid", "floor", "ceil", "round"),
+    *("trunc", "sign", "abs", "neg", "reciprocal", "sqrt", "rsqrt", "relu", "atan", "sinh", "isnan"),
+)
+TWO = (
+    *("add", "sub", "mul", "div", "maximum", "minimum", "fmod", "remainder", "floor_divide", "pow", "atan2"),
+    *("gt", "le", "eq", "ne", "logical_xor"),
+)
+WHOLE = (
+    *("add", "sub", "mul", "bitwise_and", "bitwise_xor", "maximum", "fmod", "remainder", "floor_divide", "lt"),
+)  # fmt: skip
+REDUCED = ("sum", "mean", "amax", "amin", "any", "all", "prod", "argmax", "argmin")
 OVERLOADS = {
     **{name: "Tensor" for name in (*TWO, *WHOLE)},
     **{"maximum": "default", "minimum": "default", "floor_divide": "default", "pow": "Tensor_Tensor"},
@@ -179,8 +162,8 @@ def linear(f: Function) -> tuple[str, str, float]:
     f.given("x", (rows, channels + gap), dtype, "temporary")
     x = View("x", (rows, channels), (channels + gap, 1), gap)
     bias = f.given("b", (columns,), dtype) if r.random() < 0.5 else None
-    f.node("bringup.linear.default", {"y": ((rows, columns), dtype)}, x=x, weight=f.given("w", (columns, channels), dtype),
-           bias=bias)  # fmt: skip
+    weight = f.given("w", (columns, channels), dtype)
+    f.node("bringup.linear.default", {"y": ((rows, columns), dtype)}, x=x, weight=weight, bias=bias)
     return "linear", "y", LANES
 
 
