@@ -16,18 +16,15 @@ import torch
 
 from bringup.compile.program.torch_arrays import to_tensor
 from bringup.compile.schedule.graph.op_graph import Argument, View
-from tests.kernels.attention import Case, data_of
 from tests.kernels.graphs import NUMPY, Function
 from tests.llvm.native import run, separate
-from tests.llvm.test_quant import FORMS, Product
+from tests.llvm.random_graph_ops import FLOATS, Different, attention, quantised
 
-FLOATS = ("float32", "float32", "bfloat16", "float16")
 STEP = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float64": 2.0**-52}
 SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 1e-30, 3e4)
 SHAPES = ((1,), (7,), (3, 5), (2, 3, 9), (1, 33), (4, 1, 6))
 LANES = 16.0  # of float32 steps that a sum of terms may be off, relative to the sum of their sizes
 
-Random = np.random.Generator
 ONE = (
     *("exp", "sin", "cos", "log", "log1p", "exp2", "expm1", "erf", "tanh", "sigmoid", "floor", "ceil", "round"),
     *("trunc", "sign", "abs", "neg", "reciprocal", "sqrt", "rsqrt", "relu", "atan", "sinh", "isnan"),
@@ -46,10 +43,6 @@ OVERLOADS = {
     **{"atan2": "default", "logical_xor": "default"},
     **{"sum": "dim_IntList", "mean": "dim", "any": "dim", "all": "dim", "prod": "dim_int"},
 }
-
-
-class Different(AssertionError):
-    """A kernel gives something else than float64 does."""
 
 
 def torch_node(f: Function, name: str, values: Sequence[Argument], *, at: int = 0) -> str:
@@ -236,9 +229,9 @@ def check(seed: int) -> tuple[str, float]:
     """The operation of a seed, and how far it is from float64, as part of its bound. Raises Different."""
     random = np.random.default_rng((seed, 7))
     if random.random() < 0.01:
-        return _attention(random, seed)
+        return attention(random, seed)
     if random.random() < 0.01:
-        return _quantised(random, seed)
+        return quantised(random, seed)
     draws, chances = _chances()
     f = Function(seed)
     name, result, steps = draws[min(int(np.searchsorted(chances, random.random())), len(draws) - 1)](f)
@@ -279,36 +272,3 @@ def _sizes(f: Function, result: str) -> np.ndarray:
     own, f.arrays = f.arrays, {n: np.abs(a) if "float" in a.dtype.name else a for n, a in f.arrays.items()}
     sizes, f.arrays = f.expected()[result], own
     return sizes
-
-
-def _attention(random: Random, seed: int) -> tuple[str, float]:
-    count = int(random.integers(1, 4))
-    lengths = tuple(int(n) for n in random.integers(1, 190, count))
-    decode = bool(random.random() < 0.5)
-    groups = int(random.choice([1, 2]))
-    case = Case(
-        lengths=lengths, new=() if decode else tuple(int(random.integers(1, min(n, 40) + 1)) for n in lengths),
-        heads=groups * int(random.choice([1, 2, 3])), groups=groups, channels=16, dtype=str(random.choice(FLOATS[:3])),
-        window=int(random.choice([17, 50])) if random.random() < 0.3 else None,
-        has_sinks=bool(random.random() < 0.2), seed=seed,
-    )  # fmt: skip
-    data = data_of(case)
-    found = run(data.graph, data.buffers, "host", int(random.choice([1, 3]))).read("out")[: len(data.expected)]
-    worst = np.abs(found.astype(np.float64) - data.expected).max() / np.abs(data.expected).max()
-    bound = {"float32": 4e-6, "bfloat16": 8e-3}[case.dtype]
-    if not worst <= bound:
-        raise Different(f"attention, seed {seed}: {worst}, {case}")
-    return f"attention of {'decode' if decode else 'prefill'}", float(worst / bound)
-
-
-def _quantised(random: Random, seed: int) -> tuple[str, float]:
-    form = str(random.choice(["q4_0", "q4_1", "q4_k", "q6_k", "int4", "int8-groups", "mxfp4", "fp8-blocks", "nf4"]))
-    rows = int(random.choice([1, 1, 3, 13]))
-    product = Product(form, rows, columns=8 * int(random.integers(1, 8)), channels=256 * int(random.integers(1, 3)))
-    assert form in FORMS
-    wanted = product.x @ product.weight.numbers.T + product.f.arrays["b"].astype(np.float64)
-    found = product.found(str(random.choice(["host", "generic"])), int(random.choice([1, 3]))).astype(np.float64)
-    worst = np.abs(found - wanted).max() / np.abs(wanted).max() / 4e-6
-    if not worst <= 1:
-        raise Different(f"quant_linear of {form}, seed {seed}: {worst}")
-    return f"quant_linear of {form}", float(worst)
