@@ -95,7 +95,15 @@ def parse(data: bytes) -> object:
 
 
 def shallow(words: object) -> object:
-    """The words, of not so many layers."""
+    """The words, of not so many layers; so the words of the model that they were made from, where they have some."""
+    match few_layers(words):
+        case {"published": published, **others}:
+            return {**others, "published": few_layers(published)}
+        case found:
+            return found
+
+
+def few_layers(words: object) -> object:
     match words:
         case {"num_hidden_layers": int() as layers} if layers > MOST_LAYERS:
             return {**cast("dict[str, Any]", words), "num_hidden_layers": layers % MOST_LAYERS}
