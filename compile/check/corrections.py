@@ -85,7 +85,8 @@ def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
     """The keys that may say how many layers there are, with numbers that the checkpoint may have.
 
     The last layer lacks tensors, or it or one past it has some that nothing reads: then it is another kind of layer (a
-    draft), or one that the config does not count.
+    draft), or one that the config does not count. A number that layers without any tensor lie below is none that the
+    checkpoint may have: planning as many as one stray name says takes hours.
     """
     path, count = f"{job.graph.layer_path}.", len(job.graph.layers)
     last = f"{path}{count - 1}."
@@ -93,9 +94,10 @@ def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
         there = {_layer(name, path) for name in job.plan.entries}
         numbers = [max(there, default=0) + 1]
     elif _unread_layers(job):
-        most = max(_layers_of(job, job.plan.headers))
-        numbers = [most, most + 1]
-        if most >= count:
+        there = set(_layers_of(job, job.plan.headers))
+        most = max(there)
+        numbers = [number for number in (most, most + 1) if there.issuperset(range(count, number))]
+        if most >= count and most + 1 in numbers:
             yield from ((key, most + 1 - count) for key in job.config if key == DRAFTS)
     else:
         return
