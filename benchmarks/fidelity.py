@@ -63,7 +63,9 @@ def main() -> None:
     by_model: dict[str, Figures] = json.loads(FIDELITY.read_text("utf-8")) if FIDELITY.exists() else {}
     for name in given.families or [family.name for family in FAMILIES]:
         print(name, flush=True)
-        by_model[name] = in_order(by_model.get(name, {}) | figures(name, [given.target] if given.target else TARGETS))
+        targets = [given.target] if given.target else TARGETS
+        others = {key: value for key, value in by_model.get(name, {}).items() if key.split()[1] not in targets}
+        by_model[name] = in_order(others | figures(name, targets))
         FIDELITY.write_text(json.dumps(dict(sorted(by_model.items())), indent=1) + "\n", "utf-8")
     PAGE.write_text(HEAD + "\n".join(rows(dict(sorted(by_model.items())))) + "\n", "utf-8")
 
