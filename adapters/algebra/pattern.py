@@ -4,7 +4,7 @@ segments."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 _HOLE = re.compile(r"\{(\w+)(?::([^}]*))?\}|(\*\*)")
@@ -44,6 +44,11 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
         return {} if pattern == name else None
     found = compile_pattern(pattern).fullmatch(name)
     return found.groupdict() if found else None
+
+
+def fitting(pattern: str) -> Callable[[str], object]:
+    """What is true of the names that `match` finds variables for: for very many names, most of which do not fit."""
+    return pattern.__eq__ if _is_name(pattern) else compile_pattern(pattern).fullmatch
 
 
 @cache

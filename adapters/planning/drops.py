@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bringup.adapters.algebra.pattern import closed, match
+from bringup.adapters.algebra.pattern import closed, fitting, match
 from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Drop
 from bringup.adapters.planning.problems import Problem
@@ -32,8 +32,9 @@ def set_aside(wanted: Container[str], drops: Iterable[Drop], names: Names) -> As
         named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
         if named and named.name in wanted and drop.means(drop.pattern, names) is not None:
             aside.cut.setdefault(named.name, drop)
+        fits = fitting(drop.pattern)
         for name, info in loose:
-            bindings = drop.means(name, names)
+            bindings = drop.means(name, names) if fits(name) else None
             if bindings is None:
                 continue
             aside.dropped.setdefault(info.name, drop)

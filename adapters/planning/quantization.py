@@ -83,25 +83,35 @@ FORMATS = (
 
 # A tensor's name as the plain tensor's and the part that it is. `M.qweight` is part `qweight` of `M.weight`.
 _OF_MODULE = re.compile(
-    r"(.*\.|)("
     r"qweight|qzeros|scales|g_idx|SCB|weight_format|codes|codebooks|"
     r"weight_(?:packed|shape|scale|scale_2|scale_inv|scales|global_scale|zero_point|g_idx)|"
-    r"(?:input|output)_(?:scale|scale_inv|scale_ub|global_scale|zero_point)|"
-    r"weight\.(?:absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+|_data|_scale|_shift)"
-    r")"
+    r"(?:input|output)_(?:scale|scale_inv|scale_ub|global_scale|zero_point)"
 )
 # `M.gate_up_proj_blocks` is part `blocks` of `M.gate_up_proj`, which has no `.weight`.
 _OF_TENSOR = re.compile(r"(.*\w)_(blocks|scales|scale_inv)")
+# `M.weight.absmax` is part `weight.absmax` of `M.weight`.
+_BELOW = re.compile(
+    r"(.*\.|)weight\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state|_data|_scale|_shift)"
+    r"((?<=quant_state)\.\w+|(?<!quant_state))"  # the name of a state ends with the data type
+)
 
 
 def part_of(name: str) -> tuple[str, str] | None:
     """The plain tensor that a quantiser's tensor stands for, and which part it is; None for any other name."""
-    if match := _OF_MODULE.fullmatch(name):
-        part = "weight.quant_state" if ".quant_state." in match[2] else match[2]  # its end names the data type
-        return f"{match[1]}weight", part
-    if match := _OF_TENSOR.fullmatch(name):
-        return match[1], match[2]
-    return None
+    if "weight." in name and (match := _BELOW.fullmatch(name)):
+        return f"{match[1]}weight", f"weight.{match[2]}"
+    start = name.rfind(".") + 1
+    found = _part_of(name[start:])
+    return found and (name[:start] + found[0], found[1])
+
+
+@cache
+def _part_of(last: str) -> tuple[str, str] | None:
+    """The same of the last segment of a name, of which even a large checkpoint has few."""
+    if _OF_MODULE.fullmatch(last):
+        return "weight", last
+    match = _OF_TENSOR.fullmatch(last)
+    return match and (match[1], match[2])
 
 
 def parts_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
