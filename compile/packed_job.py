@@ -55,7 +55,8 @@ def pack_job(job: Job) -> PackedJob:
     floats = {name: result for name, result in tried.items() if isinstance(result, str)}
     if not found:
         return PackedJob(job=job, floats=floats)
-    graph = cast("Graph", _with_packed(job.graph, {name: each.packed for name, each in found.items()}))
+    packer = _Packer({name: each.packed for name, each in found.items()}, job.graph.options.activations)
+    graph = cast("Graph", packer.packed(job.graph))
     return PackedJob(job=replace(job, graph=graph, plan=_plan(job.plan, graph, found)), names=(*found,), floats=floats)
 
 
@@ -69,14 +70,18 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     if form == "packed" and not takes:
         message = f"target `{selection.name}` takes no packed weights"
         raise fail("BU411", message, help="leave --weights out, or compile for one of bringup's own targets")
+    if form == "float" and job.graph.options.activations:
+        message = "--weights float leaves no packed weight, and --activations is of products with these"
+        raise fail("BU410", message, help="leave --activations or --weights out")
     if form == "float" or not takes:
         count = sum(map(_is_quantised, job.plan.entries.values()))
         why = "as requested" if form == "float" else f"target {selection.name} takes no packed weights"
         return job, f"{count} parameters dequantised: {why}" if count else ""
     found = pack_job(job)
-    if form == "packed" and not found.names:
+    if not found.names and (form == "packed" or job.graph.options.activations):
         why = found.summary or "the checkpoint stores no matrix in few bits"
-        raise fail("BU410", f"no weight can stay packed: {why}", help="leave --weights out")
+        option = "--weights" if form == "packed" else "--activations"
+        raise fail("BU410", f"no weight can stay packed: {why}", help=f"leave {option} out")
     return found.job, found.summary
 
 
@@ -134,30 +139,34 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
     return found
 
 
-def _with_packed(module: Module, forms: Mapping[str, PackedForm]) -> Module:
-    """A copy of a module in which these parameters, by their names in it, are packed."""
-    changed = copy(module)
-    for name, value in vars(module).items():
-        if isinstance(value, Param) and name in forms:
-            changed.__dict__[name] = _packed_weight(value, forms[name])
-        elif isinstance(value, Module):
-            changed.__dict__[name] = _part(value, name, forms)
-        elif isinstance(value, list) and any(isinstance(item, Module) for item in cast("list[Any]", value)):
-            items = cast("list[Module]", value)
-            changed.__dict__[name] = [_part(item, f"{name}.{i}", forms) for i, item in enumerate(items)]
-    return changed
+@dataclass(frozen=True, slots=True)
+class _Packer:
+    """Packs parameters of these names; products with them round activations so (`GraphOptions.activations`)."""
 
+    forms: Mapping[str, PackedForm]
+    activations: str | None
 
-def _part(module: Module, name: str, forms: Mapping[str, PackedForm]) -> Module:
-    inner = {key.removeprefix(f"{name}."): form for key, form in forms.items() if key.startswith(f"{name}.")}
-    return _with_packed(module, inner) if inner else module
+    def packed(self, module: Module, prefix: str = "") -> Module:
+        """A copy of a module in which its parameters are packed; the names of these begin with `prefix`."""
+        if not any(name.startswith(prefix) for name in self.forms):
+            return module
+        changed = copy(module)
+        for key, value in vars(module).items():
+            name = prefix + key
+            if isinstance(value, Param) and name in self.forms:
+                changed.__dict__[key] = self._weight(value, self.forms[name])
+            elif isinstance(value, Module):
+                changed.__dict__[key] = self.packed(value, f"{name}.")
+            elif isinstance(value, list) and any(isinstance(item, Module) for item in cast("list[Any]", value)):
+                items = cast("list[Module]", value)
+                changed.__dict__[key] = [self.packed(item, f"{name}.{i}.") for i, item in enumerate(items)]
+        return changed
 
-
-def _packed_weight(param: Param, form: PackedForm) -> PackedWeight:
-    weight = PackedWeight(param.axes, form)
-    for _, part in weight.leaves(Param):
-        part.site = param.site
-    return weight
+    def _weight(self, param: Param, form: PackedForm) -> PackedWeight:
+        weight = PackedWeight(param.axes, form, self.activations)
+        for _, part in weight.leaves(Param):
+            part.site = param.site
+        return weight
 
 
 def _plan(plan: Plan, graph: Graph, found: Mapping[str, Packed]) -> Plan:

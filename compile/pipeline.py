@@ -79,6 +79,7 @@ def build(
     weights_form = choice("weights_form", weights_form, WEIGHTS_FORMS)
     check_phase(emit, selection)
     selection.check_cache_dtype(job.graph)
+    selection.check_activations(job.graph)
     selection.check_loras(job.graph)
     logical = as_job(job)
     out, progress, store = Path(path("out", out)), progress or Silent(), cache or default_store()

@@ -14,6 +14,7 @@ from bringup.cli.bundles import bundle_name, next_step
 from bringup.cli.parameters.loras import lora_options, with_loras
 from bringup.cli.parameters.options import (
     Named,
+    activations_option,
     cache_dtype_option,
     job_options,
     open_named,
@@ -37,6 +38,7 @@ FOLDER = click.Path(path_type=Path)
 @cache_dtype_option
 @weights_option
 @quantize_option
+@activations_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Longest context, in tokens.")
 @click.option(
     "--max-batch-size", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time."

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from bringup.arguments import FLOAT_DTYPES
-from bringup.cli.parameters.options import Named, cache_dtype_option, job_options, open_named, revised
+from bringup.cli.parameters.options import (
+    Named,
+    activations_option,
+    cache_dtype_option,
+    job_options,
+    open_named,
+    revised,
+)
 from bringup.cli.parameters.targets import TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
@@ -40,6 +47,7 @@ TRANSFORMERS = "transformers"
     "--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype that a MODEL computes in."
 )
 @cache_dtype_option
+@activations_option
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
@@ -114,6 +122,7 @@ def _refuse_options(
         "--target-option": target_option,
         "--dtype": named.get("dtype", "auto") != "auto",
         "--cache-dtype": named.get("cache_dtype"),
+        "--activations": named.get("activations"),
         "--config": named["config"],
         "--adapter": named["adapter"],
         "--allow-config": named["allow_config"],

@@ -93,6 +93,7 @@ def dry_run(
     check(job).raise_if_errors()
     context, selection = context_of(job, max_seq_len), select(target, target_options)
     selection.check_cache_dtype(job.graph)
+    selection.check_activations(job.graph)
     max_batch_size = whole("max_batch_size", max_batch_size, least=1)
     held = layout_of(job.graph, context, max_batch_size=max_batch_size, cache_blocks=cache_blocks).sizes
     aliases = job.plan.aliases()

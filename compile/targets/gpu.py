@@ -57,6 +57,7 @@ class GpuTarget(ScheduleTarget):
     phases = ("schedule", "ptx", "ttgir")
     runs_with = ()  # that depends on the executor
     stages_of = SCHEDULE_TARGET
+    activations = ()
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"

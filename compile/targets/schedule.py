@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bringup.adapters.apply.fuse import fused
 from bringup.compile.targets.target import Option, Options, Target
 from bringup.diagnostics import fail
+from bringup.graphs.core.options import ACTIVATIONS
 from bringup.system.atomic import write_file
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class ScheduleTarget(Target):
     takes_loras = True
     opaque = OPAQUE
     takes_packed = True
+    activations = ACTIVATIONS
 
     def layout(self, graph: Graph) -> Adapter:
         """Matrices that read the same activations are side by side."""

@@ -92,6 +92,14 @@ class Selection:
             others = _others(lambda target: chosen in target.cache_dtypes)
             raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
 
+    def check_activations(self, graph: Graph) -> None:
+        """Raises BU024 for activations that the target's products with packed weights do not round to."""
+        chosen, known = graph.options.activations, self.target.activations
+        if chosen is not None and chosen not in known:
+            message = f"target `{self.name}` does not take `{chosen}` as activations of packed weights"
+            help = f"--activations takes {_listed(known)} here" if known else "leave --activations out"
+            raise fail("BU024", message, help=f"{help}; `llvm`, `schedule` and `torch` take int8")
+
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not compile."""
         if graph.options.max_lora_rank and not self.target.takes_loras:

@@ -102,6 +102,9 @@ class Target(Protocol):
     takes_packed: bool = False
     """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
 
+    activations: tuple[str, ...] = ()
+    """What products with packed weights may round activations to (`Quantised.activations`); floats are always taken."""
+
     takes_loras: bool = False
     """Whether it compiles `lora_shrink` and `lora_expand`, and its executor fills slots (`LoraExecutor`)."""
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bringup.compile.targets.target import Options, Target
+from bringup.graphs.core.options import ACTIVATIONS
 from bringup.graphs.ops.latent_attention import cheaper_form
 from bringup.system.atomic import write_file
 
@@ -30,6 +31,7 @@ class Torch(Target):
     summary = "torch.export, run by torch on the CPU: the reference for the other targets"
     requires = runs_with = ("torch",)
     takes_packed = True
+    activations = ACTIVATIONS
     takes_loras = True
     opaque = frozenset({"quant_linear", "quant_experts"})
     implementations = MappingProxyType({"latent_attention": cheaper_form})

@@ -13,6 +13,7 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.lora import ALL_LINEAR, add_slots
 
 CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+ACTIVATIONS = ("int8",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,9 @@ class GraphOptions:
 
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
     that the model computes in. `quantize` is a recipe by which float weights are quantised as they are loaded
-    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. With a `max_lora_rank`, the modules that
+    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. `activations` is what activations are
+    rounded to before a product with a packed weight, "int8" (`ops.quant_linear.in_int8`); None leaves them. With a
+    `max_lora_rank`, the modules that
     `lora_target_modules` names, as PEFT names them, have `max_loras` slots for LoRAs of up to this rank (core/lora.py).
     Options are plain values (text, numbers, tuples of them): they are in cache keys, and in a bundle's manifest by
     name. Raises BU024 for a value that an option does not take.
@@ -29,6 +32,7 @@ class GraphOptions:
 
     cache_dtype: str | None = None
     quantize: str | None = None
+    activations: str | None = None
     max_lora_rank: int = 0
     max_loras: int = 1
     lora_target_modules: tuple[str, ...] = (ALL_LINEAR,)
@@ -36,6 +40,8 @@ class GraphOptions:
     def __post_init__(self) -> None:
         if self.cache_dtype is not None:
             choice("cache_dtype", self.cache_dtype, CACHE_DTYPES)
+        if self.activations is not None:
+            choice("activations", self.activations, ACTIVATIONS)
         whole("max_lora_rank", self.max_lora_rank, least=0)
         whole("max_loras", self.max_loras, least=1)
 

@@ -25,9 +25,10 @@ PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums
 class PackedWeight(Module):
     """The arrays of a parameter with these axes: `codes` in words, `scales`, and what else its form has."""
 
-    def __init__(self, axes: Axes, packed: PackedForm) -> None:
+    def __init__(self, axes: Axes, packed: PackedForm, activations: str | None = None) -> None:
+        """`activations` as in `core.options.GraphOptions`."""
         super().__init__()
-        self.packed = packed
+        self.packed, self.activations = packed, activations or ""
         named = tuple(axis if axis.name else replace(axis, name=f"dim{k}") for k, axis in enumerate(axes))
         for name in PARTS:
             setattr(self, name, None)
@@ -67,6 +68,7 @@ class PackedWeight(Module):
             dtype=packed.dtype,
             code_dtype="" if packed.form.table else packed.dtypes[0],
             scale_dtype=packed.dtypes[1],
+            activations=self.activations,
         )
 
 

@@ -1,8 +1,13 @@
-"""Products with weights in few bits, and look-ups in tables of them."""
+"""Products with weights in few bits, and look-ups in tables of them.
+
+With `Quantised.activations` "int8", what is multiplied is x in int8: 32 columns of a row have a scale. That is how
+llama.cpp multiplies (its Q8_0; https://github.com/ggml-org/llama.cpp, ggml/src/ggml-quants.c); there halves round away
+from zero and scales are float16, here they round to even and are float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.graphs.ops.op import op
@@ -11,21 +16,45 @@ from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
+COLUMNS = 32  # of a row of activations in int8 that share a scale
+LEAST = 1e-30  # of the largest number of these, so that what is divided by it is finite
+
 
 @op("x[... in] bias[out] -> [... out]")
 def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
     """x · weightᵀ + bias, of a weight [out, in] in few bits, which is rounded to its dtype first as `linear` has it."""
-    from torch.nn import functional as F
-
-    return F.linear(x, in_float32(weight).to(dtype_of(weight)), bias)
+    return _products(x, bias, weight, [weight])
 
 
 @quant_linear.runs_as
 def _by_rows(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
     """So many rows of the weight at a time that they stay in a processor's cache."""
+    return _products(x, bias, weight, pieces_of(weight))
+
+
+def _products(x: Tensor, bias: Tensor | None, weight: Quantised, pieces: Iterable[Quantised]) -> Tensor:
     from torch.nn import functional as F
 
-    return joined([F.linear(x, in_float32(rows).to(dtype_of(weight))) for rows in pieces_of(weight)], bias)
+    if not weight.activations:
+        return joined([F.linear(x, in_float32(rows).to(dtype_of(weight))) for rows in pieces], bias)
+    rounded = in_int8(x)
+    return joined([F.linear(rounded, in_float32(rows)) for rows in pieces], bias).to(x.dtype)
+
+
+def in_int8(x: Tensor) -> Tensor:
+    """x [..., in] as code · scale, float32: a scale is the largest of 32 columns over 127, and codes are whole numbers.
+
+    A code is x · (127 / largest), to the nearest, of two the even one. NaN in columns with a number that is not finite.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    size = x.shape[-1]
+    blocks = F.pad(x.float(), (0, -size % COLUMNS)).unflatten(-1, (-1, COLUMNS))
+    largest = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST)
+    scale = largest / 127 + (blocks * 0).sum(-1, keepdim=True)
+    codes = torch.round(blocks * (torch.full_like(largest, 127) / largest))
+    return (codes * scale).flatten(-2)[..., :size]
 
 
 def joined(parts: Sequence[Tensor], bias: Tensor | None) -> Tensor:

@@ -27,7 +27,8 @@ class Quantised(NamedTuple):
     parameter, `outer_scales` and `outer_minimums` for each `outer_block`: a number a dimension. `zero_bits` are those
     of signed zeros in bytes; 0 for others. `block_of` says for each position of dimension `indexed` which scale it has;
     `block` is 1 there.
-    Computed in float32; `dtype` is that of products with the parameter.
+    Computed in float32; `dtype` is that of products with the parameter. `activations`: what these round the other
+    factor to first, "int8"; "" leaves it as it is.
     """
 
     codes: Tensor
@@ -52,6 +53,7 @@ class Quantised(NamedTuple):
     dtype: str
     code_dtype: str
     scale_dtype: str
+    activations: str
 
 
 @op("")

@@ -52,7 +52,9 @@ BITS = {"float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "float8_e8m0fnu": "uin
 class Weight:
     """Arguments of a node, as arrays of a function, and `numbers` in float64. `shape`: of a matrix, or of experts."""
 
-    def __init__(self, f: Function, name: str, case: Case, shape: Sequence[int], dtype: str) -> None:
+    def __init__(
+        self, f: Function, name: str, case: Case, shape: Sequence[int], dtype: str, activations: str = ""
+    ) -> None:
         self.f, self.name, self.case, self.shape = f, name, case, tuple(shape)
         form, lead = case.form, (1,) * (len(shape) - 2)
         whole = (*lead, *shape[-2:])
@@ -91,6 +93,7 @@ class Weight:
             "weight_zero_bits": 4 if form.zero == "int4" else 0, "weight_offset": form.offset, "weight_block": block,
             "weight_outer_block": outer, "weight_indexed": self.packed.indexed, "weight_dtype": dtype,
             "weight_code_dtype": "" if form.table else code, "weight_scale_dtype": form.scale,
+            "weight_activations": activations,
         }  # fmt: skip
 
     def _values(self, part: str, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -60,6 +60,19 @@ def run(graph: OpGraph, arrays: Mapping[str, np.ndarray], machine: str = "host",
 def separate(graph: OpGraph) -> OpGraph:
     """The function with a group for each node."""
     return graph.with_groups([Group((node,)) for node in graph.nodes()])
+
+
+def prepared(calls: Sequence[Call], arrays: Mapping[str, np.ndarray]) -> Callable[[], None]:
+    """What runs calls by one thread, again and again, on copies of arrays."""
+    memory = Memory(arrays | {"scratch": np.zeros(max(call.scratch for call in calls), np.uint8)})
+    functions = [KERNEL(_loaded(call.kernel, "host").address(call.kernel.name)) for call in calls]
+    slots = [np.frombuffer(b"".join(_slot(each, memory) for each in call.arguments), np.uint8) for call in calls]
+
+    def run() -> None:
+        for function, given in zip(functions, slots, strict=True):
+            function(given.ctypes.data, 0, 1, memory.address("scratch"))
+
+    return run
 
 
 def _run(call: Call, memory: Memory, machine: str, threads: int) -> None:

@@ -6,55 +6,13 @@ import numpy as np
 import pytest
 
 from bringup.compile.llvm.select.registry import calls_of
-from bringup.compile.schedule.graph.op_graph import View
-from bringup.graphs.core.form import Form
 from tests.kernels.graphs import NUMPY, Function, far
-from tests.kernels.quant_weights import CASES, Case, Weight
+from tests.kernels.quant_weights import Weight
 from tests.llvm.native import MACHINES, run
+from tests.llvm.products import FORMS, TOLERANCES, Product
 
-# Largest |difference| over largest |result|: sums of float32; results of bfloat16 are rounded to it.
-TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3}
-FORMS = CASES | {
-    "q4_0": Case(Form(codes="uint4", block=(1, 32), scale="float16", offset=8), 2, 8),
-    "q6_k": Case(Form(codes="uint8", block=(1, 16), scale="int8", offset=32, outer=(1, 256))),
-    "int4-rows": Case(Form(codes="int4", block=(1, 0)), 2, 8),
-    "int4-128": Case(Form(codes="uint4", block=(1, 128), scale="float16", zero="uint4"), 2, 8),
-}
 ON_GENERIC = ("int8-groups", "int4", "q4_1", "fp8-blocks", "fp8-e5m2", "nvfp4", "nf4", "act-order")
 FEW = ("q4_k", "int4-along", "act-order", "fp8-blocks", "mxfp4", "int8-rows")
-
-
-class Product:
-    """x · weightᵀ + bias of a weight; the rows of x are `gap` elements apart."""
-
-    def __init__(
-        self, form: str, rows: int, *, columns: int = 48, channels: int = 256, dtype: str = "float32", gap: int = 0
-    ) -> None:
-        self.f, self.rows, self.columns, self.dtype = Function(), rows, columns, dtype
-        self.f.given("x", (rows, channels + gap), dtype, "temporary")
-        x = View("x", (rows, channels), (channels + gap, 1), gap)
-        bias = self.f.given("b", (columns,), dtype)
-        self.weight = Weight(self.f, "w", FORMS[form], (columns, channels), dtype)
-        shapes = {"y": ((rows, columns), dtype)}
-        self.f.node("bringup.quant_linear.default", shapes, x=x, bias=bias, **self.weight.arguments)
-        self.x = self.f.arrays["x"].astype(np.float64)[:, gap:]
-
-    def stem(self, machine: str = "host") -> str:
-        """Of the kernel that takes it."""
-        graph = self.f.graph("y")
-        calls = calls_of(graph, graph.groups[0], MACHINES[machine])
-        assert calls is not None
-        return calls[0].kernel.stem
-
-    def found(self, machine: str = "host", threads: int = 1) -> np.ndarray:
-        given = self.f.arrays | {"y": np.full((self.rows, self.columns), np.nan, NUMPY[self.dtype])}
-        return run(self.f.graph("y"), given, machine, threads).read("y")
-
-    def check(self, machine: str) -> None:
-        """By one thread, some, and more than there are words of columns."""
-        wanted = self.x @ self.weight.numbers.T + self.f.arrays["b"].astype(np.float64)
-        for threads in (1, 3, 64):
-            assert far(self.found(machine, threads), wanted) <= TOLERANCES[self.dtype]
 
 
 @pytest.mark.parametrize(("form", "machine"), [*((f, "host") for f in FORMS), *((f, "generic") for f in ON_GENERIC)])

@@ -10,7 +10,7 @@ import click
 
 from bringup.cli.parameters.words import CHECKPOINT, MODEL, OneOf
 from bringup.diagnostics import fail
-from bringup.graphs.core.options import CACHE_DTYPES
+from bringup.graphs.core.options import ACTIVATIONS, CACHE_DTYPES
 
 if TYPE_CHECKING:
     from bringup.compile.job import Job
@@ -33,6 +33,7 @@ class Named(TypedDict):
     dtype: NotRequired[str]
     cache_dtype: NotRequired[str | None]
     quantize: NotRequired[str | None]
+    activations: NotRequired[str | None]
     tokenizer: NotRequired[str | None]
 
 
@@ -94,6 +95,12 @@ def quantize_option(command: Command) -> Command:
     return click.option("--quantize", metavar="RECIPE", default=None, help=help)(command)
 
 
+def activations_option(command: Command) -> Command:
+    """`--activations`, for what is compiled."""
+    help = "What activations are rounded to before a product with a packed weight: int8; default: as they are."
+    return click.option("--activations", type=OneOf(ACTIVATIONS), metavar="D", default=None, help=help)(command)
+
+
 def job_options(command: Command) -> Command:
     """MODEL and the options that choose its checkpoint, config and adapter."""
     for option in reversed(_OPTIONS):
@@ -122,7 +129,7 @@ def open_named(named: Named, *, headers_only: bool = False) -> Job:
         dtype=named.get("dtype", "auto"),
         allow=named["allow_config"],
         tokenizer=named.get("tokenizer"),
-        options=GraphOptions(cache_dtype=named.get("cache_dtype"), quantize=named.get("quantize")),
+        options=GraphOptions(**{name: named.get(name) for name in ("cache_dtype", "quantize", "activations")}),
         access=Access(
             headers_only=headers_only and named["download_dir"] is None,
             download_dir=named["download_dir"],

@@ -42,6 +42,7 @@ class Packed:
     dtype: str
     code_dtype: str
     scale_dtype: str
+    activations: str
 
     @property
     def arrays(self) -> list[View]:

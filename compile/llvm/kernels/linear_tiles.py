@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
-from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.compile.llvm.kernels.activations import converts, given_rows
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS
 
 
@@ -45,7 +45,7 @@ def tiles(
 ) -> None:  # fmt: skip
     """`numbers(row, k, lanes)` gives the weight's. Places: x, bias, out; sizes: x's stride, M, N, K, panels."""
     b, width = e.b, TILE_VECTORS * e.machine.lanes
-    tile, is_wide = settings["tile"], settings["x"] == "float32"
+    tile, is_wide = settings["tile"], not converts(settings)
     (x, bias, out), (x_stride, rows, columns, channels, most) = places, sizes
     wide = packed = e.at(e.scratch, "float32", I64(width))
     if not is_wide:
@@ -76,7 +76,7 @@ def tiles(
             with e.loop(top, bottom) as row:
                 place, to = (b.mul(row, x_stride), b.mul(b.sub(row, top), channels))
                 source = e.at(x, settings["x"], place)
-                as_float32(e, settings["x"], source, x_stride, 1, channels, e.at(wide, "float32", to), I64(0))
+                given_rows(e, settings, source, x_stride, 1, channels, e.at(wide, "float32", to))
             block(top, bottom, wide, channels)
 
 

@@ -10,11 +10,13 @@ from bringup.compile.kernels.code.dequantised import Packed, packed_of
 from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.kernels.activations import converts
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.products import tiles_of
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, FEW_ROWS, FLOATS
 from bringup.compile.llvm.select.stored import Stored, stored_of
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
+from bringup.graphs.ops.quant_linear import COLUMNS
 
 COUNTS = ("int64", "int32")
 
@@ -68,26 +70,30 @@ def _product(
     columns, channels = weight.shape[-2:]
     settings = {
         **{"x": x.dtype, "bias": bias.dtype if bias else "", "out": out.dtype},
-        **{"experts": expert.dtype if expert else "", "weight": stored},
+        **{"experts": expert.dtype if expert else "", "weight": stored, "activations": weight.activations},
     }
     given: Slots = [
         *(x.place, *strides, bias.place if bias else 0, columns),
         *(expert.place if expert else 0, out.place, *counts, columns, channels),
     ]
     given += slots
-    vectors, together = _vectors(stored, channels, machine), _together(stored, channels, machine)
-    if counts[1] == 1 and together:
-        digits = 3 if x.dtype == "float32" else 2
-        scratch = 4 * (64 + channels * digits + 2 * channels // (8 * together))
+    rounded, few = bool(weight.activations), counts[1] <= FEW_ROWS
+    vectors, together = _vectors(stored, channels, machine), _together(stored, channels, machine, rounded=rounded)
+    if together and (few if rounded else counts[1] == 1):
+        digits = 1 if rounded else 3 if x.dtype == "float32" else 2
+        scratch = 4 * (64 + counts[1] * (channels * digits + 2 * channels // (8 * together)))
         return (call("quant_digits", settings | {"vectors": together, "digits": digits}, given, scratch),)
+    if rounded and few and (unit := _unit(stored, channels)):
+        row = channels // 2 + channels // unit + channels // (stored.block[2] or channels)
+        return (call("quant_bytes", settings | {"unit": unit}, given, 4 * (BLOCKS_AT_ONCE + counts[1] * row)),)
     if counts[1] == 1 and vectors:
         lanes, rows = machine.lanes, stored.in_words
         blocks = channels // (stored.block[2] or channels)
         scratch = 4 * (channels + blocks + rows * (BLOCKS_AT_ONCE + lanes))
         return (call("quant_row", settings | {"vectors": vectors}, given, scratch),)
-    if counts[1] <= FEW_ROWS:
+    if few:
         return (call("quant_rows", settings, given, 8 * channels),)
-    tile, panels, scratch = tiles_of(machine, counts[1], channels, converts=x.dtype != "float32")
+    tile, panels, scratch = tiles_of(machine, counts[1], channels, converts=converts(settings))
     return (call("quant_tiles", settings | {"tile": tile}, [*given, panels], scratch),)
 
 
@@ -100,7 +106,18 @@ def _vectors(stored: Stored, channels: int, machine: Machine) -> int:
     return next((count for count in (4, 2, 1) if block % (count * machine.lanes) == 0), 0)
 
 
-def _together(stored: Stored, channels: int, machine: Machine) -> int:
+def _unit(stored: Stored, channels: int) -> int:
+    """The columns that have one scale of x and of a weight in `quant_bytes`; 0 for what it does not take."""
+    block = stored.block[2] or channels
+    is_whole = stored.values == 1 and stored.bits == 8 and stored.dtype("codes") in ("int8", "uint8")
+    if stored.indexed >= 0 or not is_whole or stored.has("table") or stored.code_dtype not in ("int8", "uint8"):
+        return 0
+    if channels % block or channels % COLUMNS:
+        return 0
+    return COLUMNS if block % COLUMNS == 0 else 16 if block == 16 else 0
+
+
+def _together(stored: Stored, channels: int, machine: Machine, *, rounded: bool) -> int:
     """How many vectors of columns have one factor in `quant_digits`; 0 for what it does not take.
 
     Sums of 16 bits have room for 8 vectors of codes, and for 4 of float4, which are twice its numbers, and 12.
@@ -110,6 +127,8 @@ def _together(stored: Stored, channels: int, machine: Machine) -> int:
     words = stored.in_words == 8 and stored.bits == 4 and (is_float4 or not stored.has("table"))
     if "avx2" not in machine.features or stored.indexed >= 0 or not words or channels % block:
         return 0
+    if rounded:
+        return 4 if block % COLUMNS == 0 else 0
     return next((count for count in (4 if is_float4 else 8, 4, 2, 1) if block % (8 * count) == 0), 0)
 
 

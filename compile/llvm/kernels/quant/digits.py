@@ -1,25 +1,29 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""x · weightᵀ + bias of one row and codes of 4 bits in words, as whole numbers, for processors with AVX2.
+"""x · weightᵀ + bias of few rows and codes of 4 bits in words, as whole numbers, for processors with AVX2.
 
 Of some columns together x is a whole number times a float: of 24 bits with its sign, as a float32 has, or of 16 where x
 is of 16 bits or less. Such a number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their
-sums have no rounding. Codes of float4 become whole numbers first. Bytes of words are put in an order in which a lane
-has four columns of one row, so that lanes are rows.
+sums have no rounding. Where x is rounded to int8, it has one digit. Codes of float4 become whole numbers first. Bytes
+of words are put in an order in which a lane has four columns of one row, so that lanes are rows.
 
-B blocks of one row of x, each with the matrix of an expert · N rows of a matrix · K channels
+B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
+from bringup.compile.llvm.kernels.activations import factors
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
@@ -27,8 +31,7 @@ from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # of a word
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a word's bytes, then the others
-LARGEST = {3: 127 << 16, 2: 127 << 8}  # whole number, by digits
-LEAST = 1e-30  # of the largest number of some columns: its part is a normal float32
+LARGEST = {3: 127 << 16, 2: 127 << 8, 1: 127}  # whole number, by digits
 BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
 FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
 HALF_OF_12 = 6
@@ -37,7 +40,8 @@ HALF_OF_12 = 6
 def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots as those of `quant_rows`. `vectors` of 8 columns have one factor, `digits` a number.
 
-    Scratch memory: 8 by 8 scales; the factors; the sums of their columns; of each vector of columns 32 bytes a digit.
+    Scratch memory: 8 by 8 scales; for each row of x the factors, the sums of their columns, and of each vector of
+    columns 32 bytes a digit.
     """
     b, blocks = e.b, Blocks(e, settings)
     stored: Stored = settings["weight"]
@@ -46,40 +50,56 @@ def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
     begin, end = e.share(b.udiv(blocks.columns, I64(ROWS)))
 
     def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
-        product = _Product(e, settings, weight.matrix(matrix), x, blocks.channels)
-        with e.loop(begin, end) as group:
+        product = _Product(e, settings, weight.matrix(matrix), blocks.channels)
+        with e.loop(I64(0), blocks.rows) as row:
+            product.of_row(row).read(e.at(x, settings["x"], b.mul(row, blocks.x_stride)), settings["x"])
+        with e.loop(begin, end) as group, e.loop(I64(0), blocks.rows) as row:
             column = b.mul(group, I64(ROWS))
-            value = product.rows(column)
+            value = product.of_row(row).sums_of(column)
             if settings["bias"]:
                 value = b.fadd(value, e.load(bias, settings["bias"], column, ROWS))
-            e.store(out, settings["out"], column, value)
+            e.store(out, settings["out"], b.add(b.mul(row, blocks.columns), column), value)
 
     blocks.each(block)
     e.finish()
 
 
 class _Product:
-    """Of 8 rows of a matrix with x, whose digits are made at once."""
+    """Of 8 rows of a matrix with a row of x."""
 
-    def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, x: Value, channels: Value) -> None:
-        self.e, self.b, self.weight, self.stored = e, e.b, weight, weight.stored
+    def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, channels: Value) -> None:
+        self.e, self.b, self.weight, self.stored, self.channels = e, e.b, weight, weight.stored, channels
         self.is_signed: bool = settings["weight"].signed
         self.is_float4 = self.stored.code_dtype == "float4_e2m1fn"
-        self.vectors, self.digits = settings["vectors"], settings["digits"]
+        self.vectors, self.digits, self.is_rounded = settings["vectors"], settings["digits"], settings["digits"] == 1
         self.group = 8 * self.vectors  # columns of one factor
         self.width = channels if self.stored.block[2] == WHOLE else I64(self.stored.block[2])
         self.blocks = e.b.udiv(channels, self.width)
         self.scales = e.scratch
-        self.factors = e.at(self.scales, "float32", I64(ROWS * ROWS))
-        self.sums = e.at(self.factors, "float32", e.b.udiv(channels, I64(self.group)))
-        self.bytes = e.at(self.sums, "float32", e.b.udiv(channels, I64(self.group)))
+        self.groups = e.b.udiv(channels, I64(self.group))
         self.is_one = self.stored.block[2] == self.group  # whether a block has one factor
-        with e.loop(I64(0), e.b.udiv(channels, I64(self.group))) as group:
-            self._make_digits(settings["x"], x, group)
-        if not self.is_one:
-            self._add_sums()
+        self._place(e.at(self.scales, "float32", I64(ROWS * ROWS)))
+
+    def of_row(self, row: Value) -> _Product:
+        """That of another row of x."""
+        found, b = copy(self), self.b
+        words = b.add(b.mul(self.channels, I64(self.digits)), b.mul(self.groups, I64(2)))
+        found._place(self.e.at(self.factors, "float32", b.mul(row, words)))
+        return found
+
+    def _place(self, factors: Value) -> None:
+        self.factors = factors
+        self.sums = self.e.at(factors, "float32", self.groups)
+        self.bytes = self.e.at(self.sums, "float32", self.groups)
 
     # --- x
+
+    def read(self, x: Value, dtype: str) -> None:
+        """Writes its digits, and what there is of groups and blocks."""
+        with self.e.loop(I64(0), self.groups) as group:
+            self._make_digits(dtype, x, group)
+        if not self.is_one:
+            self._add_sums()
 
     def _make_digits(self, dtype: str, x: Value, group: Value) -> None:
         e, b = self.e, self.b
@@ -91,15 +111,15 @@ class _Product:
             largest = self._larger(largest, absolute(e, each))
         total, none = e.total(total), e.total(b.fmul(total, real(0.0, total)))
         top = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest])
-        top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
-        step = b.fdiv(real(float(LARGEST[self.digits])), top)
-        # NaN where x has a number that is not finite.
-        factor = b.fadd(b.fmul(top, real((0.5 if self.is_float4 else 1.0) / LARGEST[self.digits])), none)
-        e.store(self.factors, "float32", group, factor)
+        step, scale = factors(e, top, none, float(LARGEST[self.digits]))
+        codes = [b.fmul(each, e.spread(step, 8)) for each in numbers]
+        codes = [e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [each]) for each in codes]
+        if self.is_rounded:
+            whole = reduce(b.add, codes)
+            total = b.fmul(b.sitofp(e.intrinsic("llvm.vector.reduce.add.v8i32", I32, [whole]), F32), scale)
+        e.store(self.factors, "float32", group, b.fmul(scale, real(0.5)) if self.is_float4 else scale)
         e.store(self.sums, "float32", group, total)
-        for n, each in enumerate(numbers):
-            scaled = b.fmul(each, e.spread(step, 8))
-            whole = e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [scaled])
+        for n, whole in enumerate(codes):
             for digit in range(self.digits):
                 low = b.trunc(whole, vector(8, I8))
                 quads = b.bitcast(low, vector(2, I32))
@@ -122,7 +142,7 @@ class _Product:
 
     # --- rows of the weight
 
-    def rows(self, first: Value) -> Value:
+    def sums_of(self, first: Value) -> Value:
         """The sums of 8 rows from `first` on."""
         e, b = self.e, self.b
         sums = [Cell(b, FLOATS, e.zero(8)) for _ in range(2)]
@@ -204,6 +224,8 @@ class _Product:
     def _whole(self, first: Value, k: Value) -> list[Value]:
         """The sums of code · whole number over a group of columns, of rows in low halves and of the others."""
         e, b = self.e, self.b
+        if self.is_rounded and adds_bytes(e):
+            return self._in_words(first, k)
         none = SHORTS([I16(0)] * 16)
         sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
         with e.loop(I64(0), I64(self.group), 8) as within:
@@ -215,6 +237,17 @@ class _Product:
                     products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
                     cell.set(b.add(cell.get(), products))
         return [self._number([cell.get() for cell in cells]) for cells in sums]
+
+    def _in_words(self, first: Value, k: Value) -> list[Value]:
+        """The same of one digit, in sums of 32 bits."""
+        e, b = self.e, self.b
+        sums = [Cell(b, WORDS, _splat(WORDS, 0)) for _ in range(2)]
+        with e.loop(I64(0), I64(self.group), 8) as within:
+            at = b.add(k, within)
+            x = b.load(e.at(self.bytes, "int8", b.mul(at, I64(4))), typ=BYTES, align=4)
+            for cell, codes in zip(sums, self._codes(first, at), strict=True):
+                cell.set(add_bytes(e, cell.get(), codes, x))
+        return [b.sitofp(cell.get(), FLOATS) for cell in sums]
 
     def _codes(self, first: Value, k: Value) -> list[Value]:
         """Bytes: of each four columns, of four rows each."""
@@ -239,6 +272,8 @@ class _Product:
         def pairs(value: Value, by: int) -> Value:
             return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, _splat(SHORTS, by)])
 
+        if self.is_rounded:
+            return b.sitofp(pairs(sums[0], 1), FLOATS)
         upper = b.sitofp(b.add(pairs(sums[-1], 256), pairs(sums[-2], 1)), FLOATS)
         if len(sums) == 2:
             return upper

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
-from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.compile.llvm.kernels.activations import converts, given_rows
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
@@ -38,8 +38,8 @@ def quant_row(e: Emitter, settings: Mapping[str, Any]) -> None:
 
     def block(x: Value, bias: Value, out: Value, matrix: Value) -> None:
         own = weight.matrix(matrix)
-        given, _ = as_float32(e, settings["x"], x, I64(0), 1, blocks.channels, e.scratch, I64(0))
-        wide = I64(0) if settings["x"] == "float32" else blocks.channels
+        given, _ = given_rows(e, settings, x, I64(0), 1, blocks.channels, e.scratch)
+        wide = blocks.channels if converts(settings) else I64(0)
         product = _Product(
             e, own, given, blocks.channels, e.at(e.scratch, "float32", wide), settings["vectors"], is_signed
         )

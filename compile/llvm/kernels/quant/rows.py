@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I64, POINTER, Emitter, Value
-from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.kernels.quant.weight import Weight
 
 SLOTS = 11  # before those of the weight
@@ -32,7 +32,7 @@ def quant_rows(e: Emitter, settings: Mapping[str, Any]) -> None:
             own.row(column, blocks.channels, lambda k, lanes, value: e.store(numbers, "float32", k, value))
             with e.loop(I64(0), blocks.rows) as row:
                 place = e.at(x, settings["x"], b.mul(row, blocks.x_stride))
-                given, _ = as_float32(e, settings["x"], place, I64(0), 1, blocks.channels, wide, I64(0))
+                given, _ = given_rows(e, settings, place, I64(0), 1, blocks.channels, wide)
                 value = e.sum(
                     I64(0),
                     blocks.channels,

@@ -10,7 +10,20 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, I8, I32, I64, POINTER, STORED, Emitter, Value, real, size_of, vector
+from bringup.compile.llvm.ir.emitter import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    POINTER,
+    STORED,
+    Emitter,
+    Value,
+    real,
+    size_of,
+    vector,
+)
 from bringup.compile.llvm.ir.narrow import FLOAT8, Table16, looked_up
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
@@ -126,6 +139,12 @@ class Weight:
         """The words of `values` rows from `row` on, which `values` divides, in columns k and on."""
         line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
         return self._integers("codes", self.stored.dtype("codes"), line, k, lanes)
+
+    def narrow(self, row: Value, k: Value, lanes: int) -> Value:
+        """Whole codes of a byte each as i16, of `lanes` columns of a row."""
+        stored, b = self.stored, self.b
+        raw = b.load(self.e.at(self._row("codes", row), "int8", k), typ=vector(lanes, I8), align=1)
+        return (b.sext if stored.dtype("codes") == "int8" else b.zext)(raw, vector(lanes, I16))
 
     # --- what there is of a block
 

@@ -1,0 +1,95 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Rows of x as products with packed weights take them: as float32, or rounded to int8.
+
+The codes are those of `graphs.ops.quant_linear.in_int8`, number by number: the same divisions and products of float32,
+and the same rounding, by adding a number whose last bit is one. So every kernel and every processor has the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import F32, I8, I32, I64, Cell, Emitter, Value, real, suffix, vector
+from bringup.compile.llvm.ir.functions import absolute
+from bringup.compile.llvm.kernels.linear_rows import as_float32
+from bringup.graphs.ops.quant_linear import COLUMNS, LEAST
+
+LARGEST = 127.0  # code
+ROUND = 1.5 * 2**23  # the sum of this and a code has the code in its low bits
+
+Load = Callable[[Value, int], Value]  # (k, lanes) -> numbers of x
+
+
+def converts(settings: Mapping[str, Any]) -> bool:
+    """Whether a kernel computes with a copy of x."""
+    return settings["x"] != "float32" or bool(settings.get("activations"))
+
+
+def given_rows(
+    e: Emitter, settings: Mapping[str, Any], x: Value, stride: Value, rows: int, channels: Value, memory: Value
+) -> tuple[Value, Value]:
+    """Rows of x as float32, and their stride: in `memory`, one after the other, where the kernel `converts`."""
+    if not settings.get("activations"):
+        return as_float32(e, settings["x"], x, stride, rows, channels, memory, I64(0))
+    b = e.b
+    for row in range(rows):
+        source, place = b.mul(I64(row), stride), b.mul(I64(row), channels)
+
+        def load(k: Value, lanes: int, source: Value = source) -> Value:
+            return e.load(x, settings["x"], b.add(source, k), lanes)
+
+        with e.loop(I64(0), channels, COLUMNS) as begin:
+            end = e.least(b.add(begin, I64(COLUMNS)), channels)
+            step, scale = step_and_scale(e, load, begin, end)
+
+            def write(k: Value, lanes: int, load: Load = load, place: Value = place, by: Any = (step, scale)) -> None:
+                code = b.fsub(shifted_code(e, load(k, lanes), by[0]), real(ROUND, vector(lanes)(ir.Undefined)))
+                e.store(memory, "float32", b.add(place, k), b.fmul(code, e.spread(by[1], lanes)))
+
+            e.each(begin, end, write)
+    return memory, channels
+
+
+def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Value, Value]:
+    """Of columns that share a scale: what x is multiplied by to be a code, and what a code is multiplied by to be x.
+
+    The scale is NaN where a number is not finite.
+    """
+    b, width = e.b, e.machine.lanes
+    tops = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
+    nones = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
+
+    def look(k: Value, lanes: int) -> None:
+        value = load(k, lanes)
+        size, top = absolute(e, value), tops[lanes].get()
+        tops[lanes].set(b.select(b.fcmp_ordered(">", size, top), size, top))
+        nones[lanes].set(b.fadd(nones[lanes].get(), b.fmul(value, real(0.0, value))))
+
+    e.each(begin, end, look)
+    many, one = tops[width].get(), tops[1].get()
+    top = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(many)}", F32, [many])
+    top = b.select(b.fcmp_ordered(">", top, one), top, one)
+    return factors(e, top, b.fadd(e.total(nones[width].get()), nones[1].get()))
+
+
+def factors(e: Emitter, top: Value, none: Value, largest: float = LARGEST) -> tuple[Value, Value]:
+    """The same of the largest size of these numbers, and of their sum times 0."""
+    b = e.b
+    top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
+    return b.fdiv(real(largest), top), b.fadd(b.fdiv(top, real(largest)), none)
+
+
+def shifted_code(e: Emitter, x: Value, step: Value) -> Value:
+    """Codes plus `ROUND`."""
+    lanes = getattr(x.type, "count", 1)
+    return e.b.fadd(e.b.fmul(x, e.spread(step, lanes)), real(ROUND, x))
+
+
+def whole_code(e: Emitter, shifted: Value) -> Value:
+    """Codes as bytes."""
+    lanes = getattr(shifted.type, "count", 1)
+    return e.b.trunc(e.b.bitcast(shifted, vector(lanes, I32)), vector(lanes, I8))
