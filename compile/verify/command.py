@@ -209,7 +209,8 @@ def parity_of(
         return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
 
     reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
-    proof = Proof(session, job, reference, tokens, feeds, None if saved or not rounds(job) else rounded)
+    measured = bool(saved) or not rounds(job) or job.graph.options.activations is not None
+    proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
     parity = Parity(
         model=config.family,
         target=session.manifest["target"],

@@ -13,6 +13,7 @@ import numpy as np
 from bringup.compile.bisect.choices import Choosing, undecided
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, in_dtype
+from bringup.compile.packed_job import pack_job
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import Difference
 from bringup.compile.parity.rounding import UNIT, Bound, bound_of, judge, rms
@@ -35,7 +36,13 @@ def exact(job: Job) -> Job:
 
 def rounds(job: Job) -> bool:
     """Whether a job's program computes, or caches what attention keeps, in less than float32."""
-    return job.graph.dtype != "float32" or job.graph.cache_dtype != "float32"
+    options = job.graph.options
+    return job.graph.dtype != "float32" or job.graph.cache_dtype != "float32" or options.activations is not None
+
+
+def rounding(job: Job) -> Job:
+    """The job that rounds as the program does: with packed weights where activations are rounded for these."""
+    return pack_job(job).job if job.graph.options.activations else job
 
 
 def coarsest(job: Job) -> str:
@@ -80,8 +87,8 @@ class Evidence:
 
     @cached_property
     def rounding_graph(self) -> Eager:
-        """The graph in the job's own dtypes."""
-        return Eager(self.job, self.sizes.context, self.sizes) if self.rounds else self.graph
+        """The graph in the job's own dtypes and activations."""
+        return Eager(rounding(self.job), self.sizes.context, self.sizes) if self.rounds else self.graph
 
     def _bound(self, rounded: np.ndarray | None) -> Bound:
         wanted = self._whole(self.graph) if self.logits is None else self.logits

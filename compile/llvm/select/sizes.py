@@ -2,6 +2,7 @@
 
 FLOATS = ("float32", "bfloat16", "float16")  # computed as float32, whatever they are stored as
 BLOCKS_AT_ONCE = 16  # blocks whose scales a thread makes floats of at a time
+AHEAD = 2048  # bytes that products of activations in int8 fetch ahead: 0 to 4096 were measured
 FEW_ROWS = 8  # rows of activations, at most, whose sums of products are in registers for one row of a weight
 TILE_VECTORS = 3  # vectors of columns in a tile of a product
 BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time

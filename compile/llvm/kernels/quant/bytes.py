@@ -19,7 +19,7 @@ from bringup.compile.llvm.ir.integers import add_products
 from bringup.compile.llvm.kernels.activations import shifted_code, step_and_scale, whole_code
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight
-from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
+from bringup.compile.llvm.select.sizes import AHEAD, BLOCKS_AT_ONCE
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 from bringup.graphs.ops.quant_linear import COLUMNS
 
@@ -166,6 +166,7 @@ class _Product:
             return self.weight.narrow(row, k, HALF)
 
         def add(unit: Value, cell: Cell) -> None:
+            e.prefetch(self.weight.byte_at(row, b.mul(unit, I64(self.unit))), AHEAD)
             found = self._of_unit(b.mul(unit, I64(self.unit)), codes)
             place, at = scale_of(unit)
             cell.set(e.multiply_add(found, e.spread(e.load(place, "float32", at), LANES), cell.get()))

@@ -27,6 +27,7 @@ from bringup.compile.llvm.kernels.activations import factors
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
+from bringup.compile.llvm.select.sizes import AHEAD
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # of a word
@@ -224,8 +225,8 @@ class _Product:
     def _whole(self, first: Value, k: Value) -> list[Value]:
         """The sums of code · whole number over a group of columns, of rows in low halves and of the others."""
         e, b = self.e, self.b
-        if self.is_rounded and adds_bytes(e):
-            return self._in_words(first, k)
+        if self.is_rounded:
+            return self._in_int8(first, k)
         none = SHORTS([I16(0)] * 16)
         sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
         with e.loop(I64(0), I64(self.group), 8) as within:
@@ -238,16 +239,22 @@ class _Product:
                     cell.set(b.add(cell.get(), products))
         return [self._number([cell.get() for cell in cells]) for cells in sums]
 
-    def _in_words(self, first: Value, k: Value) -> list[Value]:
-        """The same of one digit, in sums of 32 bits."""
+    def _in_int8(self, first: Value, k: Value) -> list[Value]:
+        """The same of one digit, without a loop."""
         e, b = self.e, self.b
-        sums = [Cell(b, WORDS, _splat(WORDS, 0)) for _ in range(2)]
-        with e.loop(I64(0), I64(self.group), 8) as within:
-            at = b.add(k, within)
+        sums: list[Value] = [_splat(WORDS if adds_bytes(e) else SHORTS, 0)] * 2
+        for vectors in range(self.vectors):
+            at = b.add(k, I64(8 * vectors))
             x = b.load(e.at(self.bytes, "int8", b.mul(at, I64(4))), typ=BYTES, align=4)
-            for cell, codes in zip(sums, self._codes(first, at), strict=True):
-                cell.set(add_bytes(e, cell.get(), codes, x))
-        return [b.sitofp(cell.get(), FLOATS) for cell in sums]
+            if vectors % 2 == 0:  # 64 bytes of words are a cache line
+                e.prefetch(self.weight.word_at(first, at), AHEAD)
+            for half, codes in enumerate(self._codes(first, at)):
+                if adds_bytes(e):
+                    sums[half] = add_bytes(e, sums[half], codes, x)
+                else:
+                    products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
+                    sums[half] = b.add(sums[half], products)
+        return [b.sitofp(each, FLOATS) if adds_bytes(e) else self._number([each]) for each in sums]
 
     def _codes(self, first: Value, k: Value) -> list[Value]:
         """Bytes: of each four columns, of four rows each."""

@@ -137,14 +137,22 @@ class Weight:
 
     def words(self, row: Value, k: Value, lanes: int) -> Value:
         """The words of `values` rows from `row` on, which `values` divides, in columns k and on."""
-        line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
-        return self._integers("codes", self.stored.dtype("codes"), line, k, lanes)
+        return self.b.load(self.word_at(row, k), typ=vector(lanes, I32), align=4)
 
     def narrow(self, row: Value, k: Value, lanes: int) -> Value:
         """Whole codes of a byte each as i16, of `lanes` columns of a row."""
         stored, b = self.stored, self.b
-        raw = b.load(self.e.at(self._row("codes", row), "int8", k), typ=vector(lanes, I8), align=1)
+        raw = b.load(self.byte_at(row, k), typ=vector(lanes, I8), align=1)
         return (b.sext if stored.dtype("codes") == "int8" else b.zext)(raw, vector(lanes, I16))
+
+    def word_at(self, row: Value, k: Value) -> Value:
+        """The address of `words`."""
+        line = self._row("codes", self.b.udiv(row, I64(self.stored.values)))
+        return self.e.at(line, self.stored.dtype("codes"), k)
+
+    def byte_at(self, row: Value, k: Value) -> Value:
+        """The address of `narrow`."""
+        return self.e.at(self._row("codes", row), "int8", k)
 
     # --- what there is of a block
 
