@@ -1,49 +1,67 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Attention of one query a sequence over its cache, head by head: scores, their softmax, the sum of values."""
+"""Attention of one query a sequence over its cache: keys are read once, in order, for many heads.
+
+Keys pass in tiles. Of a tile all heads get their scores, key by key; then each head its share of the values, which are
+in the processor's cache. Largest scores, sums of exponentials and sums of values go on from tile to tile (Milakov and
+Gimelshein 2018, "Online normalizer calculation for softmax").
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
-from bringup.compile.llvm.ir.emitter import F32, I64, Cell, Emitter, Value, real, vector
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, size_of, suffix, vector
 from bringup.compile.llvm.ir.functions import exp, most
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
+from bringup.compile.llvm.select.sizes import KEYS
 
 Place = Callable[[Value], Value]  # number of a key that the query sees -> its position
-SPARE = 4  # vector registers that do not hold sums of values: values themselves, and shares
+LINE = 64  # bytes of a cache line
+FOUR = 4  # keys whose scores are computed together
+AT_ONCE = 2  # heads of which they are, so that sums of products with them and the keys are in registers
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`; how many float32 the scratch memory has. `channels` and `values` are of a head.
+    """Slots: those of `Keys`. `channels` and `values` are of a head.
 
-    `together` heads of a group share each key that is read. Scratch memory has their queries, and a score of each of
-    them for each key; then, where keys are chosen, their positions.
+    `together` heads of a group share each key that is in registers, and are a part; up to `parts` pass over a tile.
+    With `fetches` a part has all heads of a group, and asks for a tile's values while it computes the scores.
+    Scratch memory: see `_Tiles`; then, where keys are chosen, their positions.
     """
-    b, keys, together = e.b, Keys(e, settings), settings["together"]
-    scores = e.at(e.scratch, "float32", I64(together * settings["channels"]))
-    parts = b.udiv(keys.heads, I64(together))
+    b, keys = e.b, Keys(e, settings)
+    tiles = _Tiles(e, keys)
+    parts = b.udiv(keys.heads, I64(settings["together"]))
     begin, end = e.share(b.mul(keys.sequences, parts))
-    with e.loop(begin, end) as number:
-        sequence, head = b.udiv(number, parts), b.mul(b.urem(number, parts), I64(together))
-        group, position = keys.group(head), keys.position(sequence)
+    last = b.udiv(b.add(end, b.sub(parts, I64(1))), parts)
+    with e.loop(b.udiv(begin, parts), last) as sequence:
+        before = b.mul(sequence, parts)
+        low, high = e.most(b.sub(begin, before), I64(0)), e.least(b.sub(end, before), parts)
+        position = keys.position(sequence)
         first = keys.first(position)
-        place_of, count = _places(e, keys, sequence, first, b.sub(b.add(position, I64(1)), first))
-        rows = [e.at(scores, "float32", b.mul(I64(n), count)) for n in range(together)]
-        tops = _scores(e, keys, sequence, head, group, position, place_of, rows, count)
-        factors = [_shares(e, keys, b.add(head, I64(n)), row, count, tops[n]) for n, row in enumerate(rows)]
-        place = b.mul(b.add(b.mul(sequence, keys.heads), head), I64(settings["values"]))
-        _mix(e, keys, sequence, group, place_of, count, rows, factors, place)
+        place_of, count = _places(e, keys, sequence, first, b.sub(b.add(position, I64(1)), first), tiles.end)
+        with e.loop(low, high, settings["parts"]) as start:
+            stop = e.least(b.add(start, I64(settings["parts"])), high)
+            tiles.attend(sequence, position, start, stop, place_of, count)
     e.finish()
 
 
-def _places(e: Emitter, keys: Keys, token: Value, first: Value, count: Value) -> tuple[Place, Value]:
+def scratch_of(channels: int, values: int, together: int, parts: int) -> int:
+    """Bytes of scratch memory without chosen keys."""
+    heads = together * parts
+    return 8 * (KEYS + 2 * parts) + 4 * (heads * (channels + KEYS + values + 2) + heads * (channels + values) % 2)
+
+
+def _places(
+    e: Emitter, keys: Keys, token: Value, first: Value, count: Value, listed: Value
+) -> tuple[Place, Value]:  # fmt: skip
     """Where the keys are of `count` from `first` on that a query sees, and how many. The chosen ones are listed."""
     b = e.b
     if not keys.settings["chosen"]:
         return lambda at: b.add(first, at), count
-    numbers = e.slot(25, I64)
-    listed = e.at(e.scratch, "float32", b.add(numbers, b.and_(numbers, I64(1))))  # of 8 bytes each
     found = Cell(b, I64, I64(0))
     with e.loop(first, b.add(first, count)) as j:
         e.store(listed, "int64", found.get(), j)
@@ -51,78 +69,176 @@ def _places(e: Emitter, keys: Keys, token: Value, first: Value, count: Value) ->
     return lambda at: e.load(listed, "int64", at), found.get()
 
 
-def _scores(
-    e: Emitter, keys: Keys, sequence: Value, head: Value, group: Value, position: Value, place_of: Place,
-    rows: list[Value], count: Value,
-) -> list[Value]:  # fmt: skip
-    """Writes the scores, a row for each head, and gives the largest of each."""
-    b, channels = e.b, keys.settings["channels"]
-    parts = parts_of(channels, e.machine.lanes)
-    for n in range(len(rows)):
-        place = keys.query(sequence, b.add(head, I64(n)))
-        for start, lanes in parts:
-            query = e.load(place, keys.settings["q"], I64(start), lanes)
-            e.store(e.scratch, "float32", I64(n * channels + start), query)
-    tops = [Cell(b, F32, real(LEAST)) for _ in rows]
-    with e.loop(I64(0), count) as at:
-        j = place_of(at)
-        key = keys.key(keys.row(sequence, j), group)
-        loaded = [e.load(key, keys.settings["k"], I64(start), lanes) for start, lanes in parts]
-        for n, (row, top) in enumerate(zip(rows, tops, strict=True)):
-            sums: dict[int, Value] = {}
-            for other, (start, lanes) in zip(loaded, parts, strict=True):
-                own = e.load(e.scratch, "float32", I64(n * channels + start), lanes)
-                sums[lanes] = e.multiply_add(own, other, sums[lanes]) if lanes in sums else b.fmul(own, other)
-            product, *rest = (e.total(value) for value in sums.values())
-            for value in rest:
-                product = b.fadd(product, value)
-            score = keys.score(product, b.add(head, I64(n)), b.sitofp(b.sub(j, position), F32))
-            e.store(row, "float32", at, score)
-            top.set(most(e, score, top.get()))
-    return [top.get() for top in tops]
+class _Tiles:
+    """Scratch memory: where a tile's values begin; where those of each part's group do, in a row, and its keys; of each
+    head its query, its scores in a tile, its sums of values, its largest score, its sum of exponentials."""
 
+    def __init__(self, e: Emitter, keys: Keys) -> None:
+        self.e, self.b, self.keys, self.settings = e, e.b, keys, keys.settings
+        self.together, self.parts = self.settings["together"], self.settings["parts"]
+        self.channels, self.values = self.settings["channels"], self.settings["values"]
+        heads = self.together * self.parts
+        self.rows = e.scratch
+        self.key_at = e.at(self.rows, "int64", I64(KEYS))
+        self.value_at = e.at(self.key_at, "int64", I64(self.parts))
+        self.queries = e.at(self.value_at, "int64", I64(self.parts))
+        self.scores = e.at(self.queries, "float32", I64(heads * self.channels))
+        self.sums = e.at(self.scores, "float32", I64(heads * KEYS))
+        self.tops = e.at(self.sums, "float32", I64(heads * self.values))
+        self.totals = e.at(self.tops, "float32", I64(heads))
+        self.end = e.at(self.totals, "float32", I64(heads + heads * (self.channels + self.values) % 2))
 
-def _shares(e: Emitter, keys: Keys, head: Value, row: Value, count: Value, top: Value) -> Value:
-    """Writes the exponentials of a head's scores in their place, and gives the factor that makes them its shares."""
-    b, sinks = e.b, keys.settings["sinks"]
-    if sinks:
-        top = most(e, top, e.load(keys.sinks, sinks, head))
+    def attend(
+        self, sequence: Value, position: Value, start: Value, stop: Value, place_of: Place, count: Value
+    ) -> None:  # fmt: skip
+        """What the heads of the parts from `start` to `stop` give."""
+        e, b = self.e, self.b
+        parts = b.sub(stop, start)
+        with e.loop(I64(0), parts) as part:
+            self._begin(sequence, b.mul(b.add(start, part), I64(self.together)), part)
+        with e.loop(I64(0), count, KEYS) as tile:
+            here = e.least(b.sub(count, tile), I64(KEYS))
+            first = b.mul(start, I64(self.together))
+            self._score(sequence, position, first, parts, here, lambda at, tile=tile: place_of(b.add(tile, at)))
+            with e.loop(I64(0), parts) as part:
+                self._add_values(part, here)
+        with e.loop(I64(0), parts) as part:
+            self._finish(sequence, b.mul(b.add(start, part), I64(self.together)), part)
 
-    def share(at: Value, lanes: int) -> Value:
-        value = exp(e, b.fsub(e.load(row, "float32", at, lanes), e.spread(top, lanes)))
-        e.store(row, "float32", at, value)
-        return value
+    def _begin(self, sequence: Value, head: Value, part: Value) -> None:
+        """Before the first tile; a sink counts as a score whose key has no value."""
+        e, b, keys = self.e, self.b, self.keys
+        group, sinks = keys.group(head), self.settings["sinks"]
+        e.store(self.key_at, "int64", part, b.mul(group, keys.k_head))
+        e.store(self.value_at, "int64", part, b.mul(group, keys.v_head))
+        for n in range(self.together):
+            own, at = b.add(head, I64(n)), self._of(part, n)
+            place, zero = keys.query(sequence, own), b.mul(at, I64(self.channels))
+            for start, lanes in parts_of(self.channels, e.machine.lanes):
+                query = e.load(place, self.settings["q"], I64(start), lanes)
+                e.store(self.queries, "float32", b.add(zero, I64(start)), query)
+            for start, lanes in parts_of(self.values, e.machine.lanes):
+                e.store(self.sums, "float32", b.add(b.mul(at, I64(self.values)), I64(start)), e.zero(lanes))
+            e.store(self.tops, "float32", at, e.load(keys.sinks, sinks, own) if sinks else real(LEAST))
+            e.store(self.totals, "float32", at, real(1.0 if sinks else 0.0))
 
-    total = e.sum(I64(0), count, share)
-    if sinks:
-        total = b.fadd(total, exp(e, b.fsub(e.load(keys.sinks, sinks, head), top)))
-    return b.select(b.fcmp_ordered(">", total, real(0.0)), b.fdiv(real(1.0), total), real(0.0))
+    def _score(
+        self, sequence: Value, position: Value, first: Value, parts: Value, count: Value, place_of: Place
+    ) -> None:  # fmt: skip
+        """Writes the scores of a tile; `first` is the first part's first head."""
+        e, b, keys, settings = self.e, self.b, self.keys, self.settings
+        last = b.sub(count, I64(1))
+        with e.loop(I64(0), count, FOUR) as at:
+            rows, distances = list[Value](), list[Value]()
+            for n in range(FOUR):  # of the last four of a tile, some may be the same key
+                j = place_of(e.least(b.add(at, I64(n)), last))
+                rows.append(keys.row(sequence, j))
+                distances.append(b.sitofp(b.sub(j, position), F32))
+                e.store(self.rows, "int64", b.add(at, I64(n)), b.mul(rows[-1], keys.v_row))
+            starts = [b.mul(row, keys.k_row) for row in rows]
+            distance = joined(b, distances)
+            with e.loop(I64(0), parts) as part:
+                offset = e.load(self.key_at, "int64", part)
+                places = [e.at(keys.k, settings["k"], b.add(start, offset)) for start in starts]
+                if settings["fetches"]:
+                    self._fetch(part, at)
+                for begin in range(0, self.together, AT_ONCE):
+                    heads = [self._of(part, n) for n in range(begin, min(begin + AT_ONCE, self.together))]
+                    for own, products in zip(heads, self._products(heads, places), strict=True):
+                        score = keys.score(products, b.add(first, own), distance)
+                        e.store(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at), score)
+        with e.loop(count, I64(KEYS)) as at, e.loop(I64(0), b.mul(parts, I64(self.together))) as own:
+            e.store(self.scores, "float32", b.add(b.mul(own, I64(KEYS)), at), real(LEAST))
 
+    def _fetch(self, part: Value, at: Value) -> None:
+        """Hints that the values of four keys of a tile are read soon."""
+        e, b, dtype = self.e, self.b, self.settings["v"]
+        offset = e.load(self.value_at, "int64", part)
+        for n in range(FOUR):
+            row = e.load(self.rows, "int64", b.add(at, I64(n)))
+            place = e.at(self.keys.v, dtype, b.add(row, offset))
+            for line in range(0, self.values * size_of(dtype), LINE):
+                e.prefetch(place, line)
 
-def _mix(
-    e: Emitter, keys: Keys, sequence: Value, group: Value, place_of: Place, count: Value, rows: list[Value],
-    factors: list[Value], place: Value,
-) -> None:  # fmt: skip
-    """The sums of values by their shares: as many channels at a time as registers hold of all heads."""
-    b, size = e.b, keys.settings["values"]
-    listed = parts_of(size, e.machine.lanes)
-    most_parts = max(1, (e.machine.registers - SPARE) // len(rows))
-    for begin in range(0, len(listed), most_parts):
-        parts = listed[begin : begin + most_parts]
-        sums = [
-            [Cell(b, vector(lanes), real(0.0) if lanes == 1 else e.zero(lanes)) for _, lanes in parts] for _ in rows
-        ]
-        with e.loop(I64(0), count) as at:
-            value = keys.value(keys.row(sequence, place_of(at)), group)
-            loaded = [e.load(value, keys.settings["v"], I64(start), lanes) for start, lanes in parts]
-            for row, cells in zip(rows, sums, strict=True):
-                share = e.load(row, "float32", at)
-                for cell, other, (_, lanes) in zip(cells, loaded, parts, strict=True):
-                    cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
-        for n, (cells, factor) in enumerate(zip(sums, factors, strict=True)):
-            for cell, (start, lanes) in zip(cells, parts, strict=True):
-                mixed = b.fmul(cell.get(), e.spread(factor, lanes))
-                e.store(keys.out, keys.settings["q"], b.add(place, I64(n * size + start)), mixed)
+    def _products(self, heads: list[Value], places: list[Value]) -> list[Value]:
+        """Of each head the products of its query with four keys."""
+        e, b = self.e, self.b
+        queries = [e.at(self.queries, "float32", b.mul(own, I64(self.channels))) for own in heads]
+        sums: list[dict[int, list[Value]]] = [{} for _ in heads]  # of each head by lanes: of each key
+        for start, lanes in parts_of(self.channels, e.machine.lanes):
+            loaded = [e.load(place, self.settings["k"], I64(start), lanes) for place in places]
+            for query, found in zip(queries, sums, strict=True):
+                factor = e.load(query, "float32", I64(start), lanes)
+                terms = found.get(lanes, [e.zero(lanes)] * FOUR)
+                found[lanes] = [e.multiply_add(factor, key, term) for key, term in zip(loaded, terms, strict=True)]
+        return [reduce(b.fadd, [four_sums(e, vectors) for vectors in found.values()]) for found in sums]
+
+    def _add_values(self, part: Value, count: Value) -> None:
+        """Makes shares of a part's scores, and adds values by them: as many channels as registers hold at a time."""
+        e, b, keys = self.e, self.b, self.keys
+        heads = [self._of(part, n) for n in range(self.together)]
+        rows = [e.at(self.scores, "float32", b.mul(own, I64(KEYS))) for own in heads]
+        factors = [self._share(own, row) for own, row in zip(heads, rows, strict=True)]
+        places = [e.at(self.sums, "float32", b.mul(own, I64(self.values))) for own in heads]
+        offset = e.load(self.value_at, "int64", part)
+        listed = parts_of(self.values, e.machine.lanes)
+        most_parts = max(1, (e.machine.registers - 1) // (self.together + 1))  # sums, values, and a share
+        for begin in range(0, len(listed), most_parts):
+            some = listed[begin : begin + most_parts]
+            sums = [
+                [
+                    Cell(b, vector(lanes), b.fmul(e.load(place, "float32", I64(start), lanes), e.spread(factor, lanes)))
+                    for start, lanes in some
+                ]
+                for place, factor in zip(places, factors, strict=True)
+            ]
+            with e.loop(I64(0), count) as at:
+                value = e.at(keys.v, self.settings["v"], b.add(e.load(self.rows, "int64", at), offset))
+                loaded = [e.load(value, self.settings["v"], I64(start), lanes) for start, lanes in some]
+                for row, cells in zip(rows, sums, strict=True):
+                    share = e.load(row, "float32", at)
+                    for cell, other, (_, lanes) in zip(cells, loaded, some, strict=True):
+                        cell.set(e.multiply_add(e.spread(share, lanes), other, cell.get()))
+            for place, cells in zip(places, sums, strict=True):
+                for cell, (start, _) in zip(cells, some, strict=True):
+                    e.store(place, "float32", I64(start), cell.get())
+
+    def _share(self, own: Value, row: Value) -> Value:
+        """Writes the exponentials of a head's scores in their place: what its sums so far are multiplied by."""
+        e, b, lanes = self.e, self.b, self.e.machine.lanes
+        vectors = [e.load(row, "float32", I64(start), lanes) for start in range(0, KEYS, lanes)]
+        largest = vectors[0]
+        for value in vectors[1:]:
+            largest = most(e, value, largest)
+        largest = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(largest)}", F32, [largest])
+        before = e.load(self.tops, "float32", own)
+        top = most(e, largest, before)
+        e.store(self.tops, "float32", own, top)
+        total = e.zero(lanes)
+        for number, value in enumerate(vectors):
+            value = exp(e, b.fsub(value, e.spread(top, lanes)))
+            e.store(row, "float32", I64(number * lanes), value)
+            total = b.fadd(total, value)
+        factor = exp(e, b.fsub(before, top))
+        sum_before = b.fmul(e.load(self.totals, "float32", own), factor)
+        e.store(self.totals, "float32", own, b.fadd(sum_before, e.total(total)))
+        return factor
+
+    def _finish(self, sequence: Value, head: Value, part: Value) -> None:
+        e, b = self.e, self.b
+        place = b.mul(b.add(b.mul(sequence, self.keys.heads), head), I64(self.values))
+        for n in range(self.together):
+            own = self._of(part, n)
+            total = e.load(self.totals, "float32", own)
+            factor = b.select(b.fcmp_unordered("ueq", total, real(0.0)), total, b.fdiv(real(1.0), total))
+            for start, lanes in parts_of(self.values, e.machine.lanes):
+                value = e.load(self.sums, "float32", b.add(b.mul(own, I64(self.values)), I64(start)), lanes)
+                at = b.add(place, I64(n * self.values + start))
+                e.store(self.keys.out, self.settings["q"], at, b.fmul(value, e.spread(factor, lanes)))
+
+    def _of(self, part: Value, n: int) -> Value:
+        """The number of a part's head among those of the tile."""
+        return self.b.add(self.b.mul(part, I64(self.together)), I64(n))
 
 
 def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
@@ -134,4 +250,37 @@ def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
             lanes //= 2
         found.append((at, lanes))
         at += lanes
+    return found
+
+
+def four_sums(e: Emitter, vectors: list[Value]) -> Value:
+    """The sums of four vectors' lanes, as the lanes of one: neighbours are added first, in fours of lanes."""
+    b, lanes = e.b, getattr(vectors[0].type, "count", 1)
+    if lanes < FOUR:
+        return joined(b, [e.total(value) for value in vectors])
+    while len(vectors) > 1:
+        vectors = [_neighbours(b, one, other, lanes) for one, other in zip(vectors[::2], vectors[1::2], strict=True)]
+    (value,) = vectors
+    while lanes > FOUR:
+        lanes //= 2
+        low, high = (
+            b.shuffle_vector(value, value, vector(lanes, I32)([I32(first + lane) for lane in range(lanes)]))
+            for first in (0, lanes)
+        )
+        value = b.fadd(low, high)
+    return value
+
+
+def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
+    """In each four lanes the two sums of neighbours of one vector, and those of the other."""
+    even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
+    masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
+    return b.fadd(*(b.shuffle_vector(one, other, mask) for mask in masks))
+
+
+def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
+    """Numbers as the lanes of a vector."""
+    found = vector(len(numbers))(ir.Undefined)
+    for lane, value in enumerate(numbers):
+        found = b.insert_element(found, value, I32(lane))
     return found

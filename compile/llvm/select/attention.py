@@ -7,8 +7,9 @@ from bringup.compile.kernels.select.attention import number, whole_number
 from bringup.compile.kernels.select.attention_calls import Step, step_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.kernels.attention_decode import scratch_of
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import FLOATS, QUERY_VECTORS, TOGETHER
+from bringup.compile.llvm.select.sizes import FLOATS, HEADS, QUERY_VECTORS, TOGETHER
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 NO_WINDOW = 1 << 40
@@ -50,10 +51,12 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     keys = min(step.length, window or step.length)
     if step.decode:
         together = next(n for n in range(TOGETHER, 0, -1) if heads // k.shape[1] % n == 0)
-        numbers = together * (q.shape[2] + keys)
-        listed = 8 * keys + 4 if chosen else 0
-        scratch = 4 * numbers + listed
-        return (call("attention_decode", settings | {"together": together}, [*arguments, numbers], scratch),)
+        parts = heads // together
+        while parts > 1 and scratch_of(q.shape[2], v.shape[2], together, parts) > HEADS:
+            parts -= 1
+        scratch = scratch_of(q.shape[2], v.shape[2], together, parts) + (8 * keys if chosen else 0)
+        settings |= {"together": together, "parts": parts, "fetches": heads == together * k.shape[1]}
+        return (call("attention_decode", settings, arguments, scratch),)
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
     scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys

@@ -8,4 +8,6 @@ TILE_VECTORS = 3  # vectors of columns in a tile of a product
 BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to float32 at a time
 QUERY_VECTORS = 2  # vectors of queries that prefill computes together
 TOGETHER = 4  # heads of a group, at most, that decode computes together
+KEYS = 32  # of a tile that decode reads for all heads before it reads their values
+HEADS = 128 << 10  # bytes of what decode has of heads that pass over a tile: it stays in the cache
 BINS = 256  # values of a digit, by which the highest scores are found
