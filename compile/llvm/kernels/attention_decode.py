@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, size_of, suffix, vector
 from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
 from bringup.compile.llvm.select.sizes import KEYS
 
@@ -276,11 +277,3 @@ def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
     even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
     masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
     return b.fadd(*(b.shuffle_vector(one, other, mask) for mask in masks))
-
-
-def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
-    """Numbers as the lanes of a vector."""
-    found = vector(len(numbers))(ir.Undefined)
-    for lane, value in enumerate(numbers):
-        found = b.insert_element(found, value, I32(lane))
-    return found

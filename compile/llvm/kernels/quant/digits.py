@@ -23,6 +23,7 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import absolute
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
+from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.activations import factors
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
@@ -188,10 +189,10 @@ class _Product:
             with some, e.loop(begin, end) as block:
                 pairs = [self.weight.of_block(row, b.mul(block, self.width), 1) for row in rows]
                 if one:
-                    values = _joined(b, [term for _, term in pairs])
+                    values = joined(b, [term for _, term in pairs])
                     x = e.spread(e.load(self.sums, "float32", block), ROWS)
                     one.set(e.multiply_add(values, x, one.get()))
-                self._write_scales(block, b.sub(block, begin), _joined(b, [scale for scale, _ in pairs]))
+                self._write_scales(block, b.sub(block, begin), joined(b, [scale for scale, _ in pairs]))
         return b.select(whole, place, begin)
 
     def _write_scales(self, block: Value, place: Value, value: Value) -> None:
@@ -285,13 +286,6 @@ class _Product:
         if len(sums) == 2:
             return upper
         return self.e.multiply_add(upper, real(256.0, upper), b.sitofp(pairs(sums[0], 1), FLOATS))
-
-
-def _joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
-    found = vector(len(numbers))(ir.Undefined)
-    for lane, value in enumerate(numbers):
-        found = b.insert_element(found, value, I32(lane))
-    return found
 
 
 def _mask(lanes: list[int]) -> Value:
