@@ -50,7 +50,8 @@ def in_int8(x: Tensor) -> Tensor:
     from torch.nn import functional as F
 
     size = x.shape[-1]
-    blocks = F.pad(x.float(), (0, -size % COLUMNS)).unflatten(-1, (-1, COLUMNS))
+    padded = F.pad(x.float(), (0, -size % COLUMNS))
+    blocks = padded.reshape(*x.shape[:-1], padded.shape[-1] // COLUMNS, COLUMNS)
     largest = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST)
     scale = largest / 127 + (blocks * 0).sum(-1, keepdim=True)
     codes = torch.round(blocks * (torch.full_like(largest, 127) / largest))

@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 """Attention of one query a sequence over its cache: keys are read once, in order, for many heads.
 
 Keys pass in tiles. Of a tile all heads get their scores, key by key; then each head its share of the values, which are
@@ -276,4 +277,4 @@ def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
     """In each four lanes the two sums of neighbours of one vector, and those of the other."""
     even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
     masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
-    return b.fadd(*(b.shuffle_vector(one, other, mask) for mask in masks))
+    return b.fadd(b.shuffle_vector(one, other, masks[0]), b.shuffle_vector(one, other, masks[1]))
