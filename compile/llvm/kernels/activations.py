@@ -24,11 +24,6 @@ ROUND = 1.5 * 2**23  # the sum of this and a code has the code in its low bits
 Load = Callable[[Value, int], Value]  # (k, lanes) -> numbers of x
 
 
-def converts(settings: Mapping[str, Any]) -> bool:
-    """Whether a kernel computes with a copy of x."""
-    return settings["x"] != "float32" or bool(settings.get("activations"))
-
-
 def given_rows(
     e: Emitter, settings: Mapping[str, Any], x: Value, stride: Value, rows: int, channels: Value, memory: Value
 ) -> tuple[Value, Value]:
@@ -63,13 +58,13 @@ def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Va
     tops = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
     nones = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
 
-    def look(k: Value, lanes: int) -> None:
+    def measure(k: Value, lanes: int) -> None:
         value = load(k, lanes)
         size, top = absolute(e, value), tops[lanes].get()
         tops[lanes].set(b.select(b.fcmp_ordered(">", size, top), size, top))
         nones[lanes].set(b.fadd(nones[lanes].get(), b.fmul(value, real(0.0, value))))
 
-    e.each(begin, end, look)
+    e.each(begin, end, measure)
     many, one = tops[width].get(), tops[1].get()
     top = e.intrinsic(f"llvm.vector.reduce.fmax.{suffix(many)}", F32, [many])
     top = b.select(b.fcmp_ordered(">", top, one), top, one)

@@ -51,12 +51,6 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
     e.finish()
 
 
-def scratch_of(channels: int, values: int, together: int, parts: int) -> int:
-    """Bytes of scratch memory without chosen keys."""
-    heads = together * parts
-    return 8 * (KEYS + 2 * parts) + 4 * (heads * (channels + KEYS + values + 2) + heads * (channels + values) % 2)
-
-
 def _places(
     e: Emitter, keys: Keys, token: Value, first: Value, count: Value, listed: Value
 ) -> tuple[Place, Value]:  # fmt: skip

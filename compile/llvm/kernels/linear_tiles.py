@@ -16,8 +16,8 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
-from bringup.compile.llvm.kernels.activations import converts, given_rows
-from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS
+from bringup.compile.llvm.kernels.activations import given_rows
+from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS, converts
 
 
 def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:

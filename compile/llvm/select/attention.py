@@ -7,9 +7,8 @@ from bringup.compile.kernels.select.attention import number, whole_number
 from bringup.compile.kernels.select.attention_calls import Step, step_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
-from bringup.compile.llvm.kernels.attention_decode import scratch_of
 from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import FLOATS, HEADS, QUERY_VECTORS, TOGETHER
+from bringup.compile.llvm.select.sizes import FLOATS, HEADS, QUERY_VECTORS, TOGETHER, scratch_of_decode
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 NO_WINDOW = 1 << 40
@@ -52,9 +51,9 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
     if step.decode:
         together = next(n for n in range(TOGETHER, 0, -1) if heads // k.shape[1] % n == 0)
         parts = heads // together
-        while parts > 1 and scratch_of(q.shape[2], v.shape[2], together, parts) > HEADS:
+        while parts > 1 and scratch_of_decode(q.shape[2], v.shape[2], together, parts) > HEADS:
             parts -= 1
-        scratch = scratch_of(q.shape[2], v.shape[2], together, parts) + (8 * keys if chosen else 0)
+        scratch = scratch_of_decode(q.shape[2], v.shape[2], together, parts) + (8 * keys if chosen else 0)
         settings |= {"together": together, "parts": parts, "fetches": heads == together * k.shape[1]}
         return (call("attention_decode", settings, arguments, scratch),)
     width = QUERY_VECTORS * machine.lanes

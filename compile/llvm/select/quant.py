@@ -10,10 +10,9 @@ from bringup.compile.kernels.code.dequantised import Packed, packed_of
 from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
-from bringup.compile.llvm.kernels.activations import converts
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.products import tiles_of
-from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, FEW_ROWS, FLOATS
+from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, FEW_ROWS, FLOATS, converts
 from bringup.compile.llvm.select.stored import Stored, stored_of
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.graphs.ops.quant_linear import COLUMNS

@@ -1,5 +1,10 @@
 """Dtypes and sizes that kernels and what selects them have in common."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 FLOATS = ("float32", "bfloat16", "float16")  # computed as float32, whatever they are stored as
 BLOCKS_AT_ONCE = 16  # blocks whose scales a thread makes floats of at a time
 AHEAD = 2048  # bytes that products of activations in int8 fetch ahead: 0 to 4096 were measured
@@ -11,3 +16,14 @@ TOGETHER = 4  # heads of a group, at most, that decode computes together
 KEYS = 32  # of a tile that decode reads for all heads before it reads their values
 HEADS = 128 << 10  # bytes of what decode has of heads that pass over a tile: it stays in the cache
 BINS = 256  # values of a digit, by which the highest scores are found
+
+
+def converts(settings: Mapping[str, Any]) -> bool:
+    """Whether a product computes with a copy of x, as float32."""
+    return settings["x"] != "float32" or bool(settings.get("activations"))
+
+
+def scratch_of_decode(channels: int, values: int, together: int, parts: int) -> int:
+    """Bytes of scratch memory of `attention_decode`, without chosen keys."""
+    heads = together * parts
+    return 8 * (KEYS + 2 * parts) + 4 * (heads * (channels + KEYS + values + 2) + heads * (channels + values) % 2)

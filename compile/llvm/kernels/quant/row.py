@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
-from bringup.compile.llvm.kernels.activations import converts, given_rows
+from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
-from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE
+from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, converts
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 TOGETHER = 4  # rows whose sums of a block are in registers
