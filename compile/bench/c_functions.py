@@ -86,7 +86,7 @@ def _of_xllamacpp() -> Any:
     assert spec
     assert spec.origin
     library = ctypes.CDLL(spec.origin)
-    library.llama_log_callback = LogCallback
+    library.llama_log_callback = LogCallback  # pyright: ignore[reportAttributeAccessIssue]
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -121,7 +121,7 @@ def _floored(code: Code, node: Node, index: Index) -> Value:
         return b.select(is_other, b.sub(quotient, I64(1)), quotient)
     rest = from_library(code.e, "fmod", [value, divisor])
     signs = [b.fcmp_ordered("<", each, zero) for each in (rest, divisor)]
-    is_other = b.and_(b.fcmp_unordered("!=", rest, zero), b.xor(*signs))
+    is_other = b.and_(b.fcmp_unordered("!=", rest, zero), b.xor(signs[0], signs[1]))
     if node.short == "remainder":
         return b.select(is_other, b.fadd(rest, divisor), rest)
     whole = b.fdiv(b.fsub(value, rest), divisor)
@@ -254,7 +254,8 @@ def _total(code: Code, node: Node, index: Index) -> Value:
     return found
 
 
-FORMULAS: Mapping[str, Formula] = PLACES | {
+FORMULAS: Mapping[str, Formula] = {
+    **PLACES,
     **dict.fromkeys(ONE, _one),
     **dict.fromkeys(_COMPARED, _compared),
     **dict.fromkeys(_BITS, _bits),

@@ -16,8 +16,7 @@ def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> V
     if "avx2" in e.machine.features:
         found = e.intrinsic("llvm.x86.avx2.pmadd.wd", vector(8, I32), [one, other])
     else:
-        wide = [b.sext(each, vector(16, I32)) for each in (one, other)]
-        product = b.mul(*wide)
+        product = b.mul(b.sext(one, vector(16, I32)), b.sext(other, vector(16, I32)))
         even, odd = (
             b.shuffle_vector(product, product, vector(8, I32)([I32(2 * lane + first) for lane in range(8)]))
             for first in (0, 1)

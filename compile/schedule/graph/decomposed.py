@@ -112,8 +112,11 @@ class _Call:
         self._pairs = list(zip(target._schema.arguments, map(self._value, arguments), strict=True))
 
     def __call__(self, *given: torch.Tensor) -> Any:
+        def put(leaf: object) -> object:
+            return given[leaf.at] if isinstance(leaf, _Place) else leaf
+
         def filled(value: Any) -> Any:
-            return tree_map(lambda leaf: given[leaf.at] if isinstance(leaf, _Place) else leaf, value)
+            return tree_map(put, value)
 
         return self._target(
             *(filled(value) for info, value in self._pairs if not info.kwarg_only),

@@ -205,7 +205,9 @@ class _Conversion:
         name = self.exported.graph_signature.inputs_to_lifted_tensor_constants.get(node.name)
         if name is None:
             raise self.refused("a forward creates a tensor of fixed numbers; declare it as a Const")
-        return self._fixed(self.exported.constants[name], node.name)
+        tensor = self.exported.constants[name]
+        assert isinstance(tensor, torch.Tensor)
+        return self._fixed(tensor, node.name)
 
     def _fixed(self, tensor: torch.Tensor, name: str) -> View:
         """A few numbers, each written into the program. Raises BU403 for more of them."""

@@ -54,7 +54,8 @@ def _folded(code: Code, terms: Terms, index: Index) -> list[tuple[Value, Kind]]:
         squares = _total(e, terms, square)
         divisor = count - terms.correction
         variance = code.b.fdiv(squares, F64(float(divisor)) if divisor > 0 else F64(0.0))
-        return [(variance, "double"), (mean, "double")][: terms.results]
+        found: list[tuple[Value, Kind]] = [(variance, "double"), (mean, "double")]
+        return found[: terms.results]
     value = _total(e, terms, lambda at: terms.term(index, at))
     if terms.rule == "mean":
         value = code.b.fdiv(value, F64(float(count)))
@@ -79,7 +80,7 @@ def _total(e: Emitter, terms: Terms, term: Callable[[Index], Value]) -> Value:
             case "all":
                 found = b.and_(before, value)
             case _ if is_real(kind):
-                found = b.fadd(before, value, flags=("reassoc",))
+                found = b.fadd(before, value, flags=("reassoc",))  # pyright: ignore[reportCallIssue]
             case _:
                 found = b.add(before, value)
         cell.set(found)

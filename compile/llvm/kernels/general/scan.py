@@ -9,7 +9,7 @@ from typing import Any
 
 from bringup.compile.llvm.ir.cell import Cell
 from bringup.compile.llvm.ir.code import Code, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import F64, I64, POINTER, Emitter
+from bringup.compile.llvm.ir.emitter import F64, I64, POINTER, Emitter, Value
 from bringup.compile.llvm.ir.formulas import FORMULAS
 from bringup.compile.schedule.graph.op_graph import Buffer, Node, View, dense
 
@@ -57,7 +57,7 @@ def scan(e: Emitter, settings: Mapping[str, Any]) -> None:
                     at_best.set(b.select(is_better, at, at_best.get()))
             total.set(found)
             place = code.number(dense(outputs[0].shape), index)
-            results = [(found, kind), (at_best.get(), "int")]
+            results: list[tuple[Value, Kind]] = [(found, kind), (at_best.get(), "int")]
             for buffer, (result, of) in zip(outputs, results, strict=False):
                 e.store(places[buffer.name], buffer.dtype, place, code.cast(result, of, kind_of(buffer.dtype)))
     e.finish()

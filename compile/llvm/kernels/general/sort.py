@@ -54,7 +54,8 @@ def sort(e: Emitter, settings: Mapping[str, Any]) -> None:
             chosen = e.load(runs[passes % 2], "int64", at)
             value = code.at(view, placed(chosen))
             place = code.number(dense(result), placed(e.b.sub(at, I64(first))))
-            for buffer, (found, kind) in zip(outputs, ((value, own), (chosen, "int")), strict=True):
+            results: list[tuple[Value, Kind]] = [(value, own), (chosen, "int")]
+            for buffer, (found, kind) in zip(outputs, results, strict=True):
                 e.store(places[buffer.name], buffer.dtype, place, code.cast(found, kind, kind_of(buffer.dtype)))
     e.finish()
 

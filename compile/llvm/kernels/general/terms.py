@@ -93,7 +93,7 @@ def _linear(code: Code, node: Node) -> Terms:
     """Rows by rows of a weight, plus a bias."""
     x, weight, bias = _view(node.arguments[0]), _view(node.arguments[1]), node.argument("bias")
     kind: Kind = "double" if is_real(kind_of(code.buffers[node.outputs[0]].dtype)) else "int"
-    own = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
+    own: list[Kind] = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
 
     def term(index: Index, at: Index) -> Value:
         value = code.cast(code.at(x, (*index[:-1], *at)), own[0], kind)
@@ -117,7 +117,7 @@ def _convolution(code: Code, node: Node) -> Terms:
     stride, padding, dilation = (whole_numbers(node.argument(name)) for name in ("stride", "padding", "dilation"))
     assert isinstance(groups, int)
     columns = weight.shape[0] // groups  # results of a group
-    own = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
+    own: list[Kind] = [kind_of(code.buffers[view.buffer].dtype) for view in (x, weight)]
 
     def term(index: Index, at: Index) -> Value:
         batch, column, *places = index
