@@ -30,7 +30,10 @@ from bringup.compile.kernels.call import Kernel, KernelCall, Pointer
 from bringup.compile.kernels.compiled import Compiled
 from bringup.graphs.core.step import BLOCK
 from tests.kernels.attention import Case
-from tests.kernels.shipped import Built, Task, attended, buffers_of, built, product
+from tests.kernels.shipped import Built, buffers_of, built
+from tests.kernels.tasks.attention import attended
+from tests.kernels.tasks.products import product
+from tests.kernels.tasks.task import Task
 
 CAPABILITY = "sm_80"
 FOLDER = Path(source.__path__[0])

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton")
 
 from tests.kernels.mutations import planted
-from tests.kernels.shipped import TASKS
+from tests.kernels.tasks import TASKS
 
 SHARE = 0.75  # of all planted faults; docs/kernels.md has the others, with the reasons
 

@@ -1,0 +1,54 @@
+"""A small launch for each kernel that bundles have, by name.
+
+Few programs each, so that a launch is fast in the emulator; loops turn three times or more, as a missing barrier shows
+only from one turn to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.kernels.attention import Case
+from tests.kernels.tasks.attention import attended, highest_keys, latent, scores_of_keys
+from tests.kernels.tasks.drawing import drawing
+from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
+from tests.kernels.tasks.products import gated, product, quantised
+from tests.kernels.tasks.rows import copying, look_up, normed_rows, routing, sorting
+from tests.kernels.tasks.task import Task
+
+SPLIT = 300, 40  # keys of a sequence whose splits are combined, and of one that has a single split
+HEADS = {"heads": 2, "groups": 1}
+WIDE = {"dtype": "bfloat16", "channels": 64, **HEADS}
+TASKS: dict[str, Callable[[], Task]] = {
+    "linear, float32": lambda: product(1, 1100, 4, "float32", "rms"),
+    "linear, bfloat16, gated": lambda: gated(1, 4, "bfloat16"),
+    "linear_tile, float32": lambda: product(20, 200, 16, "float32"),
+    "linear_tile, bfloat16": lambda: product(20, 400, 16, "bfloat16"),
+    "linear_tile, bfloat16, 70 rows": lambda: product(70, 400, 16, "bfloat16"),
+    "linear_tile, bfloat16, norm": lambda: product(5, 400, 16, "bfloat16", "rms"),
+    "linear_tile, bfloat16, gated": lambda: gated(70, 16, "bfloat16"),
+    "quant_linear, int4": lambda: quantised(1, "int4", "float32"),
+    "quant_linear, q4_k": lambda: quantised(1, "q4_k", "bfloat16"),
+    "quant_linear_tile, int4": lambda: quantised(20, "int4-zeros", "bfloat16"),
+    "quant_linear_tile, fp8": lambda: quantised(20, "fp8-blocks", "float32"),
+    "attention_decode, float32": lambda: attended(Case(lengths=SPLIT, blocks=5, has_sinks=True, **HEADS)),
+    "attention_decode, bfloat16": lambda: attended(Case(lengths=SPLIT, blocks=5, **WIDE)),
+    "attention_prefill, float32": lambda: attended(Case(lengths=(200,), new=(20,), blocks=5, heads=1, groups=1)),
+    "attention_prefill, bfloat16": lambda: attended(Case(lengths=(200,), new=(70,), blocks=5, **WIDE)),
+    "head_product, decode": lambda: latent((130,), (1,), "bfloat16"),
+    "head_product, prefill": lambda: latent((130,), (20,), "float32"),
+    "index_scores, bfloat16": lambda: scores_of_keys("bfloat16"),
+    "top_keys": highest_keys,
+    "rows_of_experts": sorting,
+    "to_blocks": copying,
+    "rows, layer norm": normed_rows,
+    "rows, routing": routing,
+    "elements, look-up": look_up,
+    "lora_shrink, decode": lambda: shrunk("bfloat16", decode=True),
+    "lora_shrink, prefill": lambda: shrunk("float32", decode=False),
+    "lora_shrink, experts": expert_shrunk,
+    "lora_expand": lambda: expanded("bfloat16"),
+    "lora_lookup": looked_up,
+    "slots_to_blocks": slots_of_blocks,
+    "draw": lambda: drawing(2, 300, "float32"),
+}

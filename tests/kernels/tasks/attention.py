@@ -1,0 +1,53 @@
+"""Attention, latent attention, and the index that picks its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bringup.graphs.core.step import BLOCK
+from tests.kernels.attention import Case, data_of
+from tests.kernels.graphs import NUMPY
+from tests.kernels.nodes import node_graph
+from tests.kernels.tasks.task import Task, step_of
+
+
+def attended(case: Case) -> Task:
+    data = data_of(case)
+    return Task(data.graph, data.buffers)
+
+
+def latent(lengths: Sequence[int], new: Sequence[int], dtype: str) -> Task:
+    """Multi-head latent attention: two products by head around attention."""
+    random, heads, n, p, c, v, blocks = np.random.default_rng(1), 2, 20, 8, 40, 24, 5
+    shapes = {
+        **{"q_NHn": (sum(new), heads, n), "q_NHp": (sum(new), heads, p)},
+        "rows_S1r": ((len(lengths) * blocks + 1) * BLOCK, 1, c + p),
+        **{"to_keys_xc": (heads * n, c), "to_values_yc": (heads * v, c)},
+    }
+    arrays = {name: random.standard_normal(shape).astype(NUMPY[dtype]) for name, shape in shapes.items()}
+    arrays |= step_of(lengths, new, blocks)
+    arrays["out"] = np.zeros((sum(new), heads, v), NUMPY[dtype])
+    settings = {"step_decode": max(new) == 1, "step_contiguous": False, "scale": 0.1}
+    return Task(node_graph("latent_attention", arrays, settings), arrays)
+
+
+def scores_of_keys(dtype: str) -> Task:
+    random, heads, channels, keys, new = np.random.default_rng(2), 5, 24, 64, (3, 2)
+    arrays = {
+        "q_NHD": random.standard_normal((sum(new), heads, channels)).astype(NUMPY[dtype]),
+        "k_BLD": random.standard_normal((len(new), keys, channels)).astype(NUMPY[dtype]),
+        "weights_NH": random.standard_normal((sum(new), heads)).astype(np.float32),
+        **step_of((20, 50), new, 1),
+        "out": np.zeros((sum(new), keys), np.float32),
+    }
+    return Task(node_graph("index_scores", arrays, {"step_decode": False, "step_contiguous": False}), arrays)
+
+
+def highest_keys() -> Task:
+    random, keys = np.random.default_rng(3), 1500
+    positions = np.array([1499])
+    scores = np.round(random.standard_normal((len(positions), keys)), 1).astype(np.float32)
+    arrays = {"scores_NL": scores, "positions_N": positions, "out": np.zeros(scores.shape, np.bool_)}
+    return Task(node_graph("top_keys", arrays, {"count": 5}), arrays)

@@ -1,0 +1,47 @@
+"""Products of activations and a matrix, of floats and of few bits."""
+
+from __future__ import annotations
+
+from bringup.compile.schedule.graph.op_graph import View
+from tests.kernels.graphs import Function
+from tests.kernels.quant_weights import CASES, Weight
+from tests.kernels.tasks.task import Task, task_of
+
+
+def product(rows: int, channels: int, columns: int, dtype: str, norm: str = "") -> Task:
+    """A matrix product with a norm before it and a residual after it."""
+    f = Function()
+    x = f.given("x", (rows, channels), dtype, "value")
+    if norm:
+        scale = f.given("scale", (channels,), dtype)
+        settings = {"weight": scale, "eps": 1e-5, "offset": 0.0, "round_last": False}
+        x = f.node("bringup.rms_norm.default", {"n": ((rows, channels), dtype)}, x=x, **settings)
+    weight = f.given("weight", (columns, channels), dtype)
+    y = f.node("bringup.linear.default", {"y": ((rows, columns), dtype)}, x=x, weight=weight, bias=None)
+    residual = f.given("residual", (rows, columns), dtype, "value")
+    f.node("aten.add.Tensor", {"out": ((rows, columns), dtype)}, self=residual, other=y, alpha=1)
+    return task_of(f, "out")
+
+
+def gated(rows: int, inner: int, dtype: str) -> Task:
+    """Gate and up of one matrix: two accumulators."""
+    f, channels = Function(), 400
+    x = f.given("x", (rows, channels), dtype, "value")
+    weight = f.given("weight", (2 * inner, channels), dtype)
+    y = f.node("bringup.linear.default", {"y": ((rows, 2 * inner), dtype)}, x=x, weight=weight, bias=None)
+    gate, up = (View(y.buffer, (rows, inner), (2 * inner, 1), offset) for offset in (0, inner))
+    act = f.node("bringup.silu.default", {"act": ((rows, inner), dtype)}, x=gate)
+    f.node("aten.mul.Tensor", {"out": ((rows, inner), dtype)}, self=act, other=up)
+    return task_of(f, "out")
+
+
+def quantised(rows: int, form: str, dtype: str) -> Task:
+    """A matrix in few bits, and a residual after it."""
+    f, channels, columns = Function(), 400, 16
+    x = f.given("x", (rows, channels), dtype, "value")
+    weight = Weight(f, "weight", CASES[form], (columns, channels), dtype)
+    shape = {"y": ((rows, columns), dtype)}
+    y = f.node("bringup.quant_linear.default", shape, x=x, bias=None, **weight.arguments)
+    residual = f.given("residual", (rows, columns), dtype, "value")
+    f.node("aten.add.Tensor", {"out": ((rows, columns), dtype)}, self=residual, other=y, alpha=1)
+    return task_of(f, "out")

@@ -1,0 +1,72 @@
+"""Norms, routing, look-ups, and the rows of experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bringup.compile.schedule.graph.op_graph import DType
+from tests.kernels.graphs import Function
+from tests.kernels.tasks.task import Task, task_of
+
+
+def normed_rows(dtype: str = "float32") -> Task:
+    f, shape = Function(), (2, 1500)
+    x, more = f.given("x", shape, dtype, "value"), f.given("more", shape, dtype, "value")
+    scale, shift = (f.given(name, shape[1:], dtype) for name in ("scale", "shift"))
+    one = f.node("bringup.layer_norm.default", {"n": (shape, dtype)}, x=x, weight=scale, bias=shift, eps=1e-5)
+    f.node("aten.add.Tensor", {"out": (shape, dtype)}, self=one, other=more, alpha=1)
+    return task_of(f, "out")
+
+
+def routing() -> Task:
+    """Softmax, and the best experts of a token with their shares."""
+    f, rows, experts, count = Function(), 7, 64, 6
+    scores = f.given("scores", (rows, experts), kind="value")
+    shape = (rows, experts), "float32"
+    shares = f.node("aten.softmax.int", {"p": shape}, self=scores, dim=-1, dtype=None)
+    shapes = {"chosen": ((rows, count), "int64"), "weights": ((rows, count), "float32")}
+    f.node("bringup.top_experts.default", shapes, scores_NE=shares, count=count, by_NE=shares)
+    return task_of(f, "chosen", "weights")
+
+
+def look_up() -> Task:
+    f, rows = Function(), 5
+    tokens = f.array("step:tokens", np.array([3, 0, 40, 3, 7]), "int64", "step")
+    table = f.given("table", (41, 200))
+    taken = f.node("aten.index.Tensor", {"e": ((rows, 200), "float32")}, self=table, indices=(tokens,))
+    wide = f.node("aten.mul.Tensor", {"m": ((rows, 200), "float32")}, self=taken, other=6.0)
+    settings = {"dtype": DType("bfloat16"), "non_blocking": False, "copy": False, "memory_format": None}
+    f.node("aten.to.dtype", {"out": ((rows, 200), "bfloat16")}, self=wide, **settings)
+    return task_of(f, "out")
+
+
+EXPERTS = {"tokens": 40, "choices": 2, "experts": 5, "rows": 12}
+
+
+def sorting() -> Task:
+    """The place of each token among those of its expert."""
+    f, (tokens, choices, experts, rows) = Function(), EXPERTS.values()
+    chosen = f.array("chosen", f.random.integers(0, experts, (tokens, choices)), "int64", "value")
+    blocks = (tokens * choices + experts * (rows - 1)) // rows
+    shapes = {"expert": ((blocks,), "int64"), "row": ((tokens, choices), "int64")}
+    f.node("bringup.rows_of_experts.default", shapes, chosen_NK=chosen, experts=experts, R=rows)
+    return task_of(f, "expert", "row")
+
+
+def copying() -> Task:
+    """The rows of tokens, block by block of one expert."""
+    from_sorting, (tokens, choices, experts, rows) = Function(), EXPERTS.values()
+    chosen = from_sorting.random.integers(0, experts, (tokens, choices))
+    first = sorting()
+    found = Function()
+    found.buffers, found.nodes = dict(first.graph.buffers), list(first.graph.groups[0].nodes)
+    found.arrays = dict(first.arrays) | {"chosen": chosen}
+    known = found.expected()
+    g = Function()
+    row = g.array("row", known["row"].astype(np.int64), "int64", "value")
+    expert = g.array("expert", known["expert"].astype(np.int64), "int64", "value")
+    x = g.given("x", (tokens, 37), kind="value")
+    shape = (len(known["expert"]), rows, 37), "float32"
+    settings = {"blocks_expert_B": expert, "blocks_row_NK": row, "blocks_rows": rows}
+    g.node("bringup.to_blocks.default", {"out": shape}, x_Nm=x, **settings)
+    return task_of(g, "out")
