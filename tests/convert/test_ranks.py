@@ -109,10 +109,14 @@ def test_stages_of_given_sizes() -> None:
 
 
 def test_a_physical_layout_is_of_the_ranks_own_parameters() -> None:
-    """With one rank, `layout` of a target without buffers is the graph's."""
+    """`layout` of a target without buffers is the graph's; one that fuses joins what the rank has of each."""
     tensors, config = models.llama()
     job = models.job(tensors, config)
-    same(bringup.adapt(job, tp=2, rank=1, to="layout"), bringup.adapt(job, tp=2, rank=1))
+    own = bringup.adapt(job, tp=2, rank=1)
+    same(bringup.adapt(job, tp=2, rank=1, to="layout", target="iree-cpu"), own)
+    fused = bringup.adapt(job, tp=2, rank=1, to="layout", target="cpu")
+    parts = [own[f"model.layers.1.self_attn.{name}_proj.weight"] for name in "qkv"]
+    np.testing.assert_array_equal(fused["model.layers.1.self_attn.qkv_proj.weight"], np.concatenate(parts))
 
 
 def test_arrays_are_contiguous_writable_and_apart() -> None:
