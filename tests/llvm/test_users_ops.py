@@ -74,6 +74,17 @@ def test_two_numbers() -> None:
     check(every, x, y, *ints)
 
 
+def test_bits_of_numbers() -> None:
+    x, n = torch.tensor([1.5, -0.0, INF, 3.0e-39]), torch.tensor([1, -5, 2**62])
+
+    def every(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+        floats = n.view(torch.float64), n.to(torch.int32).view(torch.float32)
+        return *floats, x.view(torch.int32), x.double().view(torch.int64)
+
+    found, _ = results(traced(every, (x, n)), (x, n))
+    assert [each.tobytes() for each in found] == [each.numpy().tobytes() for each in every(x, n)]
+
+
 def test_a_division_by_zero_ends_no_process() -> None:
     """torch raises an error there; a kernel cannot."""
     graph = traced(lambda n, m: (n // m, n % m), (torch.tensor([3, 5]), torch.tensor([1, 5])))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bringup.compile.llvm.ir.code import Code, Formula, Index, Kind, is_real, kind_of
-from bringup.compile.llvm.ir.emitter import I64, Value
+from bringup.compile.llvm.ir.emitter import F32, F64, I32, I64, Value
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
 
@@ -25,6 +25,16 @@ def wrapped(code: Code, place: Value, size: int) -> Value:
 def _same(code: Code, node: Node, index: Index) -> Value:
     """A copy, in another dtype or order."""
     return code.argument(node.arguments[0], index, kind_of_result(code, node))
+
+
+def _bits(code: Code, node: Node, index: Index) -> Value:
+    """The bits of a number, read as another dtype of as many: 32 or 64."""
+    view, kind, b = node.arguments[0], kind_of_result(code, node), code.b
+    assert isinstance(view, View)
+    own = code.buffers[view.buffer].dtype
+    value, word = code.argument(view, index, kind_of(own)), I64 if own.endswith("64") else I32
+    bits = b.bitcast(value, word) if is_real(kind_of(own)) else b.trunc(value, word)
+    return b.bitcast(bits, F64 if word is I64 else F32) if is_real(kind) else b.sext(bits, I64)
 
 
 def _source(code: Code, node: Node, index: Index) -> Value:
@@ -171,5 +181,5 @@ PLACES: Mapping[str, Formula] = {
     **dict.fromkeys(("full", "full_like", "scalar_tensor"), _full),
     **dict.fromkeys(("empty", "empty_like", "new_empty"), _empty),
     **{"arange": _arange, "cat": _cat, "gather": _gather, "flip": _flip, "isnan": _is_nan},
-    **{"copy": _source, "constant_pad_nd": _padded},
+    **{"copy": _source, "constant_pad_nd": _padded, "view": _bits},
 }

@@ -15,6 +15,7 @@ DTYPES = (*FLOATS, "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
 # Of whole numbers there are none of these: torch gives floats, whose dtype it says.
 OF_FLOATS = frozenset(ONE) - WHOLE - {"sign", "abs"} | {"gelu", "atan2"}
 WHOLE_NUMBERS = ("int64", "int32")
+OF_BITS = (("float32", "int32"), ("float64", "int64"))  # what the bits of a number can be read as
 SHORT = 64  # numbers of an axis, at most, whose sum is written out
 
 
@@ -44,6 +45,9 @@ def _is_taken(graph: OpGraph, node: Node) -> bool:
         case "index" | "index_select":
             listed = [view for view in listed_of(node) if view is not None]
             return bool(listed) and all(graph.buffers[view.buffer].dtype in WHOLE_NUMBERS for view in listed)
+        case "view":
+            dtypes = (graph.buffers[node.views[0].buffer].dtype, graph.buffers[node.outputs[0]].dtype)
+            return tuple(sorted(dtypes)) in OF_BITS
         case "gather" | "constant_pad_nd":
             return 0 not in node.views[0].shape
         case "sum":
