@@ -74,9 +74,10 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
                 where=rule.site,
             )
         scope = Scope({}, (), names, bindings)
+        names.parts = []
         region = rule.own_expr.region(scope)
         declared = Declared(fill(_plain(rule.pattern), bindings), region.axes, entry.declared.dtype)
-        entries[declared.name] = Entry(declared, rule, tuple(scope.sources), region)
+        entries[declared.name] = Entry(declared, rule, tuple(scope.sources), region, tuple(names.parts))
     signature = Signature({name: entry.declared for name, entry in entries.items()})
     return replace(plan, signature=signature, entries=entries)
 
@@ -96,11 +97,12 @@ def _plain(pattern: str) -> str:
 
 
 class _Planned(Names):
-    """A plan's parameters as the tensors that rules read."""
+    """A plan's parameters as the tensors that rules read; `parts`: those that were read, with their sources' places."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__({})
         self.plan = plan
+        self.parts: list[tuple[Entry, int, int]] = []
 
     def planned(self, name: str, scope: Scope) -> Region | None:
         entry, offset = self.plan.entries[name], len(scope.sources)
@@ -112,6 +114,7 @@ class _Planned(Names):
             if isinstance(source, Computed):
                 source = replace(source, inputs=tuple(shifted(region) for region in source.inputs))
             scope.sources.append(source)
+        self.parts.append((entry, offset, len(scope.sources)))
         return shifted(entry.region)
 
     def behind(self, name: str) -> list[TensorInfo | str]:

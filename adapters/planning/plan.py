@@ -41,12 +41,16 @@ NAME, KIND = attrgetter("name"), itemgetter(slice(1, 3))  # dtype and shape
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parameter: `region` has its declared axes, over `sources`."""
+    """One parameter: `region` has its declared axes, over `sources`.
+
+    `parts`: what a layout joins in it, each parameter with the first of its sources here and the one behind its last.
+    """
 
     declared: Declared
     rule: Rule
     sources: tuple[TensorInfo | Computed, ...]
     region: Region
+    parts: tuple[tuple[Entry, int, int], ...] = ()
 
     @property
     def tensors(self) -> Iterator[TensorInfo]:

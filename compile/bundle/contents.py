@@ -58,7 +58,7 @@ def write_weights(
         except BringupError as error:
             findings = (replace(found, parameter=found.parameter or name) for found in error.findings)
             raise BringupError(*findings) from error
-        sound.look(name, array)
+        sound.look(stored[name], array)
         return array
 
     write_file(path, infos, make, advance)

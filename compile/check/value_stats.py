@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.plan import Entry, Plan
 from bringup.compile.check.facts.shapes import stored
 from bringup.diagnostics import Diagnostic, Severity, Sites
 from bringup.grouping import grouped
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from bringup.adapters.algebra.copy_nest import Nest
 
 CHUNK = 1 << 20  # elements looked at at a time, so that little memory is needed
 # A float's bits without its sign grow with its magnitude; from these on it is infinity or NaN (IEEE 754; a bfloat16
@@ -36,27 +38,28 @@ _MESSAGES = {
 
 @dataclass(slots=True)
 class Soundness:
-    """The parameters with values that no trained model has, by code."""
+    """The parameters with values that no trained model has, by code; those of the graph, where a layout joins some."""
 
-    found: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    found: dict[str, list[Entry]] = field(default_factory=dict[str, list[Entry]])
 
-    def look(self, name: str, array: np.ndarray) -> None:
-        """Notes what is wrong with an array. Only matrices may not be zero: biases often are."""
+    def look(self, entry: Entry, array: np.ndarray) -> None:
+        """Notes what is wrong with an entry's array. Only matrices may not be zero: biases often are."""
         infinite = INFINITE.get(array.dtype.name)
         if infinite is None or not array.size:
             return
-        largest = _largest(array)
-        if largest >= infinite:
-            self.found.setdefault("BU133", []).append(name)
-        elif not largest and array.ndim > 1:
-            self.found.setdefault("BU134", []).append(name)
+        for part, own in _parts(entry, array):
+            largest = max(map(_largest, own), default=1)
+            if largest >= infinite:
+                self.found.setdefault("BU133", []).append(part)
+            elif not largest and len(part.declared.storage[1]) > 1:
+                self.found.setdefault("BU134", []).append(part)
 
     def findings(self, plan: Plan) -> Iterator[Diagnostic]:
         """One for each code: BU133 is an error, BU134 a warning."""
-        for code, names in self.found.items():
+        for code, entries in self.found.items():
             severity, message, help = _MESSAGES[code]
-            listing, first = ", ".join(grouped(names)), plan.entries[names[0]]
-            sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
+            listing, first = ", ".join(grouped([entry.declared.name for entry in entries])), entries[0]
+            sources = tuple(info.name for entry in entries for info in entry.tensors)
             yield Diagnostic(
                 code=code,
                 severity=severity,
@@ -66,6 +69,24 @@ class Soundness:
                 sources=sources,
                 **Sites(where=first.rule.site, declared=first.declared.site) | stored(plan, sources),
             )
+
+
+def _parts(entry: Entry, array: np.ndarray) -> Iterator[tuple[Entry, list[np.ndarray]]]:
+    """Each parameter that an array holds, with the pieces of the array that are its own."""
+    if not entry.parts or entry.region.word > 1:
+        yield entry, [array]
+        return
+    for part, first, last in entry.parts:
+        yield part, [_piece(array, nest) for nest in entry.region.nests if first <= nest.source < last]
+
+
+def _piece(array: np.ndarray, nest: Nest) -> np.ndarray:
+    """The elements that a nest writes, in the order in which they lie: a view."""
+    from numpy.lib.stride_tricks import as_strided
+
+    loops = sorted(((to, extent) for extent, _, to in nest.loops), reverse=True)
+    shape, strides = [extent for _, extent in loops], [to * array.itemsize for to, _ in loops]
+    return as_strided(array.reshape(-1)[nest.dst :], shape, strides, writeable=False)
 
 
 def _largest(array: np.ndarray) -> int:

@@ -49,7 +49,7 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
             for finding in error.findings:
                 refused.setdefault((finding.code, finding.message), (finding, []))[1].append(name)
             continue
-        sound.look(name, array)
+        sound.look(entry, array)
         release_pages(array)
         advance((index + 1) / len(entries))
     found += (
