@@ -30,6 +30,7 @@ class Point:
     `on` in it count, and the first `skip` of them pass. `bundle` is the one at its place after SIGKILL, and `left` the
     hidden files next to it (`.b.lock`); `stopped` is the bundle after SIGTERM or SIGINT, which leave none of these.
     `orphans` counts the unfinished files in the cache; an entry whose description begins with `lacks` is absent.
+    `in_thread`: the call is of another thread than the first, which ends it after a signal that can be caught.
     """
 
     at: str
@@ -43,6 +44,7 @@ class Point:
     lacks: str | tuple[str, ...] = "weights"
     earlier: bool = True  # a bundle is at the place already
     exchanges: bool = True  # the file system exchanges two names in one step
+    in_thread: bool = False
     in_child: bool = False  # a process that traces is ended, not the one that compiles
     target: str = "torch"
 
@@ -121,7 +123,14 @@ IREE_POINTS = {
 }
 KERNEL_POINTS = {
     "half of the cached kernels": Point(
-        target="cpu", at="os:fdopen", when="half", on="/compile/module/", left=_PART, lacks="kernels", orphans=1
+        target="cpu",
+        at="os:fdopen",
+        when="half",
+        on="/compile/module/",
+        left=_PART,
+        lacks="kernels",
+        orphans=1,
+        in_thread=True,
     ),
     "half of the kernels": Point(target="cpu", at="os:write", when="half", on="kernels.o", left=_PART),
 }
