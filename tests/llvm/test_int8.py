@@ -42,7 +42,7 @@ def test_few_rows_are_whole_numbers(form: str, stem: str) -> None:
 @pytest.mark.parametrize("form", ["q4_1", "q6_k", "nf4"])
 @pytest.mark.parametrize("machine", ["host", "generic"])
 def test_many_rows(form: str, machine: str) -> None:
-    many = product(form, 13, columns=40, gap=3)
+    many = product(form, 19, columns=40, gap=3)
     assert many.stem(machine) == "quant_tiles"
     many.check(machine)
 

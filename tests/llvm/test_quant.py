@@ -25,9 +25,10 @@ def test_blocks_that_are_no_multiple_of_eight(form: str, channels: int) -> None:
     Product(form, 1, channels=channels).check("host")
 
 
-@pytest.mark.parametrize("form", FEW)
-def test_few_rows(form: str) -> None:
-    product = Product(form, 3, channels=128, gap=5)
+@pytest.mark.parametrize(("form", "rows"), [*((form, 3) for form in FEW), ("q4_k", 6), ("int8-rows", 13)])
+def test_few_rows(form: str, rows: int) -> None:
+    """Whole tiles of rows, and what is left of one."""
+    product = Product(form, rows, channels=256 if form == "q4_k" else 128, gap=5)
     assert product.stem() == "quant_rows"
     product.check("host")
 
@@ -35,7 +36,7 @@ def test_few_rows(form: str) -> None:
 @pytest.mark.parametrize(("form", "machine"), [*((form, "host") for form in FEW), ("q4_k", "generic")])
 def test_many_rows(form: str, machine: str) -> None:
     """Rows that are no multiple of a tile's, and columns that are none of a panel's."""
-    product = Product(form, 13, columns=40, channels=128, gap=3)
+    product = Product(form, 19, columns=40, channels=128, gap=3)
     assert product.stem(machine) == "quant_tiles"
     product.check(machine)
 
@@ -48,7 +49,16 @@ def test_odd_sizes(form: str, rows: int) -> None:
     Product(form, rows, columns=columns, channels=77).check("host")
 
 
-@pytest.mark.parametrize(("form", "rows"), [("q4_1", 1), ("fp8-blocks", 1), ("int4-zeros", 4), ("int4", 12)])
+@pytest.mark.parametrize("machine", ["host", "generic"])
+def test_more_blocks_than_a_strip_has_at_once(machine: str) -> None:
+    product = Product("q4_1", 5, channels=32 * 19, gap=3)
+    assert product.stem(machine) == "quant_rows"
+    product.check(machine)
+
+
+@pytest.mark.parametrize(
+    ("form", "rows"), [("q4_1", 1), ("fp8-blocks", 1), ("int4-zeros", 4), ("int4", 12), ("int4", 17)]
+)
 def test_bfloat16(form: str, rows: int) -> None:
     Product(form, rows, dtype="bfloat16").check("host")
 

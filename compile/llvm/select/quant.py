@@ -12,7 +12,16 @@ from bringup.compile.kernels.select.tensors import argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.products import tiles_of
-from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, FEW_ROWS, FLOATS, converts
+from bringup.compile.llvm.select.sizes import (
+    APART,
+    BLOCKS_AT_ONCE,
+    BYTES_ROWS,
+    FLOATS,
+    STRIP,
+    STRIP_ROWS,
+    STRIP_TILE,
+    converts,
+)
 from bringup.compile.llvm.select.stored import Stored, stored_of
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.graphs.ops.quant_linear import COLUMNS
@@ -76,13 +85,13 @@ def _product(
         *(expert.place if expert else 0, out.place, *counts, columns, channels),
     ]
     given += slots
-    rounded, few = bool(weight.activations), counts[1] <= FEW_ROWS
+    rounded, few = bool(weight.activations), counts[1] <= STRIP_ROWS
     vectors, together = _vectors(stored, channels, machine), _together(stored, channels, machine, rounded=rounded)
     if together and (few if rounded else counts[1] == 1):
         digits = 1 if rounded else 3 if x.dtype == "float32" else 2
         scratch = 4 * (64 + counts[1] * (channels * digits + 2 * channels // (8 * together)))
         return (call("quant_digits", settings | {"vectors": together, "digits": digits}, given, scratch),)
-    if rounded and few and (unit := _unit(stored, channels)):
+    if rounded and counts[1] <= BYTES_ROWS and (unit := _unit(stored, channels)):
         row = channels // 2 + channels // unit + channels // (stored.block[2] or channels)
         return (call("quant_bytes", settings | {"unit": unit}, given, 4 * (BLOCKS_AT_ONCE + counts[1] * row)),)
     if counts[1] == 1 and vectors:
@@ -91,7 +100,10 @@ def _product(
         scratch = 4 * (channels + blocks + rows * (BLOCKS_AT_ONCE + lanes))
         return (call("quant_row", settings | {"vectors": vectors}, given, scratch),)
     if few:
-        return (call("quant_rows", settings, given, 8 * channels),)
+        wide = counts[1] if converts(settings) else 0
+        scratch = 4 * (STRIP * (channels + APART + 2 * BLOCKS_AT_ONCE) + wide * channels)
+        tile = min(counts[1], STRIP_TILE)
+        return (call("quant_rows", settings | {"tile": tile, "rest": counts[1] % tile}, given, scratch),)
     tile, panels, scratch = tiles_of(machine, counts[1], channels, converts=converts(settings))
     return (call("quant_tiles", settings | {"tile": tile}, [*given, panels], scratch),)
 

@@ -54,7 +54,7 @@ class Weight:
 
     def row(self, row: Value, channels: Value, write: Callable[[Value, int, Value], None]) -> None:
         """`write(k, lanes, numbers)` for all columns of a row; what a block has is read once for it."""
-        e, b, columns = self.e, self.b, self._block_columns
+        e, b, columns = self.e, self.b, self.block_columns
         if columns is None:
             e.each(I64(0), channels, lambda k, lanes: write(k, lanes, self.numbers(row, k, lanes)))
             return
@@ -63,25 +63,26 @@ class Weight:
             scale, term = self.of_block(row, begin, 1)
 
             def part(k: Value, lanes: int) -> None:
-                write(k, lanes, self._number(self.codes(row, k, lanes), scale, term, lanes))
+                write(k, lanes, self.number(self.codes(row, k, lanes), scale, term, lanes))
 
             e.each(begin, e.least(b.add(begin, width), channels), part)
 
     def numbers(self, row: Value, k: Value, lanes: int) -> Value:
         """Columns k and on, where `lanes` divides k: float32."""
-        columns = self._block_columns
+        columns = self.block_columns
         if lanes > 1 and (columns is None or columns % lanes):
             return self._joined([self.numbers(row, self.b.add(k, I64(lane)), 1) for lane in range(lanes)])
-        return self._number(self.codes(row, k, lanes), *self.of_block(row, k, 1), lanes)
+        return self.number(self.codes(row, k, lanes), *self.of_block(row, k, 1), lanes)
 
-    def _number(self, code: Value, scale: Value, term: Value | None, lanes: int) -> Value:
+    def number(self, code: Value, scale: Value, term: Value | None, lanes: int) -> Value:
+        """code · scale + term, of `lanes` codes as float32."""
         scale = self.e.spread(scale, lanes)
         if term is None:
             return self.b.fmul(code, scale)
         return self.e.multiply_add(code, scale, self.e.spread(term, lanes))
 
     @property
-    def _block_columns(self) -> int | None:
+    def block_columns(self) -> int | None:
         """The columns that have the same scale; None where that depends on the column."""
         stored = self.stored
         if stored.indexed >= 0:
