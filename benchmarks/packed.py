@@ -10,13 +10,12 @@ that other programs count for what they take of the memory's bandwidth only.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.one_thread import processor_seconds
 from tests.llvm.products import Product
 
 # Names of tests/llvm/products.py, with those by which a checkpoint's forms are known.
@@ -57,20 +56,13 @@ def _row(options: Any, form: str, activations: str) -> str:
         return np.bitwise_xor.reduce(words)
 
     run()
-    reads, times, shares = [_seconds(read)], list[float](), list[float]()
+    reads, times, shares = [processor_seconds(read)], list[float](), list[float]()
     for _ in range(options.rounds):
-        times.append(_seconds(run))
-        reads.append(_seconds(read))
+        times.append(processor_seconds(run))
+        reads.append(processor_seconds(read))
         shares.append((reads[-2] + reads[-1]) / 2 / times[-1])
     figures = f"{size / 1e6:.1f} | {size / min(times) / 1e9:.1f} | {median(shares):.2f}"
     return f"| {form} | {activations} | {product.stem()} | {figures} |"
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Of the processor, for this thread."""
-    start = time.thread_time()
-    work()
-    return time.thread_time() - start
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def parse(data: bytes) -> object:
 
 
 def shallow(words: object) -> object:
-    """The words, of not so many layers; so the words of the model that they were made from, where they have some."""
+    """A config with at most MOST_LAYERS layers, in the published config that it contains as well."""
     match few_layers(words):
         case {"published": published, **others}:
             return {**others, "published": few_layers(published)}

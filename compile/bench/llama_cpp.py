@@ -79,7 +79,7 @@ class LlamaCpp:
         return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]
 
     def _takes(self, batch: int, length: int) -> bool:
-        """Whether the context is as large as asked for: a package may lay out the settings otherwise."""
+        """Whether the context has these sizes; it has others where a package's settings are another struct."""
         tokens = min(self._c.llama_n_ctx(self._context), self._c.llama_n_batch(self._context))
         return tokens >= batch * length and self._c.llama_n_seq_max(self._context) == batch
 

@@ -38,7 +38,7 @@ class Echo:
 
 
 def echo_of(text: str, tokens: Sequence[int], stream: Stream) -> Echo:
-    """`text` is the prompt as it was given; empty where that was as tokens, and theirs comes in its place."""
+    """The echo of a prompt. `text` is empty for a prompt of tokens, whose text is decoded then."""
     written, offsets = "", list[int]()
     for token in tokens:
         offsets.append(len(written))

@@ -59,7 +59,7 @@ class Shape(ABC):
         ...
 
     def logprobs(self, tokens: Sequence[Scored]) -> dict[str, Any] | None:
-        """Of tokens; None where the request has not asked for them."""
+        """The log probabilities of tokens; None without `logprobs` in the request."""
         return self._logprobs(tokens) if self._scored else None
 
     @abstractmethod

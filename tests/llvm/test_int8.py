@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -21,8 +23,8 @@ OTHERS = ("int4-zeros", "int4-along", "nvfp4", "nf4", "fp8-blocks", "act-order")
 ON_GENERIC = ("q4_1", "int8-groups", "int8-rows", "q6_k", "nf4")
 
 
-def product(form: str, rows: int, **settings: object) -> Product:
-    return Product(form, rows, activations="int8", **settings)  # type: ignore[arg-type]
+def product(form: str, rows: int, **settings: Any) -> Product:
+    return Product(form, rows, activations="int8", **settings)
 
 
 @pytest.mark.parametrize(

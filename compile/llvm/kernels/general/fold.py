@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Results each of which is made of many terms: sums, extremes and their places, products of matrices, convolutions.
+"""Reductions of many terms to one result: sums, extremes and their places, products of matrices, convolutions.
 
 A thread has some of the results. Floats are summed in float64.
 """

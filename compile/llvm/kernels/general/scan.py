@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What is made of all elements of an axis up to one: sums, products, extremes. A thread has some lines."""
+"""Scans along an axis: running sums, products and extremes. Lines are divided among threads."""
 
 from __future__ import annotations
 

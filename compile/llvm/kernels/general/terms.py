@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Terms: what the results of an operation that `fold` runs are made of."""
+"""The terms that `fold` reduces to each result of an operation."""
 
 from __future__ import annotations
 
