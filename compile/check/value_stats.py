@@ -51,7 +51,7 @@ class Soundness:
             largest = max(map(_largest, own), default=1)
             if largest >= infinite:
                 self.found.setdefault("BU133", []).append(part)
-            elif not largest and len(part.declared.storage[1]) > 1:
+            elif not largest and len(part.declared.storage[0]) > 1:
                 self.found.setdefault("BU134", []).append(part)
 
     def findings(self, plan: Plan) -> Iterator[Diagnostic]:
