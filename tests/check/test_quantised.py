@@ -99,6 +99,18 @@ def test_the_words_of_another_format(form: str, words: str) -> None:
         assert_one(report, f"`quant_method` = '{FORMS[words].words['quant_method']}'")
 
 
+def test_the_words_that_the_tensors_need() -> None:
+    """They are proposed where the names have the family's prefix, too; a matrix may have two names' parts."""
+    draft, words = base("llama"), FORMS["awq"].words
+    whole = Tiny(None, draft.config, draft.tensors)
+    (finding,) = whole.check(quantised(draft.tensors, FORMS["fp8-blocks"]), words).findings
+    assert '"quant_method": "fp8", "weight_block_size": [' in finding.help
+    tensors = quantised(draft.tensors, FORMS["awq"])
+    tensors["layers.0.self_attn.v_proj.weight"] = np.zeros((127, 64), np.int8)
+    tensors["layers.0.self_attn.v_proj.weight_scale"] = np.zeros((32, 1), np.float32)
+    assert "BU137" in {each.code for each in whole.check(tensors, words).findings}
+
+
 @pytest.mark.parametrize("rules", [None, "deepseek_v3"], ids=["llama", "deepseek_v3"])
 def test_dequantised_weights_under_words_that_stayed(rules: str | None) -> None:
     draft = base(rules or "llama")

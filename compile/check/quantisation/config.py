@@ -145,12 +145,18 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
         return
     headers = {bare: name for name, bare in zip(plan.headers, bare_names(plan, plan.headers), strict=True)}
     parts = {plain: found for plain, found in parts_of(headers).items() if plain in stems}
-    matrices = {plain: {**parts.get(plain, {}), **({"weight": plain} if plain in headers else {})} for plain in others}
+    scales = {plain: parts.get(plain, {}) for plain in others}
+    matrices = {plain: {**scales[plain], **({"weight": plain} if plain in headers else {})} for plain in others}
     row = format_of(part for each in matrices.values() for part in each)
     tensors = {name for plain in stems for name in (plain, *parts.get(plain, {}).values())}
     wanted = {name for name in bare_names(plan, plan.wanted) if (part := part_of(name)) and part[0] in stems}
-    proposed = words_for(plan, row, matrices) if row else None
+    as_stored = {
+        headers.get(plain, plain): {part: headers[name] for part, name in each.items()}
+        for plain, each in scales.items()
+    }
+    proposed = words_for(plan, row, as_stored) if row else None
     have = dict.fromkeys(part for each in matrices.values() for part in each)
+    sources = [headers[name] for each in matrices.values() for name in each.values()]
     finding = Diagnostic(
         code="BU137",
         message=f"config.json says {quoted(words)}, and {len(others)} matrices are in another format"
@@ -159,10 +165,10 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
         if proposed and reads(job, proposed)
         else "give the `quantization_config` that the converter of these files wrote",
         parameter=parameters_of(plan, others),
-        sources=tuple(headers[name] for each in matrices.values() for name in each.values()),
+        sources=tuple(sources),
         expected=str(words.get("quant_method", "")),
         actual=row.name if row else "",
-        **stored(plan, [headers[name] for each in matrices.values() for name in each.values()]),
+        **stored(plan, sources),
     )
     yield Cause(finding, frozenset(tensors | wanted))
 
