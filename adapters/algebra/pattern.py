@@ -4,7 +4,7 @@ segments."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
 _HOLE = re.compile(r"\{(\w+)(?::([^}]*))?\}|(\*\*)")
@@ -13,6 +13,11 @@ _HOLE = re.compile(r"\{(\w+)(?::([^}]*))?\}|(\*\*)")
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern. A one-letter upper-case variable is a number."""
+    return re.compile(_expression(pattern))
+
+
+def _expression(pattern: str, tail: str = "") -> str:
+    """The text of a pattern's regular expression; `tail` ends the names of its groups."""
     out, at, seen = "", 0, set[str]()
     for hole in _HOLE.finditer(pattern):
         out += re.escape(pattern[at : hole.start()])
@@ -21,15 +26,15 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         if anything:
             out += ".*"
         elif name in seen:
-            out += f"(?P={name})"
+            out += f"(?P={name}{tail})"
         elif choices == "**":
-            out += f"(?P<{name}>.+)"
+            out += f"(?P<{name}{tail}>.+)"
         elif choices is not None:
-            out += f"(?P<{name}>{'|'.join(re.escape(choice) for choice in choices.split('|'))})"
+            out += f"(?P<{name}{tail}>{'|'.join(re.escape(choice) for choice in choices.split('|'))})"
         else:
-            out += f"(?P<{name}>\\d+)" if name.isupper() else f"(?P<{name}>[^.]+)"
+            out += f"(?P<{name}{tail}>\\d+)" if name.isupper() else f"(?P<{name}{tail}>[^.]+)"
         seen.add(name)
-    return re.compile(out + re.escape(pattern[at:]))
+    return out + re.escape(pattern[at:])
 
 
 def closed(pattern: str) -> set[str]:
@@ -46,9 +51,16 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
     return found.groupdict() if found else None
 
 
-def fitting(pattern: str) -> Callable[[str], object]:
-    """What is true of the names that `match` finds variables for: for very many names, most of which do not fit."""
-    return pattern.__eq__ if _is_name(pattern) else compile_pattern(pattern).fullmatch
+def fitting(patterns: Iterable[str]) -> Callable[[str], object]:
+    """What is true of the names that fit any of the patterns: for very many names, most of which do not."""
+    plain, others = set[str](), list[str]()
+    for pattern in dict.fromkeys(patterns):
+        plain.add(pattern) if _is_name(pattern) else others.append(pattern)
+    if not others:
+        return plain.__contains__
+    expression = re.compile("|".join(_expression(pattern, f"_{n}") for n, pattern in enumerate(others)))
+    heads = tuple(_HOLE.split(pattern, 1)[0] for pattern in others)
+    return lambda name: name in plain or (name.startswith(heads) and expression.fullmatch(name))
 
 
 @cache

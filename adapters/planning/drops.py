@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bringup.adapters.algebra.pattern import closed, fitting, match
@@ -23,18 +23,19 @@ class Aside:
     problems: list[Problem] = field(default_factory=list[Problem])
 
 
-def set_aside(wanted: Container[str], drops: Iterable[Drop], names: Names) -> Aside:
+def set_aside(wanted: Container[str], drops: Sequence[Drop], names: Names) -> Aside:
     """What becomes of tensors that no rule wants. Drops that meet fewer or more than they expect are problems."""
     aside, loose = Aside(), list(names.items(but=wanted))
+    fits = fitting(drop.pattern for drop in drops)
+    meant = [(name, info) for name, info in loose if fits(name)]
     for drop in drops:
         variables = sorted(closed(drop.pattern))
         counts: dict[Numbers, int] = {}
         named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
         if named and named.name in wanted and drop.means(drop.pattern, names) is not None:
             aside.cut.setdefault(named.name, drop)
-        fits = fitting(drop.pattern)
-        for name, info in loose:
-            bindings = drop.means(name, names) if fits(name) else None
+        for name, info in meant:
+            bindings = drop.means(name, names)
             if bindings is None:
                 continue
             aside.dropped.setdefault(info.name, drop)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
@@ -158,8 +159,13 @@ def _rows(region: Region, columns: int) -> Region:
     return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
 
 
-def dimensions(layout: str) -> Iterator[Dimension]:
+@cache
+def dimensions(layout: str) -> tuple[Dimension, ...]:
     """The dimensions that a layout's words describe. Raises AxesError for what is none."""
+    return tuple(_dimensions(layout))
+
+
+def _dimensions(layout: str) -> Iterator[Dimension]:
     for word in layout.split():
         found = _DIMENSION.fullmatch(word)
         if found is None:
@@ -187,6 +193,7 @@ def columns_first(plain: Axes, *, keeps_order: bool) -> bool:
     return len(plain) == 3 or (not keeps_order and [axis.name for axis in plain] == ["in", "out"])
 
 
+@cache
 def block_of(layout: str) -> Shape | None:
     """The rows and columns of which a part has one value; None for a part with all of them, as codes are."""
     found = {one.name: one for one in dimensions(layout)}
@@ -198,13 +205,8 @@ def block_of(layout: str) -> Shape | None:
 
 def values_of(layout: str, shape: Shape) -> Shape | None:
     """How many rows and columns of values a part of that shape has; None for a part that does not tell."""
-    found = [*dimensions(layout)]
+    found = dimensions(layout)
     if {one.name for one in found} != {"out", "in"} or len(shape) != len(found):
         return None
     sizes = {one.name: n * one.of // one.times if one.packed else n for one, n in zip(found, shape, strict=True)}
     return sizes["out"], sizes["in"]
-
-
-def same_stem(one: str, other: str) -> bool:
-    """Whether two parts are of one module, whatever prefix one of them has."""
-    return other.rpartition(".")[0].endswith(one.rpartition(".")[0])

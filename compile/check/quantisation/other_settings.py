@@ -41,10 +41,11 @@ def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
 
     Plans the checkpoint anew with each, unless only one matrix is astray, which no words for all are the reason of.
     """
-    wrong = _astray(job.plan)
+    others = [*_others(words)]
+    wrong = _astray(job.plan) if others else set[str]()
     if len(parts_of(wrong)) < 2:
         return None
-    for changed, inmost in _others(words):
+    for changed, inmost in others:
         with suppress(BringupError, AxesError):
             raw = {**job.config, "quantization_config": {**words, **changed}}
             left = _astray(replanned(job, raw).plan)

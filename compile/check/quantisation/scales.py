@@ -10,7 +10,7 @@ from bringup.adapters.planning.adapter import Rule
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import block_size
-from bringup.adapters.schemes.part_source import PartSource, block_of, same_stem, values_of
+from bringup.adapters.schemes.part_source import PartSource, block_of, values_of
 from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import listed
@@ -27,10 +27,13 @@ class Scales(NamedTuple):
     key: str
 
 
+Parts = Mapping[str, Mapping[str, PartSource]]  # module → name → the tensor's source
+
+
 def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
     """One diagnostic for each block size that the checkpoint has in place of the config's, and all other problems."""
     scales, others = list[Scales](), list[Problem]()
-    parts: dict[tuple[int, str], dict[str, PartSource]] = {}  # by the rule and its parameter
+    parts: dict[tuple[int, str], Parts] = {}  # by the rule and its parameter
     wrong = {name for problem in problems for name in problem.sources}
     for problem in problems:
         found = None
@@ -44,28 +47,37 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
     return [_finding(plan, group) for group in _alike(scales)], others
 
 
-def _parts(rule: Rule, parameter: str) -> dict[str, PartSource]:
-    """The tensors that the matrices of a parameter are stored in, by name."""
-    leaves = rule.own_expr.leaves(match(rule.pattern, parameter) or {})
-    return {name: leaf for leaf, name in leaves if isinstance(leaf, PartSource)}
+def _parts(rule: Rule, parameter: str) -> Parts:
+    """The tensors that the matrices of a parameter are stored in: an expert's beside one another."""
+    found: dict[str, dict[str, PartSource]] = {}
+    for leaf, name in rule.own_expr.leaves(match(rule.pattern, parameter) or {}):
+        if isinstance(leaf, PartSource):
+            found.setdefault(_module(name), {})[name] = leaf
+    return found
 
 
-def _scales(plan: Plan, problem: Problem, parts: Mapping[str, PartSource], wrong: Container[str]) -> Scales | None:
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _scales(plan: Plan, problem: Problem, parts: Parts, wrong: Container[str]) -> Scales | None:
     """What a tensor of the wrong shape is to its matrix, where it has one value a block.
 
     A matrix whose codes are themselves `wrong` has scales of another shape for that reason.
     """
     (name,) = problem.sources
-    scales = parts.get(name.removeprefix(plan.prefix)) or parts.get(name)
+    bare = name.removeprefix(plan.prefix)
+    beside = parts.get(_module(bare)) or parts.get(_module(name)) or {}
+    scales = beside.get(bare) or beside.get(name)
     block = block_of(scales.layout) if scales else None
     if scales is None or block is None:
         return None
-    for other, part in parts.items():
+    for other, part in beside.items():
         info = plan.headers.get(other) or plan.headers.get(plan.prefix + other)
         codes = info is not None and part.of is scales.of and block_of(part.layout) is None
         matrix = values_of(part.layout, info.shape) if info and codes else None
         found = values_of(scales.layout, plan.headers[name].shape)
-        if info and matrix and same_stem(other, name) and info.name not in wrong:
+        if info and matrix and info.name not in wrong:
             return Scales(problem, matrix, found or plan.headers[name].shape, block, scales.block_key)
     return None
 
