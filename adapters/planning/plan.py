@@ -203,8 +203,9 @@ def _plan_one(
     plan.requests.append((declared.name, [*absent, *map(NAME, infos)]))
     if absent:
         plan.problems.append(Problem(code="BU101", parameter=declared.name, rule=rule, sources=absent))
-        scope = _scope(adapter, declared, expr, bindings, names)
-        plan.problems += shapes(declared, rule, present_misfits(_behind(expr.leaves(bindings), names), scope))
+        if infos:
+            scope = _scope(adapter, declared, expr, bindings, names)
+            plan.problems += shapes(declared, rule, present_misfits(_behind(expr.leaves(bindings), names), scope))
         return
     words = tuple(value for name, value in bindings.items() if not name.isupper())
     facts = (id(expr), declared.axes, declared.dtype, words, *map(KIND, infos))

@@ -96,6 +96,7 @@ _BELOW = re.compile(
 )
 
 
+@cache  # a checkpoint whose names are wrong is asked about its tensors many times over
 def part_of(name: str) -> tuple[str, str] | None:
     """The plain tensor that a quantiser's tensor stands for, and which part it is; None for any other name."""
     if "weight." in name and (match := _BELOW.fullmatch(name)):
