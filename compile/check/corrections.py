@@ -60,8 +60,8 @@ def _sizes(job: Job, words: ConfigWords, first: Collection[str]) -> list[tuple[s
     found: dict[str, Counter[int]] = {}
     example: dict[Off, str] = {}
     counts: Counter[Off] = Counter()
-    for problem in job.plan.problems:
-        for off in off_axes(job.plan, problem) if problem.code == "BU102" else ():
+    for problem, offs in off_axes(job.plan, [problem for problem in job.plan.problems if problem.code == "BU102"]):
+        for off in offs:
             example.setdefault(off, problem.parameter)
             counts[off] += 1
     for off, count in counts.items():

@@ -61,8 +61,7 @@ def shape_mistakes(
     """One diagnostic a mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
     groups: dict[object, list[Problem]] = {}
     several: list[tuple[Problem, list[Off]]] = []
-    for p in problems:
-        off = off_axes(plan, p)
+    for p, off in off_axes(plan, problems):
         if len(off) == 1:
             groups.setdefault(off[0], []).append(p)
         else:
@@ -102,12 +101,19 @@ def _is_reversed(problem: Problem) -> bool:
     return _shape(problem) == list(shape_of(problem.axes))[::-1]
 
 
-def off_axes(plan: Plan, problem: Problem) -> list[Off]:
-    """The axes whose sizes differ, by the names of the sizes they are made of: `vocab` of `out:vocab`, `h d`."""
-    return _off(plan.signature[problem.parameter].axes, problem.axes, problem.actual)
+def off_axes(plan: Plan, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Off]]]:
+    """Each problem with its axes whose sizes differ, by the names of the sizes they are made of: `vocab` of
+    `out:vocab`, `h d`."""
+    known: dict[tuple[int, int, str], list[Off]] = {}  # layers share their axes, which the plan keeps
+    for problem in problems:
+        axes = plan.signature[problem.parameter].axes
+        key = id(axes), id(problem.axes), problem.actual
+        if key not in known:
+            known[key] = _off(axes, problem.axes, problem.actual)
+        yield problem, known[key]
 
 
-@lru_cache(maxsize=4096)  # layers are alike, and so are experts
+@lru_cache(maxsize=4096)  # experts are alike
 def _off(of_parameter: Axes, axes: Axes, actual: str) -> list[Off]:
     found = [int(size) for size in actual.strip("[]").split(",") if size.strip()]
     if len(found) != len(axes):

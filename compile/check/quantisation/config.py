@@ -132,6 +132,8 @@ def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
     block size or a dtype is one of these alone.
     """
     plan = job.plan
+    if len({p.code for p in plan.problems}) + bool(plan.unread) < 2:
+        return
     stems = {part[0] for name in bare_names(plan, plan.wanted) if (part := part_of(name))}
     wrong: dict[str, set[str]] = {}
     for code, names in [*((p.code, p.sources) for p in plan.problems), ("unread", plan.unread)]:

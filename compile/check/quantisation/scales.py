@@ -74,11 +74,11 @@ def _scales(plan: Plan, problem: Problem, parts: Parts, wrong: Container[str]) -
         return None
     for other, part in beside.items():
         info = plan.headers.get(other) or plan.headers.get(plan.prefix + other)
-        codes = info is not None and part.of is scales.of and block_of(part.layout) is None
-        matrix = values_of(part.layout, info.shape) if info and codes else None
-        found = values_of(scales.layout, plan.headers[name].shape)
-        if info and matrix and info.name not in wrong:
-            return Scales(problem, matrix, found or plan.headers[name].shape, block, scales.block_key)
+        if info is None or info.name in wrong or part.of is not scales.of or block_of(part.layout) is not None:
+            continue
+        if matrix := values_of(part.layout, info.shape):
+            shape = plan.headers[name].shape
+            return Scales(problem, matrix, values_of(scales.layout, shape) or shape, block, scales.block_key)
     return None
 
 
