@@ -27,14 +27,14 @@ def set_aside(wanted: Container[str], drops: Sequence[Drop], names: Names) -> As
     """What becomes of tensors that no rule wants. Drops that meet fewer or more than they expect are problems."""
     aside, loose = Aside(), list(names.items(but=wanted))
     fits = fitting(drop.pattern for drop in drops)
-    meant = [(name, info) for name, info in loose if fits(name)]
+    candidates = [(name, info) for name, info in loose if fits(name)]
     for drop in drops:
         variables = sorted(closed(drop.pattern))
         counts: dict[Numbers, int] = {}
         named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
         if named and named.name in wanted and drop.means(drop.pattern, names) is not None:
             aside.cut.setdefault(named.name, drop)
-        for name, info in meant:
+        for name, info in candidates:
             bindings = drop.means(name, names)
             if bindings is None:
                 continue

@@ -67,12 +67,12 @@ def _scales(plan: Plan, problem: Problem, parts: Parts, wrong: Container[str]) -
     """
     (name,) = problem.sources
     bare = name.removeprefix(plan.prefix)
-    beside = parts.get(_module(bare)) or parts.get(_module(name)) or {}
-    scales = beside.get(bare) or beside.get(name)
+    siblings = parts.get(_module(bare)) or parts.get(_module(name)) or {}
+    scales = siblings.get(bare) or siblings.get(name)
     block = block_of(scales.layout) if scales else None
     if scales is None or block is None:
         return None
-    for other, part in beside.items():
+    for other, part in siblings.items():
         info = plan.headers.get(other) or plan.headers.get(plan.prefix + other)
         if info is None or info.name in wrong or part.of is not scales.of or block_of(part.layout) is not None:
             continue
