@@ -52,9 +52,14 @@ class Sizes:
         return f"{whole}, {_mb(self.rings)} of it for sliding windows" if self.rings else whole
 
     @property
+    def running(self) -> int:
+        """Weights, tables and cache: bytes of a process that runs the bundle, Python and its libraries apart."""
+        return self.weights + self.tables + self.packed + self.cache
+
+    @property
     def rows(self) -> list[tuple[str, str]]:
         """For printing."""
-        run = self.weights + self.tables + self.packed + self.cache
+        run = _mb(self.running)
         copies = f" + packed copy {_mb(self.packed)}" if self.packed else ""
         return [
             ("parameters", f"{self.parameters:,} of {self.elements / 1e6:,.1f} M values, {self.dtype}; tied ones once"),
@@ -71,7 +76,7 @@ class Sizes:
             ),
             (
                 "run memory",
-                f"{_mb(run)}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}, plus Python itself",
+                f"{run}: weights {_mb(self.weights)}{copies} + cache {_mb(self.cache)}, plus Python itself",
             ),
         ]
 
