@@ -15,6 +15,7 @@ from bringup.compile.job import open_job
 from bringup.compile.pipeline import build, check
 from bringup.diagnostics import BringupError
 from bringup.spec import TensorInfo
+from tests.models import test_gpt_oss_mxfp4 as gpt_oss
 from tests.quantised.checkpoints import write
 from tests.quantised.formats import FORMATS
 from tests.quantised.int4_formats import FORMATS as INT4
@@ -32,7 +33,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(params=sorted(CHECKPOINTS))
+@pytest.fixture(params=[*sorted(CHECKPOINTS), "mxfp4"])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A `quant_method` whose scheme this build lacks."""
     monkeypatch.setattr(registry, "OWN", {key: file for key, file in registry.OWN.items() if key != request.param})
@@ -43,6 +44,8 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def folder(method: str, tmp_path: Path) -> Path:
+    if method == "mxfp4":
+        return gpt_oss.write("square", tmp_path).checkpoint
     family, form = CHECKPOINTS[method]
     quantised, _ = write(family, form, tmp_path)
     return quantised
