@@ -38,7 +38,7 @@ from bringup.compile.program.functional_run import (
     placeholders,
     updated_by_results,
 )
-from bringup.compile.program.source_lines import source_lines
+from bringup.compile.program.lean_tracing import source_lines
 
 Table = Mapping[Any, Callable[..., Any]]
 

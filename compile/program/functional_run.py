@@ -19,7 +19,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.export import ExportedProgram
-from torch.export._trace import _ignore_backend_decomps
 from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_leaves
 
@@ -107,6 +106,8 @@ def placeholders(exported: ExportedProgram) -> list[fx.Node]:
 @contextmanager
 def functional_mode(values: Sequence[Any]) -> Generator[None]:
     """The state that torch.export traces in, of tensors without content such as `values`."""
+    from torch.export._trace import _ignore_backend_decomps  # which takes a second
+
     mode = detect_fake_mode(values)
     with (
         _ignore_backend_decomps(),

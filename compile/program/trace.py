@@ -4,27 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
 from torch.func import functional_call
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from bringup.compile.program.assemble import Stage, Traced, interface_of, trace_entry
 from bringup.compile.program.export_options import Layout
 from bringup.compile.program.function_of import function_of, value_of
-from bringup.compile.program.lean_tracing import compiled_when_called, uncached
+from bringup.compile.program.lean_tracing import compiled_when_called, lean_metas, source_lines, uncached
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
 from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec, Value
-from bringup.compile.program.source_lines import source_lines
+from bringup.compile.program.record import recorded
 from bringup.compile.program.stage_methods import METHODS, with_loras
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
@@ -44,6 +43,7 @@ class Tracer:
     for each sequence, and at least one more for padding to go to. Other buffers are tables, fed like weights.
     `max_blocks` bounds P. `ops` says what becomes of calls of ops; of parameters that `buffers` hold, a stage reads
     views. `source_lines`: every node knows the lines of Python it comes from, which takes a fifth of the time.
+    `fixed_sizes`: P is `max_blocks`, and a stage is recorded (record.py) where that is possible, else exported.
     """
 
     def __init__(
@@ -55,8 +55,9 @@ class Tracer:
         ops: OpLowering = INLINED,
         buffers: Buffers = AS_DECLARED,
         source_lines: bool = True,
+        fixed_sizes: bool = False,
     ) -> None:
-        self.source_lines = source_lines
+        self.source_lines, self.fixed_sizes = source_lines, fixed_sizes
         self.module, self.states, self.max_blocks = module, dict(states), max_blocks
         self.ops, self.views = ops, buffers.views
         parts = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
@@ -66,8 +67,14 @@ class Tracer:
             self.tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     def __call__(self, stage: Stage) -> Traced[ExportedProgram]:
-        blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
+        """Of a stage that was recorded, the code is a `Recorded`, which has what readers of graphs need."""
         run = self._run(stage)
+        code = (self._recorded(run) if self.fixed_sizes else None) or self._exported(run)
+        merge_linears(code)
+        return Traced(function=function_of(stage.name, tuple(run.weights), tuple(run.states), code), code=code)
+
+    def _exported(self, run: _Run) -> ExportedProgram:
+        blocks = {1: Dim("P", min=1, max=self.max_blocks)} if self.max_blocks > 1 else None
         shapes = (
             {name: None for name in run.weights},
             {name: None for name in run.states},
@@ -75,16 +82,22 @@ class Tracer:
             tuple(blocks if name == "block_table" else None for name in FIELDS),
         )
         with self._fakes():
-            args = tree_map(_empty_like, (run.weights, run.states, run.inputs, run.step))
-            exported = export(run.pure, args, dynamic_shapes=shapes, strict=False)
-        merge_linears(exported)
-        return Traced(function=function_of(stage.name, tuple(run.weights), tuple(run.states), exported), code=exported)
+            return export(run.pure, tree_map(_empty_like, run.arguments), dynamic_shapes=shapes, strict=False)
+
+    def _recorded(self, run: _Run) -> Any:
+        """None where only torch.export can trace a stage, or say why nothing can."""
+        try:
+            with self._on_meta():
+                return recorded(lambda: run.pure(*run.arguments), tree_leaves(run.arguments))
+        except (RuntimeError, TypeError, ValueError):
+            return None
 
     def prepare(self) -> None:
         """Imports what torch imports when it first traces: a second of work, done once before processes are forked."""
-        import_module("torch.export._trace")
-        with self._fakes():
-            torch.empty(0)
+        if not self.fixed_sizes:
+            import_module("torch.export._trace")
+            with self._fakes():
+                torch.empty(0)
 
     def results(self, stage: Stage) -> tuple[Value, ...]:
         """Shapes and dtypes of what a stage gives, without a trace of it. A size that is not fixed is -1."""
@@ -93,14 +106,18 @@ class Tracer:
     @contextmanager
     def _fakes(self) -> Generator[None]:
         """In the block, tensors have no content, and calls of ops become what `ops` says."""
-        with (
-            uncached(),
-            compiled_when_called(),
-            FakeTensorMode(shape_env=ShapeEnv()),
-            torch.no_grad(),
-            using(self.ops),
-            source_lines(self.source_lines),
-        ):
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        with uncached(), compiled_when_called():
+            fakes = FakeTensorMode(shape_env=ShapeEnv())
+            with fakes, torch.no_grad(), using(self.ops), source_lines(self.source_lines):
+                yield
+
+    @contextmanager
+    def _on_meta(self) -> Generator[None]:
+        """In the block, tensors have no content, and no size that is open."""
+        lean = lean_metas() if self.fixed_sizes else nullcontext()  # the others need torch's compiler anyway
+        with lean, torch.device("meta"), torch.no_grad(), using(self.ops):
             yield
 
     def _run(self, stage: Stage) -> _Run:
@@ -110,7 +127,7 @@ class Tracer:
         as `.to("cpu")`.
         """
         try:
-            with torch.device("meta"), torch.no_grad(), using(self.ops):
+            with self._on_meta():
                 return self._run_here(stage)
         except (RuntimeError, TypeError, ValueError):  # the fakes raise what is the stage's own mistake
             with self._fakes():
@@ -160,8 +177,9 @@ class Tracer:
         return weights, states
 
     def _step(self, point: EntryPoint) -> tuple[Tensor, ...]:
-        """Fake tensors of one step; P is never 1, so that it stays symbolic."""
-        shapes = step_shapes(point.num_tokens, point.num_sequences, min(2, self.max_blocks))
+        """Fake tensors of one step. A P that is not fixed is never 1, so that it stays symbolic."""
+        columns = self.max_blocks if self.fixed_sizes else min(2, self.max_blocks)
+        shapes = step_shapes(point.num_tokens, point.num_sequences, columns)
         return tuple(torch.empty(shape, dtype=torch.int64) for shape in shapes.values())
 
 
@@ -172,13 +190,15 @@ def tracer_of(
     buffers: Buffers = AS_DECLARED,
     *,
     source_lines: bool = True,
+    fixed_sizes: bool = False,
 ) -> Tracer:
     """A tracer of a graph's stages."""
     module = to_torch(graph, graph.dtype, layout.sizes)
     states = {name: leaf.kind(layout.sizes) for name, leaf in graph.leaves(State)}
     return Tracer(
-        module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers, source_lines=source_lines
-    )
+        module, states=states, max_blocks=layout.max_blocks, ops=ops, buffers=buffers, source_lines=source_lines,
+        fixed_sizes=fixed_sizes,
+    )  # fmt: skip
 
 
 def export_graph(graph: Graph, layout: Layout, ops: OpLowering = INLINED, buffers: Buffers = AS_DECLARED) -> Program:
@@ -206,6 +226,10 @@ class _Run(NamedTuple):
     inputs: tuple[Tensor, ...]
     step: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return self.weights, self.states, self.inputs, self.step
 
 
 class _Pure(nn.Module):

@@ -45,8 +45,8 @@ class StageCodec:
 
     `files` are the source files of the target, `tools` the versions of the distributions that it requires. `key`
     is what else decides its results whatever its options, None where that is unknown. `ops` says what becomes of calls
-    of ops, `layout` which physical buffers a graph's parameters are in. `prepare` does what `encode` needs once in a
-    process: it is called before stages are traced in several.
+    of ops, `layout` which physical buffers a graph's parameters are in. `fixed_sizes` is a target's. `prepare` does
+    what `encode` needs once in a process: it is called before stages are traced in several.
     """
 
     name: str
@@ -56,6 +56,7 @@ class StageCodec:
     key: Mapping[str, str] | None = field(default_factory=dict[str, str])
     ops: OpLowering = INLINED
     layout: Callable[[Graph], Adapter | None] = lambda graph: None
+    fixed_sizes: bool = False
     prepare: Callable[[], None] = lambda: None
 
 
@@ -135,7 +136,10 @@ class _Source:
         """Traces what is missing, on all processors. What every stage needs of torch is done before forking."""
         from bringup.compile.program.trace import tracer_of
 
-        tracer = tracer_of(self.graph, self.layout, self.codec.ops, self.buffers, source_lines=self.source_lines)
+        tracer = tracer_of(
+            self.graph, self.layout, self.codec.ops, self.buffers,
+            source_lines=self.source_lines, fixed_sizes=self.codec.fixed_sizes,
+        )  # fmt: skip
         tracer.prepare()
         self.codec.prepare()
         missing = [stage for entry in entries for stage in self._missing(entry, tracer)]
@@ -171,6 +175,7 @@ class _Source:
         ops = {"opaque": sorted(codec.ops.opaque), "implementations": sorted(functions.items())}
         buffers = self.buffers.below(f"{stage.path}." if stage.path else "")
         own = {f"target key {name}": value for name, value in codec.key.items()}
+        own["fixed sizes"] = str(codec.fixed_sizes)
         return {**found, "target tools": codec.tools, "ops": str(ops), "buffers": digest(str(buffers)), **own}
 
     def _stage(self, stage: Stage) -> Traced[bytes]:

@@ -77,6 +77,7 @@ class ScheduleTarget(Target):
     phases = ("schedule",)
     takes_loras = True
     opaque = OPAQUE
+    fixed_sizes = True
     takes_packed = True
     activations = ACTIVATIONS
 

@@ -61,6 +61,7 @@ class Selection:
             key=owner.cache_key({name: option.default for name, option in owner.options.items()}),
             ops=OpLowering(opaque=target.opaque, implementations=target.implementations),
             layout=target.layout,
+            fixed_sizes=target.fixed_sizes,
             prepare=target.prepare,
         )
 

@@ -99,6 +99,12 @@ class Target(Protocol):
     stages_of: Target | None = None
     """The target whose stages these are, where `encode` is its own: what is traced for one is cached for both."""
 
+    fixed_sizes: bool = False
+    """Whether its programs have a block table of the greatest length only, so that no size of a stage is open.
+
+    Such stages are traced several times as fast; `encode` then takes a `Recorded` (compile/program/record.py) as well.
+    """
+
     takes_packed: bool = False
     """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch.fx
 
-from bringup.compile.program.source_lines import SETTING, source_lines
+from bringup.compile.program.lean_tracing import LINES, source_lines
 
 
 def test_the_setting_is_put_back() -> None:
-    before = getattr(torch.fx.config, SETTING)
+    before = getattr(torch.fx.config, LINES)
     with source_lines(recorded=before):
-        assert getattr(torch.fx.config, SETTING) is not before
-    assert getattr(torch.fx.config, SETTING) is before
+        assert getattr(torch.fx.config, LINES) is not before
+    assert getattr(torch.fx.config, LINES) is before
 
 
 def test_a_version_without_the_setting(monkeypatch) -> None:
     """torch 2.11: nothing is changed, and nothing is added."""
-    monkeypatch.delattr(torch.fx.config, SETTING)
+    monkeypatch.delattr(torch.fx.config, LINES)
     with source_lines(recorded=False):
-        assert not hasattr(torch.fx.config, SETTING)
+        assert not hasattr(torch.fx.config, LINES)

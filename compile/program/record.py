@@ -1,0 +1,113 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+"""A function of tensors as a graph of torch's operators, recorded while it runs on the meta device.
+
+For targets that want every size as a number. torch.export, which can leave a size open, gives the same graph in several
+times as long: it imports its compiler (1.5 s), and runs each operator on a fake tensor and on a proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Unrecordable(ValueError):
+    """The function does what a graph of operators on tensors does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A graph, with those attributes of an `ExportedProgram` that a reader of graphs needs. No size is open."""
+
+    graph_module: fx.GraphModule
+    graph_signature: ExportGraphSignature
+    range_constraints: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.graph_module.graph
+
+
+def recorded(function: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recorded:
+    """What `function` does with `inputs`, all on the meta device: its operators, before torch takes them apart.
+
+    Raises Unrecordable for a tensor that is made of numbers, for a graph in the graph, and for what gives a tensor
+    another shape in place; RuntimeError, TypeError or ValueError where the function needs what tensors hold.
+    """
+    recorder = _Recorder(inputs)
+    with enable_python_dispatcher(), recorder:
+        results = function()
+    graph = recorder.graph
+    given, taken = [recorder.node_of(tensor) for tensor in results], recorder.given
+    graph.output(tuple(given))
+    graph.eliminate_dead_code()
+    signature = ExportGraphSignature(
+        input_specs=[InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in taken],
+        output_specs=[OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in given],
+    )
+    return Recorded(graph_module=fx.GraphModule(torch.nn.Module(), graph), graph_signature=signature)
+
+
+class _Recorder(ProxyTorchDispatchMode):
+    """Writes each operator down and runs it. Of torch's own mode it has only the place in the dispatcher."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        self._mode_key = torch._C._TorchDispatchModeKey.PROXY
+        self.enter_stack = []
+        self.graph = fx.Graph()
+        self.nodes: dict[int, fx.Node] = {}  # by id of a tensor, which its node keeps alive
+        self.given = [self._named(self.graph.placeholder(f"input_{at}"), each) for at, each in enumerate(inputs)]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports dynamo at the first operator, to keep out of it
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.inplace_view in func.tags or torch.is_autocast_enabled("cpu"):
+            raise Unrecordable(f"{func}")
+        node = self.graph.call_function(
+            func, map_aggregate(args, self.node_of), map_aggregate(kwargs or {}, self.node_of)
+        )
+        results: Any = func(*args, **(kwargs or {}))
+        node.meta["val"] = results
+        if isinstance(results, Tensor):
+            return self._named(node, results).meta["val"]
+        for at, each in enumerate(results if isinstance(results, list | tuple) else ()):
+            if isinstance(each, Tensor):
+                self._named(self.graph.call_function(getitem, (node, at)), each)
+        return results
+
+    def _named(self, node: fx.Node, tensor: Tensor) -> fx.Node:
+        node.meta["val"] = tensor
+        self.nodes[id(tensor)] = node
+        return node
+
+    def node_of(self, value: Any) -> Any:
+        """The node that gives a tensor; what is no tensor stays as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self.nodes:
+            raise Unrecordable("a tensor of numbers")
+        return self.nodes[id(value)]

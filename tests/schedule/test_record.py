@@ -1,0 +1,151 @@
+"""Recorded stages: of every family the operations, views and results that torch.export's graph of the stage has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bringup.compile.program.assemble import Stage, trace_entry
+from bringup.compile.program.export_options import layout_of
+from bringup.compile.program.lean_tracing import lean_metas
+from bringup.compile.program.physical import buffers_of
+from bringup.compile.program.record import Recorded, Unrecordable, recorded
+from bringup.compile.program.trace import tracer_of
+from bringup.compile.schedule.codec import graph_to_json
+from bringup.compile.schedule.graph.from_export import op_graph
+from bringup.compile.targets.schedule import SCHEDULE_TARGET
+from bringup.graphs.core.graph import Graph
+from bringup.graphs.ops.lowering import OpLowering
+from tests.models import family
+from tests.models.test_families import Case
+from tests.schedule.test_families import CONTEXT, cases
+
+PREFILL = 32
+
+
+def graphs_of(graph: Graph, *, fixed_sizes: bool) -> dict[str, Any]:
+    """Each stage as JSON, temporaries by number; of those that were to be recorded, that they were."""
+    layout = layout_of(graph, context=CONTEXT, buckets=(PREFILL,), max_batch_size=1 if graph.inputs else 2)
+    ops = OpLowering(opaque=SCHEDULE_TARGET.opaque, implementations=SCHEDULE_TARGET.implementations)
+    buffers = buffers_of(graph, SCHEDULE_TARGET.layout(graph))
+    tracer = tracer_of(graph, layout, ops, buffers, source_lines=False, fixed_sizes=fixed_sizes)
+    found: dict[str, Any] = {}
+
+    def traced(stage: Stage) -> Any:
+        done = tracer(stage)
+        assert isinstance(done.code, Recorded) is fixed_sizes, stage
+        found[stage.name] = numbered(graph_to_json(op_graph(done.function, done.code))), done.function
+        return done
+
+    for entry in layout.entries:
+        trace_entry(layout, entry, traced)
+    return found
+
+
+def numbered(graph: Any) -> Any:
+    """The same with temporaries, which have the names of torch's nodes, by number."""
+    names: dict[str, str] = {}
+
+    def renamed(value: Any) -> Any:
+        match value:
+            case str() if value.startswith("%"):
+                return names.setdefault(value, f"%{len(names)}")
+            case list():
+                return [renamed(item) for item in value]
+            case dict():
+                return {renamed(key): renamed(item) for key, item in value.items()}
+        return value
+
+    return renamed({"groups": graph["groups"], **graph})
+
+
+@pytest.mark.filterwarnings("ignore:BU151")
+@pytest.mark.parametrize("case", cases())
+def test_every_family(case: Case, tmp_path: Path) -> None:
+    graph = family.written(case.module, case.name, tmp_path / "checkpoint", case.dtype).job().graph
+    ours, exported = (graphs_of(graph, fixed_sizes=fixed) for fixed in (True, False))
+    assert ours.keys() == exported.keys()
+    for name in ours:
+        assert ours[name] == exported[name], name
+
+
+def changed_in_place(x: Tensor, state: Tensor) -> list[Tensor]:
+    state[2:4].copy_(x)
+    return [state.sum(0)]
+
+
+def split_and_joined(x: Tensor, state: Tensor) -> list[Tensor]:
+    first, second = x.chunk(2, 1)
+    return [torch.cat([second, first], 1), state]
+
+
+@pytest.mark.parametrize("function", [changed_in_place, split_and_joined])
+def test_a_recorded_graph_computes_what_the_function_does(function: Callable[..., list[Tensor]]) -> None:
+    def meta() -> list[Tensor]:
+        return [torch.empty(2, 6, device="meta"), torch.empty(5, 6, device="meta")]
+
+    def real() -> list[Tensor]:
+        return [torch.arange(12.0).reshape(2, 6), torch.arange(30.0).reshape(5, 6)]
+
+    inputs = meta()
+    with torch.no_grad():
+        graph = recorded(lambda: function(*inputs), inputs).graph_module
+    ours, wanted = real(), real()
+    results, expected = graph(*ours), function(*wanted)
+    assert len(results) == len(expected)
+    assert all(map(torch.equal, [*results, *ours], [*expected, *wanted]))
+
+
+REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "numbers": lambda x: x * torch.tensor([2.0]),
+    "another shape in place": lambda x: x.transpose_(0, 1) + 1,
+    "another precision": lambda x: autocast(x),
+    "a graph in the graph": lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+    "what a tensor holds": lambda x: x if x.sum() > 0 else -x,
+}
+
+
+def autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ x.T
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_graph_would_not_say_is_refused(name: str) -> None:
+    x = torch.empty(2, 6, device="meta")
+    with torch.no_grad(), torch.device("meta"), pytest.raises((Unrecordable, RuntimeError)):
+        recorded(lambda: [REFUSED[name](x)], [x])
+
+
+LEAN = """
+import sys
+import torch
+from bringup.compile.program.lean_tracing import lean_metas
+x, rows = torch.empty(3, 4, device="meta"), torch.empty(2, dtype=torch.int64, device="meta")
+with lean_metas():
+    y = torch.nn.functional.gelu((x * 2 + x)[rows]).softmax(-1)
+    torch.where(y > 0, y.mean(-1, keepdim=True), torch.arange(4, device="meta").cumsum(0))
+assert "torch._dynamo" not in sys.modules
+x.sigmoid() * x
+assert "torch._dynamo" in sys.modules, "torch has become faster: lean_metas is needed no longer"
+"""
+
+
+def test_shapes_are_computed_without_torchs_compiler() -> None:
+    subprocess.run([sys.executable, "-c", LEAN], check=True)
+
+
+def test_functions_are_as_they_were_after_the_block() -> None:
+    function = torch._refs.mul
+    with lean_metas():
+        pass
+    held = [inner for cell in function.__closure__ for inner in [cell.cell_contents] if callable(inner)]
+    assert held
+    assert not any(hasattr(inner, "__dynamo_disable") and inner.__dynamo_disable is inner for inner in held)
