@@ -50,12 +50,15 @@ class Recorded:
 def recorded(function: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recorded:
     """What `function` does with `inputs`, all on the meta device: its operators, before torch takes them apart.
 
-    Raises Unrecordable for a tensor that is made of numbers, for a graph in the graph, and for what gives a tensor
+    Raises Unrecordable for a tensor of numbers, for a graph in the graph, and for what gives a tensor
     another shape in place; RuntimeError, TypeError or ValueError where the function needs what tensors hold.
     """
     recorder = _Recorder(inputs)
-    with enable_python_dispatcher(), recorder:
-        results = function()
+    try:
+        with enable_python_dispatcher(), recorder:
+            results = function()
+    except AssertionError as error:  # torch's, of a graph in the graph
+        raise Unrecordable(str(error)) from error
     graph = recorder.graph
     given, taken = [recorder.node_of(tensor) for tensor in results], recorder.given
     graph.output(tuple(given))
@@ -76,6 +79,7 @@ class _Recorder(ProxyTorchDispatchMode):
         self.enter_stack = []
         self.graph = fx.Graph()
         self.nodes: dict[int, fx.Node] = {}  # by id of a tensor, which its node keeps alive
+        self.created: dict[int, fx.Node] = {}  # from no tensor, by storage: Python gets another tensor of it
         self.given = [self._named(self.graph.placeholder(f"input_{at}"), each) for at, each in enumerate(inputs)]
 
     @classmethod
@@ -93,8 +97,12 @@ class _Recorder(ProxyTorchDispatchMode):
         results: Any = func(*args, **(kwargs or {}))
         node.meta["val"] = results
         if isinstance(results, Tensor):
+            if not node.all_input_nodes:
+                self.created[results.untyped_storage()._cdata] = node
             return self._named(node, results).meta["val"]
-        for at, each in enumerate(results if isinstance(results, list | tuple) else ()):
+        if not isinstance(results, list | tuple):
+            return results
+        for at, each in enumerate(results):
             if isinstance(each, Tensor):
                 self._named(self.graph.call_function(getitem, (node, at)), each)
         return results
@@ -108,6 +116,7 @@ class _Recorder(ProxyTorchDispatchMode):
         """The node that gives a tensor; what is no tensor stays as it is."""
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in self.nodes:
+        node = self.nodes.get(id(value)) or self.created.get(value.untyped_storage()._cdata)
+        if node is None or node.meta["val"].size() != value.size() or node.meta["val"].stride() != value.stride():
             raise Unrecordable("a tensor of numbers")
-        return self.nodes[id(value)]
+        return node
