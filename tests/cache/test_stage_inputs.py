@@ -64,6 +64,15 @@ def test_the_cache_key_of_a_target(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     assert inputs_of(replace(codec_of(), key=None), store) is None
 
 
+def test_whether_sizes_are_fixed(tmp_path) -> None:
+    """A recorded stage has the greatest block table, one of torch.export any: neither serves for the other."""
+    store = Store(tmp_path)
+    recorded, exported = (inputs_of(replace(codec_of(), fixed_sizes=fixed), store) for fixed in (True, False))
+    assert recorded
+    assert exported
+    assert {name for name in recorded if recorded[name] != exported[name]} == {"fixed sizes"}
+
+
 def test_targets_that_encode_alike_share_their_stages(tmp_path) -> None:
     store = Store(tmp_path)
     alike = (
