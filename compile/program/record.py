@@ -91,9 +91,9 @@ class _Recorder(ProxyTorchDispatchMode):
     ) -> Any:
         if torch.Tag.inplace_view in func.tags or torch.is_autocast_enabled("cpu"):
             raise Unrecordable(f"{func}")
-        node = self.graph.call_function(
-            func, map_aggregate(args, self.node_of), map_aggregate(kwargs or {}, self.node_of)
-        )
+        given, named = map_aggregate(args, self.node_of), map_aggregate(kwargs or {}, self.node_of)
+        name = func.overloadpacket.__name__  # as torch.export names nodes: printed schedules have the names
+        node = self.graph.create_node("call_function", func, given, named, name)
         results: Any = func(*args, **(kwargs or {}))
         node.meta["val"] = results
         if isinstance(results, Tensor):
