@@ -43,7 +43,8 @@ class Tracer:
     for each sequence, and at least one more for padding to go to. Other buffers are tables, fed like weights.
     `max_blocks` bounds P. `ops` says what becomes of calls of ops; of parameters that `buffers` hold, a stage reads
     views. `source_lines`: every node knows the lines of Python it comes from, which takes a fifth of the time.
-    `fixed_sizes`: P is `max_blocks`, and a stage is recorded (record.py) where that is possible, else exported.
+    `fixed_sizes`: P is `max_blocks`, and a stage is recorded (record.py) where that is possible, else exported; with
+    `source_lines` it is exported always, since a record has no lines.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Tracer:
         source_lines: bool = True,
         fixed_sizes: bool = False,
     ) -> None:
-        self.source_lines, self.fixed_sizes = source_lines, fixed_sizes
+        self.source_lines, self.fixed_sizes = source_lines, fixed_sizes and not source_lines
         self.module, self.states, self.max_blocks = module, dict(states), max_blocks
         self.ops, self.views = ops, buffers.views
         parts = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
