@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,12 +47,12 @@ class Run:
     peak: int
 
 
-def run(*words: str | Path) -> Run:
+def run(*words: str | Path, env: Mapping[str, str] = os.environ) -> Run:
     """Output is thrown away. This process has to stay small: a child's peak is at least what its parent has."""
     with Path(os.devnull).open("w") as nowhere:
         start = time.perf_counter()
         actions = [(os.POSIX_SPAWN_DUP2, nowhere.fileno(), 1), (os.POSIX_SPAWN_DUP2, nowhere.fileno(), 2)]
-        child = os.posix_spawn(str(words[0]), [str(word) for word in words], os.environ, file_actions=actions)
+        child = os.posix_spawn(str(words[0]), [str(word) for word in words], env, file_actions=actions)
         _, status, used = os.wait4(child, 0)
         seconds = time.perf_counter() - start
     return Run(os.waitstatus_to_exitcode(status), seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
