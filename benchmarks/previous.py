@@ -1,6 +1,6 @@
 """This checkout next to an earlier commit: what a user does, by processor time. See README.md.
 
-    python -m benchmarks.previous COMMIT [--rounds N] [--least RATIO] [--only NAME]… [--out FILE]
+    python -m benchmarks.previous COMMIT [--part PART]… [--only NAME]… [--rounds N] [--least RATIO] [--out FILE]
 
 GPT-2 124M in float32 on the target `cpu`: compile from nothing and again elsewhere, prefill and decode of one
 sequence. `check` of published checkpoints, headers only (tests/flagships). The commit is laid out in a folder of its
@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,6 +34,7 @@ from bringup.compile.cache.file_identity import SETTLED
 
 ROOT = Path(__file__).parents[1]
 LEAST = 0.95
+PARTS = ("compile", "run", "check")
 LARGE = ("deepseek-v3", "gpt-oss-120b", "llama-3.1-405b", "qwen3-235b-a22b")
 SHORT, LONG = 32, 160  # decoded tokens of two runs, whose difference is the time of decode alone
 
@@ -86,14 +87,16 @@ def main() -> None:
         sides = [Side(commit, root, scratch / "earlier"), Side("this checkout", ROOT, scratch / "this")]
         for side in sides:
             _is_imported(side)
-        checkpoint = _checkpoint(scratch / "gpt2")
-        heads = {name: scratch / "heads" / name for name in options.only or LARGE}
+        parts = options.part or PARTS
+        checkpoint = _checkpoint(scratch / "gpt2") if parts != ["check"] else scratch
+        heads = {name: scratch / "heads" / name for name in options.only or LARGE if "check" in parts}
         for name, at in heads.items():
             write_headers(name, at)
         for number in range(options.rounds + 1):  # the first does not count: it compiles byte code, opens workers
             for side in sides[number % 2 :] + sides[: number % 2]:
                 _say(f"round {number} of {options.rounds}: {side.name}")
-                for what, seconds in _measured(side, checkpoint, heads, stack, number):
+                side.round = number
+                for what, seconds in _measured(side, parts, checkpoint, heads, stack):
                     side.seconds.setdefault(what, []).extend([seconds] if number else [])
     text, worst = _report(*sides, options.rounds)
     print(text)
@@ -105,6 +108,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
+    parser.add_argument("--part", action="append", choices=PARTS, help="what is measured; everything without it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--least", type=float, default=LEAST, metavar="RATIO")
     parser.add_argument("--only", action="append", choices=sorted(EVERY), help="the checkpoints to check")
@@ -113,19 +117,21 @@ def _options() -> argparse.Namespace:
 
 
 def _measured(
-    side: Side, checkpoint: Path, heads: dict[str, Path], stack: ExitStack, number: int
+    side: Side, parts: Sequence[str], checkpoint: Path, heads: dict[str, Path], stack: ExitStack
 ) -> Iterator[tuple[str, float]]:
     """What was measured, and processor seconds."""
     compiled = ["compile", "gpt2", "--checkpoint", checkpoint, "--target", "cpu", "--force", "-o"]
-    side.round = number
-    yield "compile, from nothing", side.command(*compiled, side.scratch / "a.bundle")
-    yield "compile, from the cache", side.command(*compiled, side.scratch / "b.bundle")
-    if side.worker is None:
-        worker = Worker("bringup", "float32", side.scratch / "a.bundle", LONG, side.env)
-        side.worker = stack.enter_context(worker)
-    yield "prefill of 512 tokens", side.asked("prefill")
-    short, long = side.asked(f"decode {SHORT}"), side.asked(f"decode {LONG}")
-    yield f"decode of {LONG - SHORT} tokens", long - short
+    if "compile" in parts:
+        yield "compile, from nothing", side.command(*compiled, side.scratch / "a.bundle")
+        yield "compile, from the cache", side.command(*compiled, side.scratch / "b.bundle")
+    if "run" in parts:
+        if side.worker is None:
+            bundle = side.scratch / "run.bundle"
+            side.command(*compiled, bundle)
+            side.worker = stack.enter_context(Worker("bringup", "float32", bundle, LONG, side.env))
+        yield "prefill of 512 tokens", side.asked("prefill")
+        short, long = side.asked(f"decode {SHORT}"), side.asked(f"decode {LONG}")
+        yield f"decode of {LONG - SHORT} tokens", long - short
     for name, at in heads.items():
         yield f"check, {name}", side.command("check", "--checkpoint", at)
 
