@@ -46,7 +46,7 @@ class Side:
     name: str
     root: Path
     scratch: Path
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     worker: Worker | None = None
     round: int = 0
 
@@ -171,7 +171,7 @@ def _checkpoint(folder: Path) -> Path:
 
 def _report(earlier: Side, this: Side, rounds: int) -> tuple[str, float]:
     """The table, and the least ratio."""
-    rows, ratios = [], []
+    rows, ratios = list[str](), list[float]()
     for what, before in earlier.seconds.items():
         after = this.seconds[what]
         ratios.append(statistics.median(before) / statistics.median(after))

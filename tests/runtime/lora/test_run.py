@@ -28,7 +28,7 @@ def bundle(gpt2: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of GPT-2, for LoRAs like its two."""
     out = tmp_path_factory.mktemp("run") / "gpt2.bundle"
     done = bringup(
-        "compile", "--checkpoint", gpt2.folder, "--target", "torch", "--max-seq-len", 64, "--max-batch-size", 2,
+        "compile", "--checkpoint", gpt2.folder, "--target", "torch", "--max-seq-len", 32, "--max-batch-size", 2,
         "--lora-dir", gpt2.loras["plain"], "--lora-dir", gpt2.loras["all"], "-o", out,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
