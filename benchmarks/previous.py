@@ -60,8 +60,8 @@ class Side:
         """What makes `import bringup` this side's. Byte code is kept, as it is for users, and compiled once."""
         places = {"PYTHONPATH": self.root, "PYTHONPYCACHEPREFIX": self.scratch / "bytecode"}
         places["BRINGUP_COMPILE_CACHE"] = self.cache
-        kept = {name: value for name, value in os.environ.items() if name != KEEP_CODE}
-        return kept | {name: str(path) for name, path in places.items()}
+        inherited = {name: value for name, value in os.environ.items() if name != KEEP_CODE}
+        return inherited | {name: str(path) for name, path in places.items()}
 
     def command(self, *words: str | Path) -> float:
         """Processor seconds of a whole `bringup` process."""
@@ -70,7 +70,7 @@ class Side:
             raise RuntimeError(f"{self.name}: `bringup {' '.join(map(str, words))}` ended with code {done.code}")
         return done.processor
 
-    def asked(self, command: str) -> float:
+    def answer_seconds(self, command: str) -> float:
         """Processor seconds in which the worker answers."""
         assert self.worker
         before = self.worker.cpu_seconds()
@@ -129,8 +129,8 @@ def _measured(
             bundle = side.scratch / "run.bundle"
             side.command(*compiled, bundle)
             side.worker = stack.enter_context(Worker("bringup", "float32", bundle, LONG, side.env))
-        yield "prefill of 512 tokens", side.asked("prefill")
-        short, long = side.asked(f"decode {SHORT}"), side.asked(f"decode {LONG}")
+        yield "prefill of 512 tokens", side.answer_seconds("prefill")
+        short, long = side.answer_seconds(f"decode {SHORT}"), side.answer_seconds(f"decode {LONG}")
         yield f"decode of {LONG - SHORT} tokens", long - short
     for name, at in heads.items():
         yield f"check, {name}", side.command("check", "--checkpoint", at)
