@@ -11,9 +11,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.call import Operand, Pointer
+from bringup.compile.llvm.ir.threads import LAUNCH
 from bringup.compile.llvm.module import Loaded
-from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned
+from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned, parts_of
 from bringup.compile.llvm.select.call import Call
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
@@ -68,6 +69,7 @@ class LlvmExecutor:
         self._states = _arrays(interface.states)
         self._arena = aligned(schedule.nbytes)
         self._entries: dict[str, Ready] = {}
+        self._threads = threads
         self._pool = Pool(loaded, threads, max((call.scratch for call in every), default=0))
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -133,15 +135,15 @@ class LlvmExecutor:
         specs = [*(TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS), *entry.inputs]
         fields = _arrays(specs)
         slots: list[bytes] = []
-        found: list[tuple[int, int]] = []  # kernel, number of its first slot
+        found: list[tuple[int, int, int]] = []  # kernel, number of its first slot, parts
         for launch, call in self._launches(entry.name):
-            found.append((self._addresses[call.kernel], len(slots)))
+            found.append((self._addresses[call.kernel], len(slots), parts_of(_nbytes(launch, call), self._threads)))
             slots += [self._slot(launch, operand, entry.name, fields) for operand in call.arguments]
         arguments = np.frombuffer(bytearray(b"".join(slots)), np.uint64)
-        launches = np.array([(kernel, arguments.ctypes.data + 8 * at) for kernel, at in found], np.uint64)
+        launches = np.array([(kernel, arguments.ctypes.data + 8 * at, parts) for kernel, at, parts in found], np.uint64)
         plan = self.schedule.entries[entry.name]
         outputs = {name: self._output(entry.name, owner) for name, owner in plan.outputs.items()}
-        return Ready(fields, launches.reshape(-1, 2), arguments, outputs)
+        return Ready(fields, launches.reshape(-1, LAUNCH), arguments, outputs)
 
     def _launches(self, entry: str) -> Iterator[tuple[Launch, Call]]:
         """Every call of an entry point, in order."""
@@ -178,6 +180,12 @@ class LlvmExecutor:
         buffer = self.schedule.graphs[call.function].buffers[owner[1]]
         raw = self._arena[call.places[owner[1]] :][: buffer.nbytes]
         return raw.view(dtype_of(buffer.dtype)).reshape(buffer.shape)
+
+
+def _nbytes(launch: Launch, call: Call) -> int:
+    """Of all that a call reads or writes; of a state or a table maybe less is."""
+    names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)}
+    return sum(launch.graph.buffers[name].nbytes for name in names)
 
 
 def _arrays(specs: Iterable[TensorSpec]) -> dict[str, np.ndarray]:

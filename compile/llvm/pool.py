@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bringup.compile.llvm.ir.threads import STEP, WORDS, WORK, Word
+from bringup.compile.llvm.ir.threads import END, STEP, WORDS, WORK, Word
 
 if TYPE_CHECKING:
     from bringup.compile.llvm.module import Loaded
 
 ALIGNMENT = 4096  # bytes: no two threads write one cache line
 SPINS = 4000  # reads of a waiting thread before it sleeps: some 50 µs
+LEAST_PART, PART = 32 << 10, 256 << 10  # bytes: of a part at least; and where there are more parts than threads
+PARTS_EACH = 4  # parts of a large launch for each thread: who is late leaves some to the others
 _LOCK = 256  # bytes, more than any mutex or condition variable of POSIX threads has
 
 
 def processors() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parts_of(nbytes: int, threads: int) -> int:
+    """Into how many parts a launch is divided that reads and writes so many bytes."""
+    least = min(threads, nbytes // LEAST_PART)
+    return max(1, least, min(PARTS_EACH * threads, nbytes // PART)) if threads > 1 else 1
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -51,19 +59,19 @@ class Pool:
         self._memory = memory = aligned(size * threads)
         self._job = job = aligned(8 * WORDS).view(np.uint64)
         locks = _locks()
-        job[[Word.THREADS, Word.SPINS]] = threads, SPINS if threads <= processors() else 0
+        job[Word.SPINS] = SPINS if threads <= processors() else 0
         job[[Word.MUTEX, Word.CONDITION]] = locks[0].ctypes.data, locks[1].ctypes.data
         job[[Word.SCRATCH, Word.SCRATCH_SIZE]] = memory.ctypes.data, size
-        self._step = step = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address(STEP))
+        self._step, end = (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address(name)) for name in (STEP, END))
         work = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address(WORK))
         workers = [threading.Thread(target=work, args=(job.ctypes.data, n), daemon=True) for n in range(1, threads)]
         for worker in workers:
             worker.start()
 
-        self._close = weakref.finalize(self, _close, job, step, workers, (loaded, memory, locks))
+        self._close = weakref.finalize(self, _close, job, end, workers, (loaded, memory, locks))
 
     def run(self, launches: int, count: int) -> None:
-        """Runs `count` pairs of a kernel's address and that of its arguments, from the address `launches` on."""
+        """Runs `count` launches, LAUNCH words each, from the address `launches` on."""
         self._job[[Word.LAUNCHES, Word.COUNT]] = launches, count
         self._step(self._job.ctypes.data)
 
@@ -73,11 +81,10 @@ class Pool:
 
 
 def _close(
-    job: np.ndarray, step: Callable[[int], None], workers: list[threading.Thread], in_use: tuple[object, ...]
+    job: np.ndarray, end: Callable[[int], None], workers: list[threading.Thread], in_use: tuple[object, ...]
 ) -> None:
     """Ends the workers; what they use is there until then."""
-    job[[Word.STOP, Word.COUNT]] = 1, 0
-    step(job.ctypes.data)
+    end(job.ctypes.data)
     for worker in workers:
         worker.join()
     del in_use

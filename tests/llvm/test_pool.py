@@ -1,4 +1,4 @@
-"""The threads that run a step: launches in order, whatever the number of threads, and an end to all of them."""
+"""The threads that run a step: launches in order, however many threads and parts there are, and an end to all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from bringup.compile.llvm.ir.machine import host
 from bringup.compile.llvm.ir.threads import Word
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
-from bringup.compile.llvm.pool import Pool
+from bringup.compile.llvm.pool import LEAST_PART, PART, PARTS_EACH, Pool, parts_of
 from bringup.compile.llvm.select.registry import calls_of
 from tests.kernels.graphs import Function
 
@@ -46,7 +46,7 @@ def test_a_launch_begins_when_all_threads_have_ended_the_last(reverse, threads: 
     pairs = [(order, a, b), (order, b, a)]
     arguments = [np.array([each.ctypes.data for each in arrays], np.uint64) for arrays in pairs]
     count = TIMES if spins < 100_000 or threads < 3 else 20  # each waits for all others to be given a processor
-    launches = np.array([(kernel, arguments[n % 2].ctypes.data) for n in range(count)], np.uint64)
+    launches = np.array([(kernel, arguments[n % 2].ctypes.data, 1 + n % 5) for n in range(count)], np.uint64)
     pool = Pool(loaded, threads, 1)
     pool._job[Word.SPINS] = spins
     for _ in range(3):
@@ -54,6 +54,32 @@ def test_a_launch_begins_when_all_threads_have_ended_the_last(reverse, threads: 
     np.testing.assert_array_equal(a, np.arange(WIDTH) + 3 * count)
     pool.close()
     pool.close()
+
+
+def test_a_thread_that_has_no_processor_holds_nobody_up(reverse) -> None:
+    """One thread ends launches of many parts by itself: those that others have not begun are free for it."""
+    loaded, kernel = reverse
+    order, x, y = (
+        np.arange(WIDTH, dtype=np.int64)[::-1].copy(),
+        np.arange(WIDTH, dtype=np.float32),
+        np.zeros(WIDTH, "f4"),
+    )
+    arguments = np.array([each.ctypes.data for each in (order, x, y)], np.uint64)
+    pool = Pool(loaded, 1, 1)
+    for parts in (1, 2, WIDTH, 65535):
+        y[...] = 0
+        launch = np.array([kernel, arguments.ctypes.data, parts], np.uint64)
+        pool.run(launch.ctypes.data, 1)
+        np.testing.assert_array_equal(y, np.arange(WIDTH)[::-1] + 1)
+    pool.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_small_launches_are_of_one_part_and_large_ones_of_some_for_each_thread(threads: int) -> None:
+    assert parts_of(LEAST_PART - 1, threads) == 1
+    assert parts_of(threads * LEAST_PART, threads) == threads
+    assert parts_of(1 << 40, threads) == (PARTS_EACH * threads if threads > 1 else 1)
+    assert parts_of(threads * PART, threads) == threads
 
 
 def test_threads_end_with_the_last_reference(reverse) -> None:

@@ -3,8 +3,8 @@
 """Emitter: one function of LLVM IR, with loops, memory in the dtypes of tensors, and sums of vectors.
 
 Floats are computed as float32, one number or a vector of them, float64 as they are; whole numbers as i64. Every kernel
-is a function `(arguments, thread, threads, scratch)`: all threads run it, and each does its share. `arguments` is an
-array of 8-byte slots: addresses, i64, or float64. `scratch` is memory of the thread alone.
+is a function `(arguments, part, parts, scratch)`, which does one part of the work. `arguments` is an array of 8-byte
+slots: addresses, i64, or float64. `scratch` is memory of the thread that runs it, alone.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Emitter:
         self._accesses: ir.MDValue | None = None  # of the loop that is being written, where its passes are independent
 
     @property
-    def thread(self) -> Value:
+    def part(self) -> Value:
         return self.function.args[1]
 
     @property
-    def threads(self) -> Value:
+    def parts(self) -> Value:
         return self.function.args[2]
 
     @property
@@ -131,14 +131,14 @@ class Emitter:
         return self.b.fadd(self.total(many.get()), one.get())
 
     def share(self, count: Value, each: int = 1) -> tuple[Value, Value]:
-        """This thread's part of `count` pieces of work, (begin, end), where it begins at a multiple of `each`."""
+        """What this part has of `count` pieces of work, (begin, end), where it begins at a multiple of `each`."""
         b = self.b
         blocks = b.udiv(b.add(count, I64(each - 1)), I64(each))
 
-        def bound(thread: Value) -> Value:
-            return self.least(b.mul(b.udiv(b.mul(blocks, thread), self.threads), I64(each)), count)
+        def bound(part: Value) -> Value:
+            return self.least(b.mul(b.udiv(b.mul(blocks, part), self.parts), I64(each)), count)
 
-        return bound(self.thread), bound(b.add(self.thread, I64(1)))
+        return bound(self.part), bound(b.add(self.part, I64(1)))
 
     def library(self, name: str, arguments: list[Value]) -> Value:
         """A function of C's library (ISO C, 7.12) of float64 numbers."""

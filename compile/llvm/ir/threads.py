@@ -1,10 +1,16 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The functions that run a step: every thread goes through the same list of launches, and waits after each for all.
+"""The functions that run a step: a list of launches, each in parts, which whoever runs takes one after the other.
 
-Who waits reads one word for a while, then sleeps until it is woken: where threads outnumber processors, those that have
-work get them. The generation of the barrier is stored before the number of sleepers is read, and a sleeper is counted
-before it reads the generation, both in one order for all threads; so nobody sleeps through a wake.
+A launch ends with its last part, not with the last thread: a thread that has lost its processor holds up the others
+only if it has begun a part (self-scheduling of loops, Tang and Yew 1986). One word, TURN, says which launch it is and
+how many of its parts nobody has taken. Who takes one swaps that word for one less, if it is still what was read: so a
+thread that comes late takes a part of the launch that is under way, or none. Who ends the last part begins the next
+launch.
+
+Who finds no part reads the word for a while, then sleeps until it is woken: others get the processor. The word is
+stored before the number of sleepers is read, and a sleeper is counted before it reads the word, both in one order for
+all threads; so nobody sleeps through a wake.
 """
 
 from __future__ import annotations
@@ -16,92 +22,139 @@ from llvmlite import ir
 from bringup.compile.llvm.ir.emitter import I32, I64, KERNEL, NOTHING, POINTER, Emitter, Value
 from bringup.compile.llvm.ir.machine import Machine
 
-STEP, WORK = "bringup_step", "bringup_work"
-_RUN, _WAIT = "bringup_run", "bringup_wait"
+STEP, WORK, END = "bringup_step", "bringup_work", "bringup_end"
+_RUN, _WAIT, _BEGIN, _WAKE = "bringup_run", "bringup_wait", "bringup_begin", "bringup_wake"
 _LIBRARY = {  # of POSIX threads
     **dict.fromkeys(("pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_broadcast"), 1),
     "pthread_cond_wait": 2,
 }
+LAUNCH = 3  # words of a launch: addresses of a kernel and of its arguments, and its parts
+PARTS = 16  # bits of TURN that count parts; the others count launches, of all steps
+_ENDED = -(1 << PARTS)  # TURN after the last step
 
 
 class Word(IntEnum):
     """Words of 8 bytes of a job's memory; those that threads write are 64 bytes apart."""
 
-    LAUNCHES, COUNT, THREADS, SPINS, STOP, MUTEX, CONDITION, SCRATCH, SCRATCH_SIZE = range(9)
-    ARRIVED, GENERATION, SLEEPERS = 16, 24, 32
+    LAUNCHES, COUNT, SPINS, MUTEX, CONDITION, SCRATCH, SCRATCH_SIZE, FIRST = range(8)
+    TURN, DONE, SLEEPERS = 16, 24, 32
 
 
 WORDS = 40  # of a job
 
 
 def define_threads(module: ir.Module, machine: Machine) -> None:
-    """`STEP(job)` runs a step with the workers that are in `WORK(job, thread)`, which return once STOP is set.
+    """`STEP(job)` runs a step with the workers that are in `WORK(job, thread)`, which return after `END(job)`.
 
-    LAUNCHES are COUNT pairs of addresses: a kernel and its arguments.
+    LAUNCHES are COUNT times LAUNCH words.
     """
     for name, count in _LIBRARY.items():
         ir.Function(module, ir.FunctionType(I32, [POINTER] * count), name)
-    _define_wait(Emitter(module, _WAIT, machine, ir.FunctionType(NOTHING, [POINTER])))
-    _define_run(Emitter(module, _RUN, machine, ir.FunctionType(NOTHING, [POINTER, I64])))
-    step = Emitter(module, STEP, machine, ir.FunctionType(NOTHING, [POINTER]))
-    job = step.function.args[0]
-    step.b.call(module.get_global(_WAIT), [job])
-    step.b.call(module.get_global(_RUN), [job, I64(0)])
-    step.finish()
-    _define_work(Emitter(module, WORK, machine, ir.FunctionType(NOTHING, [POINTER, I64])))
+
+    def function(name: str, words: int = 0) -> Emitter:
+        return Emitter(module, name, machine, ir.FunctionType(NOTHING, [POINTER, *[I64] * words]))
+
+    _define_wake(function(_WAKE))
+    _define_wait(function(_WAIT, 1))
+    _define_begin(function(_BEGIN, 2))
+    _define_run(function(_RUN, 2))
+    _define_step(function(STEP))
+    work, end = function(WORK, 1), function(END)
+    work.b.call(module.get_global(_RUN), [*work.function.args, I64(_ENDED)])
+    end.b.atomic_rmw("xchg", _place(end, end.function.args[0], Word.TURN), I64(_ENDED), "seq_cst")
+    end.b.call(module.get_global(_WAKE), end.function.args)
+    for each in (work, end):
+        each.finish()
 
 
-def _define_work(e: Emitter) -> None:
-    b, (job, thread) = e.b, e.function.args
-    again, on, done = (e.function.append_basic_block(name) for name in ("again", "on", "done"))
+def _define_step(e: Emitter) -> None:
+    b, (job,) = e.b, e.function.args
+    first, count = b.lshr(_read_now(e, job, Word.TURN), I64(PARTS)), _read(e, job, Word.COUNT)
+    b.store(first, _place(e, job, Word.FIRST), align=8)
+    with b.if_then(b.icmp_unsigned("!=", count, I64(0))):
+        b.call(e.module.get_global(_BEGIN), [job, I64(0), I64(0)])
+        b.call(e.module.get_global(_RUN), [job, I64(0), b.shl(b.add(first, count), I64(PARTS))])
+    e.finish()
+
+
+def _define_begin(e: Emitter) -> None:
+    """`(job, launch, thread)` begins a launch of the step; behind the last one it tells thread 0, which waits for that.
+
+    A launch of one part is for the thread that begins it.
+    """
+    b, (job, launch, thread) = e.b, e.function.args
+    is_last = b.icmp_unsigned("==", launch, _read(e, job, Word.COUNT))
+    generation = b.shl(b.add(_read(e, job, Word.FIRST), launch), I64(PARTS))
+    with b.if_else(is_last) as (last, others):
+        with last:
+            b.atomic_rmw("xchg", _place(e, job, Word.TURN), generation, "seq_cst")
+            with b.if_then(b.icmp_unsigned("!=", thread, I64(0))):
+                b.call(e.module.get_global(_WAKE), [job])
+        with others:
+            parts = _of_launch(e, job, launch)[2]
+            b.atomic_rmw("xchg", _place(e, job, Word.TURN), b.or_(generation, parts), "seq_cst")
+            with b.if_then(b.icmp_unsigned(">", parts, I64(1))):
+                b.call(e.module.get_global(_WAKE), [job])
+    e.finish()
+
+
+def _define_run(e: Emitter) -> None:
+    """`(job, thread, until)` takes parts until TURN is `until`."""
+    b, (job, thread, until) = e.b, e.function.args
+    again, none, wait, some, mine, done = (
+        e.function.append_basic_block(name) for name in ("again", "none", "wait", "some", "mine", "done")
+    )
+    scratch, size = b.inttoptr(_read(e, job, Word.SCRATCH), POINTER), _read(e, job, Word.SCRATCH_SIZE)
+    own = b.gep(scratch, [b.mul(thread, size)], source_etype=ir.IntType(8))
     b.branch(again)
     b.position_at_end(again)
-    b.call(e.module.get_global(_WAIT), [job])
-    b.cbranch(b.icmp_unsigned("==", _read(e, job, Word.STOP), I64(0)), on, done)
-    b.position_at_end(on)
-    b.call(e.module.get_global(_RUN), [job, thread])
+    turn = _read_now(e, job, Word.TURN)
+    left = b.and_(turn, I64((1 << PARTS) - 1))
+    b.cbranch(b.icmp_unsigned("==", left, I64(0)), none, some)
+    b.position_at_end(none)
+    b.cbranch(b.icmp_unsigned("==", turn, until), done, wait)
+    b.position_at_end(wait)
+    b.call(e.module.get_global(_WAIT), [job, turn])
+    b.branch(again)
+    b.position_at_end(some)
+    swap = b.cmpxchg(_place(e, job, Word.TURN), turn, b.sub(turn, I64(1)), "acq_rel", "monotonic")
+    b.cbranch(b.extract_value(swap, 1), mine, again)
+    b.position_at_end(mine)
+    launch = b.sub(b.lshr(turn, I64(PARTS)), _read(e, job, Word.FIRST))
+    kernel, arguments, parts = _of_launch(e, job, launch)
+    function = b.inttoptr(kernel, ir.PointerType(KERNEL))  # a call reads its type
+    b.call(function, [b.inttoptr(arguments, POINTER), b.sub(parts, left), parts, own])
+    before = b.atomic_rmw("add", _place(e, job, Word.DONE), I64(1), "acq_rel")
+    with b.if_then(b.icmp_unsigned("==", b.add(before, I64(1)), parts)):
+        b.atomic_rmw("xchg", _place(e, job, Word.DONE), I64(0), "monotonic")
+        b.call(e.module.get_global(_BEGIN), [job, b.add(launch, I64(1)), thread])
     b.branch(again)
     b.position_at_end(done)
     e.finish()
 
 
-def _define_run(e: Emitter) -> None:
-    b, (job, thread) = e.b, e.function.args
-    launches, scratch = (b.inttoptr(_read(e, job, word), POINTER) for word in (Word.LAUNCHES, Word.SCRATCH))
-    threads, size = _read(e, job, Word.THREADS), _read(e, job, Word.SCRATCH_SIZE)
-    own = b.gep(scratch, [b.mul(thread, size)], source_etype=ir.IntType(8))
-    with e.loop(I64(0), _read(e, job, Word.COUNT)) as launch:
-        at = b.mul(launch, I64(2))
-        kernel, arguments = (
-            b.load(b.gep(launches, [b.add(at, I64(n))], source_etype=I64), typ=I64, align=8) for n in (0, 1)
-        )
-        function = b.inttoptr(kernel, ir.PointerType(KERNEL))  # a call reads its type
-        b.call(function, [b.inttoptr(arguments, POINTER), thread, threads, own])
-        b.call(e.module.get_global(_WAIT), [job])
+def _of_launch(e: Emitter, job: Value, launch: Value) -> tuple[Value, Value, Value]:
+    """The words of a launch, which are there while it is under way."""
+    b = e.b
+    launches, at = b.inttoptr(_read(e, job, Word.LAUNCHES), POINTER), b.mul(launch, I64(LAUNCH))
+    kernel, arguments, parts = (
+        b.load(b.gep(launches, [b.add(at, I64(n))], source_etype=I64), typ=I64, align=8) for n in range(LAUNCH)
+    )
+    return kernel, arguments, parts
+
+
+def _define_wake(e: Emitter) -> None:
+    b, (job,) = e.b, e.function.args
+    with b.if_then(b.icmp_unsigned("!=", _read_now(e, job, Word.SLEEPERS), I64(0))):
+        _library(e, job, "pthread_mutex_lock", Word.MUTEX)
+        _library(e, job, "pthread_cond_broadcast", Word.CONDITION)
+        _library(e, job, "pthread_mutex_unlock", Word.MUTEX)
     e.finish()
 
 
 def _define_wait(e: Emitter) -> None:
-    """The barrier. The last to arrive opens it; others read the generation, SPINS times, and then sleep."""
-    b, (job,) = e.b, e.function.args
-    generation = _read_now(e, job, Word.GENERATION)
-    arrived = b.atomic_rmw("add", _place(e, job, Word.ARRIVED), I64(1), "acq_rel")
-    is_last = b.icmp_unsigned("==", b.add(arrived, I64(1)), _read(e, job, Word.THREADS))
-    with b.if_else(is_last) as (last, others):
-        with last:
-            b.atomic_rmw("xchg", _place(e, job, Word.ARRIVED), I64(0), "monotonic")
-            b.atomic_rmw("xchg", _place(e, job, Word.GENERATION), b.add(generation, I64(1)), "seq_cst")
-            with b.if_then(b.icmp_unsigned("!=", _read_now(e, job, Word.SLEEPERS), I64(0))):
-                _library(e, job, "pthread_mutex_lock", Word.MUTEX)
-                _library(e, job, "pthread_cond_broadcast", Word.CONDITION)
-                _library(e, job, "pthread_mutex_unlock", Word.MUTEX)
-        with others:
-            _spin(e, job, generation)
-    e.finish()
-
-
-def _spin(e: Emitter, job: Value, generation: Value) -> None:
-    b = e.b
+    """`(job, turn)` waits until TURN is another one: reads it SPINS times, and then sleeps."""
+    b, (job, turn) = e.b, e.function.args
     before = b.block
     read, pause, sleep, asleep, again, awake, done = (
         e.function.append_basic_block(name) for name in ("read", "pause", "sleep", "asleep", "again", "awake", "done")
@@ -111,7 +164,7 @@ def _spin(e: Emitter, job: Value, generation: Value) -> None:
     b.position_at_end(read)
     spins = b.phi(I64)
     spins.add_incoming(I64(0), before)
-    b.cbranch(_is_open(e, job, generation), done, pause)
+    b.cbranch(_is_other(e, job, turn), done, pause)
     b.position_at_end(pause)
     _pause(e)
     more = b.add(spins, I64(1))
@@ -122,7 +175,7 @@ def _spin(e: Emitter, job: Value, generation: Value) -> None:
     b.atomic_rmw("add", _place(e, job, Word.SLEEPERS), I64(1), "seq_cst")
     b.branch(asleep)
     b.position_at_end(asleep)
-    b.cbranch(_is_open(e, job, generation), awake, again)
+    b.cbranch(_is_other(e, job, turn), awake, again)
     b.position_at_end(again)
     _library(e, job, "pthread_cond_wait", Word.CONDITION, Word.MUTEX)
     b.branch(asleep)
@@ -131,10 +184,11 @@ def _spin(e: Emitter, job: Value, generation: Value) -> None:
     _library(e, job, "pthread_mutex_unlock", Word.MUTEX)
     b.branch(done)
     b.position_at_end(done)
+    e.finish()
 
 
-def _is_open(e: Emitter, job: Value, generation: Value) -> Value:
-    return e.b.icmp_unsigned("!=", _read_now(e, job, Word.GENERATION), generation)
+def _is_other(e: Emitter, job: Value, turn: Value) -> Value:
+    return e.b.icmp_unsigned("!=", _read_now(e, job, Word.TURN), turn)
 
 
 def _pause(e: Emitter) -> None:

@@ -34,7 +34,7 @@ def attention_prefill(e: Emitter, settings: Mapping[str, Any]) -> None:
         begin = e.load(keys.starts, "int64", sequence)
         end = e.load(keys.starts, "int64", b.add(sequence, I64(1)))
         with e.loop(begin, end, count) as token, e.loop(I64(0), keys.heads) as head:
-            own = b.icmp_unsigned("==", b.urem(turn.get(), e.threads), e.thread)
+            own = b.icmp_unsigned("==", b.urem(turn.get(), e.parts), e.part)
             turn.set(b.add(turn.get(), I64(1)))
             with b.if_then(own):
                 _Piece(e, keys, sequence, head, token, end).write()

@@ -61,7 +61,7 @@ def _run(
     if used is not None and settings["rows"] >= 0:
         b.store(used, _slot(e, slots, settings["rows"]))
     inner = e.module.globals.get(settings["inner"].name) or ir.Function(e.module, KERNEL, settings["inner"].name)
-    b.call(inner, [slots, e.thread, e.threads, e.scratch])
+    b.call(inner, [slots, e.part, e.parts, e.scratch])
 
 
 def _slot(e: Emitter, slots: Value, at: int) -> Value:

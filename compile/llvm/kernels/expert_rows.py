@@ -27,7 +27,7 @@ def rows_of_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
             e.store(row, "int64", f, f)
         e.finish()
         return
-    with b.if_then(b.icmp_signed("==", e.thread, I64(0))):
+    with b.if_then(b.icmp_signed("==", e.part, I64(0))):
         _count(e, I64(0), experts, choices, lambda f: e.load(chosen, "int64", f), e.scratch)
         block = Cell(b, I64, I64(0))
         with e.loop(I64(0), experts) as n:
