@@ -173,8 +173,11 @@ class Engine:
         return next(chunks_of(count, self.prefill_sizes))[1]
 
     def prefill(self, parts: Sequence[Part]) -> list[Results]:
-        """Several tokens of each sequence, whose blocks are reserved. Results in the order of `parts`."""
-        return self._step(parts, decode=False)
+        """Several tokens of each sequence, whose blocks are reserved. Results in the order of `parts`.
+
+        One token of each is what `decode` takes, which computes no padding.
+        """
+        return self._step(parts, decode=all(len(part.tokens) == 1 for part in parts))
 
     def decode(self, parts: Sequence[Part]) -> list[Results]:
         """One token of each sequence, whose blocks are reserved. Results in the order of `parts`."""

@@ -40,6 +40,21 @@ def session(bundle) -> Session:
 # --- one sequence at a time
 
 
+@pytest.mark.parametrize(
+    ("count", "entries"),
+    [(1, ["decode"]), (2, ["prefill_16"]), (17, ["prefill_16", "decode"]), (18, ["prefill_16"] * 2)],
+)
+def test_one_token_of_a_prompt_is_no_padded_prefill(session, monkeypatch, count: int, entries: list[str]) -> None:
+    """A prompt of one token, and the last one of a long prompt; results are those of tokens taken one by one."""
+    run, step = [], session.executor.step
+    monkeypatch.setattr(session.executor, "step", lambda entry, given: run.append(entry) or step(entry, given))
+    logits = session.prefill(range(count))
+    assert run == entries
+    session.reset()
+    one_by_one = [session.decode(token) for token in range(count)]
+    np.testing.assert_allclose(logits[-1], one_by_one[-1], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("use", ["generate", "prefill", "decode", "reset"])
 def test_a_generate_that_was_overtaken_does_not_go_on(session, use):
     old = session.generate([1, 2], max_new_tokens=9)
