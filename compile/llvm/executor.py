@@ -15,7 +15,7 @@ from bringup.compile.kernels.call import Operand, Pointer
 from bringup.compile.llvm.ir.threads import LAUNCH
 from bringup.compile.llvm.module import Loaded
 from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned, parts_of
-from bringup.compile.llvm.select.call import Call
+from bringup.compile.llvm.select.call import SHARED, Call
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
 from bringup.compile.schedule.liveness import GIVEN, Owner
@@ -67,7 +67,9 @@ class LlvmExecutor:
         self._addresses = {kernel: loaded.address(kernel.name) for kernel in {call.kernel for call in every}}
         self._weights = {spec.name: np.ascontiguousarray(weights[spec.name]) for spec in interface.weights}
         self._states = _arrays(interface.states)
-        self._arena = aligned(schedule.nbytes)
+        self._arena, self._shared = (
+            aligned(nbytes) for nbytes in (schedule.nbytes, max((call.shared for call in every), default=0))
+        )
         self._entries: dict[str, Ready] = {}
         self._threads = threads
         self._pool = Pool(loaded, threads, max((call.scratch for call in every), default=0))
@@ -158,6 +160,8 @@ class LlvmExecutor:
             return struct.pack("=d", operand)
         if isinstance(operand, int):
             return struct.pack("=q", operand)
+        if operand.buffer == SHARED:
+            return struct.pack("=q", self._shared.ctypes.data + operand.offset)
         buffer = launch.graph.buffers[operand.buffer]
         match buffer.kind:
             case "weight":
@@ -184,8 +188,8 @@ class LlvmExecutor:
 
 def _nbytes(launch: Launch, call: Call) -> int:
     """Of all that a call reads or writes; of a state or a table maybe less is."""
-    names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)}
-    return sum(launch.graph.buffers[name].nbytes for name in names)
+    names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)} - {SHARED}
+    return call.shared + sum(launch.graph.buffers[name].nbytes for name in names)
 
 
 def _arrays(specs: Iterable[TensorSpec]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 from bringup.compile.kernels.call import Operand
 from bringup.compile.llvm.ir.machine import Machine, generic, host
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
-from bringup.compile.llvm.select.call import Call, Kernel
+from bringup.compile.llvm.select.call import SHARED, Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
@@ -47,11 +47,12 @@ class Memory:
 
 def run(graph: OpGraph, arrays: Mapping[str, np.ndarray], machine: str = "host", threads: int = 2) -> Memory:
     """The memory after all calls of the groups; kernels wait for nothing inside, so threads can run one by one."""
-    memory = Memory(arrays)
-    for group in graph.groups:
-        calls = calls_of(graph, group, MACHINES[machine])
-        assert calls is not None
-        for call in calls:
+    listed = [calls_of(graph, group, MACHINES[machine]) for group in graph.groups]
+    assert None not in listed
+    shared = max((call.shared for calls in listed for call in calls or ()), default=0)
+    memory = Memory(arrays | {SHARED: np.full(shared, 0xFF, np.uint8)})  # NaN
+    for calls in listed:
+        for call in calls or ():
             _run(call, memory, machine, threads)
     memory.check()
     return memory
@@ -64,7 +65,8 @@ def separate(graph: OpGraph) -> OpGraph:
 
 def prepared(calls: Sequence[Call], arrays: Mapping[str, np.ndarray]) -> Callable[[], None]:
     """What runs calls by one thread, again and again, on copies of arrays."""
-    memory = Memory(arrays | {"scratch": np.zeros(max(call.scratch for call in calls), np.uint8)})
+    sizes = {"scratch": max(call.scratch for call in calls), SHARED: max(call.shared for call in calls)}
+    memory = Memory(arrays | {name: np.zeros(size, np.uint8) for name, size in sizes.items()})
     functions = [KERNEL(_loaded(call.kernel, "host").address(call.kernel.name)) for call in calls]
     slots = [np.frombuffer(b"".join(_slot(each, memory) for each in call.arguments), np.uint8) for call in calls]
 

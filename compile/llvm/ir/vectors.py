@@ -1,12 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Vectors from single numbers."""
+"""Vectors from single numbers, sums of their lanes, and numbers that are divided into vectors."""
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, Value, vector
+from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
+
+FOUR = 4  # vectors whose sums are computed together
 
 
 def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
@@ -15,3 +17,40 @@ def joined(b: ir.IRBuilder, numbers: list[Value]) -> Value:
     for lane, value in enumerate(numbers):
         found = b.insert_element(found, value, I32(lane))
     return found
+
+
+def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
+    """(first, lanes) of the vectors that channels are in: full ones, then ever shorter ones."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        while lanes > size - at:
+            lanes //= 2
+        found.append((at, lanes))
+        at += lanes
+    return found
+
+
+def four_sums(e: Emitter, vectors: list[Value]) -> Value:
+    """The sums of four vectors' lanes, as the lanes of one: neighbours are added first, in fours of lanes."""
+    b, lanes = e.b, getattr(vectors[0].type, "count", 1)
+    if lanes < FOUR:
+        return joined(b, [e.total(value) for value in vectors])
+    while len(vectors) > 1:
+        vectors = [_neighbours(b, one, other, lanes) for one, other in zip(vectors[::2], vectors[1::2], strict=True)]
+    (value,) = vectors
+    while lanes > FOUR:
+        lanes //= 2
+        low, high = (
+            b.shuffle_vector(value, value, vector(lanes, I32)([I32(first + lane) for lane in range(lanes)]))
+            for first in (0, lanes)
+        )
+        value = b.fadd(low, high)
+    return value
+
+
+def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
+    """In each four lanes the two sums of neighbours of one vector, and those of the other."""
+    even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
+    masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
+    return b.fadd(b.shuffle_vector(one, other, masks[0]), b.shuffle_vector(one, other, masks[1]))

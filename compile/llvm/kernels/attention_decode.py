@@ -5,6 +5,10 @@
 Keys pass in tiles. Of a tile all heads get their scores, key by key; then each head its share of the values, which are
 in the processor's cache. Largest scores, sums of exponentials and sums of values go on from tile to tile (Milakov and
 Gimelshein 2018, "Online normalizer calculation for softmax").
+
+A long context is divided into spans of keys, by the context alone, so that threads share one sequence's keys. Of each
+span a head's sums, largest score and sum of exponentials are kept, which `attention_merge` puts together (Dao et al.
+2023, "Flash-Decoding for long-context inference").
 """
 
 from __future__ import annotations
@@ -13,22 +17,21 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
-from llvmlite import ir
-
-from bringup.compile.llvm.ir.emitter import F32, I32, I64, Cell, Emitter, Value, real, size_of, suffix, vector
+from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, Value, real, size_of, suffix, vector
 from bringup.compile.llvm.ir.functions import exp, most
-from bringup.compile.llvm.ir.vectors import joined
+from bringup.compile.llvm.ir.vectors import FOUR, four_sums, joined, parts_of
 from bringup.compile.llvm.kernels.keys import LEAST, Keys
-from bringup.compile.llvm.select.sizes import KEYS
+from bringup.compile.llvm.kernels.spans import inverse, most_spans, share_of_rows
+from bringup.compile.llvm.select.sizes import KEYS, SPAN
 
 Place = Callable[[Value], Value]  # number of a key that the query sees -> its position
 LINE = 64  # bytes of a cache line
-FOUR = 4  # keys whose scores are computed together
 AT_ONCE = 2  # heads of which they are, so that sums of products with them and the keys are in registers
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`. `channels` and `values` are of a head.
+    """Slots: those of `Keys`; with `spans` also the keys of one, how many a sequence may have, and where they are kept.
+    `channels` and `values` are of a head.
 
     `together` heads of a group share each key that is in registers, and are a part; up to `parts` pass over a tile.
     With `fetches` a part has all heads of a group, and asks for a tile's values while it computes the scores.
@@ -37,17 +40,23 @@ def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
     b, keys = e.b, Keys(e, settings)
     tiles = _Tiles(e, keys)
     parts = b.udiv(keys.heads, I64(settings["together"]))
-    begin, end = e.share(b.mul(keys.sequences, parts))
+    size, spans = (
+        (e.slot(25, I64), most_spans(e, keys, e.slot(25, I64))) if settings["spans"] else (I64(1 << 62), I64(1))
+    )
+    begin, end = share_of_rows(e, b.mul(keys.sequences, spans), parts)
     last = b.udiv(b.add(end, b.sub(parts, I64(1))), parts)
-    with e.loop(b.udiv(begin, parts), last) as sequence:
-        before = b.mul(sequence, parts)
+    with e.loop(b.udiv(begin, parts), last) as row:
+        before = b.mul(row, parts)
         low, high = e.most(b.sub(begin, before), I64(0)), e.least(b.sub(end, before), parts)
+        sequence, span = b.udiv(row, spans), b.urem(row, spans)
         position = keys.position(sequence)
-        first = keys.first(position)
-        place_of, count = _places(e, keys, sequence, first, b.sub(b.add(position, I64(1)), first), tiles.end)
-        with e.loop(low, high, settings["parts"]) as start:
-            stop = e.least(b.add(start, I64(settings["parts"])), high)
-            tiles.attend(sequence, position, start, stop, place_of, count)
+        first, done = keys.first(position), b.mul(span, size)
+        left = b.sub(b.sub(b.add(position, I64(1)), first), done)
+        with b.if_then(b.icmp_signed(">", left, I64(0))):
+            place_of, count = _places(e, keys, sequence, b.add(first, done), e.least(left, size), tiles.end)
+            with e.loop(low, high, settings["parts"]) as start:
+                stop = e.least(b.add(start, I64(settings["parts"])), high)
+                tiles.attend((sequence, span), position, start, stop, place_of, count)
     e.finish()
 
 
@@ -85,13 +94,13 @@ class _Tiles:
         self.end = e.at(self.totals, "float32", I64(heads + heads * (self.channels + self.values) % 2))
 
     def attend(
-        self, sequence: Value, position: Value, start: Value, stop: Value, place_of: Place, count: Value
+        self, row: tuple[Value, Value], position: Value, start: Value, stop: Value, place_of: Place, count: Value
     ) -> None:  # fmt: skip
-        """What the heads of the parts from `start` to `stop` give."""
-        e, b = self.e, self.b
+        """What the heads of the parts from `start` to `stop` give, of a sequence and one of its spans."""
+        e, b, sequence = self.e, self.b, row[0]
         parts = b.sub(stop, start)
         with e.loop(I64(0), parts) as part:
-            self._begin(sequence, b.mul(b.add(start, part), I64(self.together)), part)
+            self._begin(row, b.mul(b.add(start, part), I64(self.together)), part)
         with e.loop(I64(0), count, KEYS) as tile:
             here = e.least(b.sub(count, tile), I64(KEYS))
             first = b.mul(start, I64(self.together))
@@ -99,11 +108,12 @@ class _Tiles:
             with e.loop(I64(0), parts) as part:
                 self._add_values(part, here)
         with e.loop(I64(0), parts) as part:
-            self._finish(sequence, b.mul(b.add(start, part), I64(self.together)), part)
+            self._finish(row, b.mul(b.add(start, part), I64(self.together)), part)
 
-    def _begin(self, sequence: Value, head: Value, part: Value) -> None:
-        """Before the first tile; a sink counts as a score whose key has no value."""
-        e, b, keys = self.e, self.b, self.keys
+    def _begin(self, row: tuple[Value, Value], head: Value, part: Value) -> None:
+        """Before the first tile; a sink counts as a score whose key has no value, in the first span."""
+        e, b, keys, (sequence, span) = self.e, self.b, self.keys, row
+        is_first = b.icmp_signed("==", span, I64(0))
         group, sinks = keys.group(head), self.settings["sinks"]
         e.store(self.key_at, "int64", part, b.mul(group, keys.k_head))
         e.store(self.value_at, "int64", part, b.mul(group, keys.v_head))
@@ -115,8 +125,9 @@ class _Tiles:
                 e.store(self.queries, "float32", b.add(zero, I64(start)), query)
             for start, lanes in parts_of(self.values, e.machine.lanes):
                 e.store(self.sums, "float32", b.add(b.mul(at, I64(self.values)), I64(start)), e.zero(lanes))
-            e.store(self.tops, "float32", at, e.load(keys.sinks, sinks, own) if sinks else real(LEAST))
-            e.store(self.totals, "float32", at, real(1.0 if sinks else 0.0))
+            sink = b.select(is_first, e.load(keys.sinks, sinks, own), real(LEAST)) if sinks else real(LEAST)
+            e.store(self.tops, "float32", at, sink)
+            e.store(self.totals, "float32", at, b.select(is_first, real(1.0 if sinks else 0.0), real(0.0)))
 
     def _score(
         self, sequence: Value, position: Value, first: Value, parts: Value, count: Value, place_of: Place
@@ -220,55 +231,26 @@ class _Tiles:
         e.store(self.totals, "float32", own, b.fadd(sum_before, e.total(total)))
         return factor
 
-    def _finish(self, sequence: Value, head: Value, part: Value) -> None:
-        e, b = self.e, self.b
-        place = b.mul(b.add(b.mul(sequence, self.keys.heads), head), I64(self.values))
+    def _finish(self, row: tuple[Value, Value], head: Value, part: Value) -> None:
+        """Gives the shares of values; of a span its sums, its largest score and its sum of exponentials."""
+        e, b, (sequence, span) = self.e, self.b, row
+        spans, to, dtype, size = I64(1), self.keys.out, self.settings["q"], self.values
+        if self.settings["spans"]:
+            spans, to, dtype, size = e.slot(26, I64), e.slot(27, POINTER), "float32", self.values + SPAN
+        place = b.mul(b.add(b.mul(b.add(b.mul(sequence, spans), span), self.keys.heads), head), I64(size))
         for n in range(self.together):
-            own = self._of(part, n)
+            own, begin = self._of(part, n), b.add(place, I64(n * size))
             total = e.load(self.totals, "float32", own)
-            factor = b.select(b.fcmp_unordered("ueq", total, real(0.0)), total, b.fdiv(real(1.0), total))
+            factor = inverse(e, total)
             for start, lanes in parts_of(self.values, e.machine.lanes):
                 value = e.load(self.sums, "float32", b.add(b.mul(own, I64(self.values)), I64(start)), lanes)
-                at = b.add(place, I64(n * self.values + start))
-                e.store(self.keys.out, self.settings["q"], at, b.fmul(value, e.spread(factor, lanes)))
+                if not self.settings["spans"]:
+                    value = b.fmul(value, e.spread(factor, lanes))
+                e.store(to, dtype, b.add(begin, I64(start)), value)
+            if self.settings["spans"]:
+                e.store(to, dtype, b.add(begin, I64(self.values)), e.load(self.tops, "float32", own))
+                e.store(to, dtype, b.add(begin, I64(self.values + 1)), total)
 
     def _of(self, part: Value, n: int) -> Value:
         """The number of a part's head among those of the tile."""
         return self.b.add(self.b.mul(part, I64(self.together)), I64(n))
-
-
-def parts_of(size: int, lanes: int) -> list[tuple[int, int]]:
-    """(first, lanes) of the vectors that channels are in: full ones, then ever shorter ones."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at < size:
-        while lanes > size - at:
-            lanes //= 2
-        found.append((at, lanes))
-        at += lanes
-    return found
-
-
-def four_sums(e: Emitter, vectors: list[Value]) -> Value:
-    """The sums of four vectors' lanes, as the lanes of one: neighbours are added first, in fours of lanes."""
-    b, lanes = e.b, getattr(vectors[0].type, "count", 1)
-    if lanes < FOUR:
-        return joined(b, [e.total(value) for value in vectors])
-    while len(vectors) > 1:
-        vectors = [_neighbours(b, one, other, lanes) for one, other in zip(vectors[::2], vectors[1::2], strict=True)]
-    (value,) = vectors
-    while lanes > FOUR:
-        lanes //= 2
-        low, high = (
-            b.shuffle_vector(value, value, vector(lanes, I32)([I32(first + lane) for lane in range(lanes)]))
-            for first in (0, lanes)
-        )
-        value = b.fadd(low, high)
-    return value
-
-
-def _neighbours(b: ir.IRBuilder, one: Value, other: Value, lanes: int) -> Value:
-    """In each four lanes the two sums of neighbours of one vector, and those of the other."""
-    even = [first + lane for first in range(0, lanes, FOUR) for lane in (0, 2, lanes, lanes + 2)]
-    masks = [vector(lanes, I32)([I32(lane + odd) for lane in even]) for odd in (0, 1)]
-    return b.fadd(b.shuffle_vector(one, other, masks[0]), b.shuffle_vector(one, other, masks[1]))

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from bringup.compile.kernels.call import Operand
+from bringup.compile.kernels.call import Operand, Pointer
 from bringup.compile.kernels.select.attention import number, whole_number
 from bringup.compile.kernels.select.attention_calls import Step, step_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
-from bringup.compile.llvm.select.call import Call, call
-from bringup.compile.llvm.select.sizes import FLOATS, HEADS, QUERY_VECTORS, TOGETHER, scratch_of_decode
+from bringup.compile.llvm.select.call import SHARED, Call, call
+from bringup.compile.llvm.select.sizes import (
+    FLOATS,
+    HEADS,
+    MOST_SPANS,
+    QUERY_VECTORS,
+    SPAN,
+    SPAN_KEYS,
+    TOGETHER,
+    scratch_of_decode,
+)
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 NO_WINDOW = 1 << 40
 
 
 def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...] | None:
-    """One call."""
+    """One call; two where a sequence's keys may be several spans."""
     if len(group.nodes) != 1 or group.nodes[0].short != "attention":
         return None
     node = group.nodes[0]
@@ -53,13 +62,33 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         parts = heads // together
         while parts > 1 and scratch_of_decode(q.shape[2], v.shape[2], together, parts) > HEADS:
             parts -= 1
-        scratch = scratch_of_decode(q.shape[2], v.shape[2], together, parts) + (8 * keys if chosen else 0)
+        size, spans, nbytes = _spans(keys, step.sequences, heads, v.shape[2])
+        scratch = scratch_of_decode(q.shape[2], v.shape[2], together, parts) + (8 * min(keys, size) if chosen else 0)
         settings |= {"together": together, "parts": parts, "fetches": heads == together * k.shape[1]}
-        return (call("attention_decode", settings, arguments, scratch),)
+        settings["spans"] = spans > 1
+        if spans == 1:
+            return (call("attention_decode", settings, arguments, scratch),)
+        kept, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
+        merged: list[Operand] = [kept, out.place, step.positions.place, window or NO_WINDOW, heads, step.sequences]
+        return (
+            call("attention_decode", settings, [*arguments, size, spans, kept], scratch, nbytes),
+            call("attention_merge", merge, [*merged, size, spans], 4 * spans, nbytes),
+        )
     width = QUERY_VECTORS * machine.lanes
     keys = min(step.length, keys + width)  # that some queries see together
     scratch = 4 * width * (max(q.shape[2], v.shape[2]) + keys) + 8 * keys
     return (call("attention_prefill", settings, [*arguments, tokens, keys], scratch),)
+
+
+def _spans(keys: int, sequences: int, heads: int, values: int) -> tuple[int, int, int]:
+    """Keys of a span; spans that a sequence of so many keys may have; bytes of all of them."""
+    size = SPAN_KEYS
+    while True:
+        spans = -(-keys // size)
+        nbytes = 4 * sequences * spans * heads * (values + SPAN)
+        if spans == 1 or nbytes <= MOST_SPANS:
+            return size, spans, nbytes
+        size *= 2
 
 
 def _place(tensor: Tensor | None) -> Operand:

@@ -9,6 +9,8 @@ from typing import Any
 
 from bringup.compile.kernels.call import Operand
 
+SHARED = "shared"  # the buffer of a `Pointer` to memory that the calls of a group, and all their threads, have
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -37,13 +39,20 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One run of a kernel by all threads. `arguments` fill its slots; `scratch` is in bytes, of each thread."""
+    """One run of a kernel by all threads. `arguments` fill its slots; `scratch` is in bytes, of each thread.
+
+    `shared` is in bytes too: what the buffer SHARED has, where that is among the arguments.
+    """
 
     kernel: Kernel
     arguments: tuple[Operand, ...]
     scratch: int = 0
+    shared: int = 0
 
 
-def call(stem: str, settings: Mapping[str, Any], arguments: list[Operand], scratch: int = 0) -> Call:
+def call(
+    stem: str, settings: Mapping[str, Any], arguments: list[Operand], scratch: int = 0, shared: int = 0
+) -> Call:  # fmt: skip
     """A call of a kernel with these settings."""
-    return Call(kernel=Kernel(stem, tuple(sorted(settings.items()))), arguments=tuple(arguments), scratch=scratch)
+    kernel = Kernel(stem, tuple(sorted(settings.items())))
+    return Call(kernel=kernel, arguments=tuple(arguments), scratch=scratch, shared=shared)

@@ -19,6 +19,9 @@ BLOCK_ROWS = 256  # rows of x, at most, that a product of many rows converts to 
 QUERY_VECTORS = 2  # vectors of queries that prefill computes together
 TOGETHER = 4  # heads of a group, at most, that decode computes together
 KEYS = 32  # of a tile that decode reads for all heads before it reads their values
+SPAN_KEYS = 512  # that decode makes a span of, where a sequence may have more
+SPAN = 2  # numbers of a span and head beside the sums of values
+MOST_SPANS = 16 << 20  # bytes of all spans: of many sequences and heads they have more keys
 HEADS = 128 << 10  # bytes of what decode has of heads that pass over a tile: it stays in the cache
 BINS = 256  # values of a digit, by which the highest scores are found
 

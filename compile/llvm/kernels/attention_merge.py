@@ -1,0 +1,55 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Puts together what `attention_decode` has of the spans of each sequence's keys; see there.
+
+H heads · C values of a head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bringup.compile.llvm.ir.emitter import F32, I64, POINTER, Cell, Emitter, real, vector
+from bringup.compile.llvm.ir.functions import exp, most
+from bringup.compile.llvm.ir.vectors import parts_of
+from bringup.compile.llvm.kernels.keys import LEAST
+from bringup.compile.llvm.kernels.spans import inverse, spans_of
+from bringup.compile.llvm.select.sizes import SPAN
+
+
+def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
+    """Slots: spans, out, both dense; positions; window; H; sequences; keys of a span; spans that a sequence may have.
+
+    Of each span and head there are C sums of values, the largest score, and the sum of exponentials of the scores less
+    that one. Scratch memory has the factor of each span.
+    """
+    b, values = e.b, settings["values"]
+    given, out, positions = (e.slot(at, POINTER) for at in (0, 1, 2))
+    window, heads, sequences, size, spans = (e.slot(at, I64) for at in (3, 4, 5, 6, 7))
+    each = I64(values + SPAN)
+    begin, end = e.share(b.mul(sequences, heads))
+    with e.loop(begin, end) as row:
+        sequence, head = b.udiv(row, heads), b.urem(row, heads)
+        count = spans_of(e, e.load(positions, "int64", sequence), window, size)
+        first = e.at(given, "float32", b.mul(b.add(b.mul(b.mul(sequence, spans), heads), head), each))
+        step = b.mul(heads, each)
+        tops, totals = (e.at(first, "float32", I64(values + n)) for n in range(SPAN))
+        top, total = Cell(b, F32, real(LEAST)), Cell(b, F32, real(0.0))
+        with e.loop(I64(0), count) as span:
+            top.set(most(e, e.load(tops, "float32", b.mul(span, step)), top.get()))
+        with e.loop(I64(0), count) as span:
+            at = b.mul(span, step)
+            factor = exp(e, b.fsub(e.load(tops, "float32", at), top.get()))
+            e.store(e.scratch, "float32", span, factor)
+            total.set(e.multiply_add(factor, e.load(totals, "float32", at), total.get()))
+        share = inverse(e, total.get())
+        for start, lanes in parts_of(values, e.machine.lanes):
+            found = Cell(b, vector(lanes), e.zero(lanes))
+            with e.loop(I64(0), count) as span:
+                factor = e.spread(e.load(e.scratch, "float32", span), lanes)
+                value = e.load(first, "float32", b.add(b.mul(span, step), I64(start)), lanes)
+                found.set(e.multiply_add(factor, value, found.get()))
+            place = b.add(b.mul(row, I64(values)), I64(start))
+            e.store(out, settings["out"], place, b.fmul(found.get(), e.spread(share, lanes)))
+    e.finish()
