@@ -16,7 +16,7 @@ import numpy as np
 
 from bringup.adapters.checkpoints.arrays import numpy_dtype
 from bringup.compile.bench.bandwidth import Probe
-from bringup.compile.bench.contenders import BUNDLE, LLAMA_CPP, TRANSFORMERS
+from bringup.compile.bench.contenders import BUNDLE, LLAMA_CPP, TORCH_COMPILE, TRANSFORMERS
 from bringup.compile.bench.process import Process
 from bringup.compile.bench.timing import Row, Shape, Turn
 from bringup.compile.bundle.folder import read_manifest
@@ -75,9 +75,9 @@ def bench(
     """Times a bundle, and `against` other engines in turns, on the same random prompts; nothing ends a text early.
 
     Every contender is a process of its own that stays, with `threads` processors, all by default. `warmup` rounds are
-    not counted. `checkpoint` is for transformers, where it is not that of the manifest; `gguf` is llama.cpp's file,
-    which is the checkpoint's where that is one. Raises BU024 for shapes that the bundle does not take, BU703 and BU922
-    for engines that do not run here.
+    not counted. `checkpoint` is for transformers, compiled or not, where it is not that of the manifest; `gguf` is
+    llama.cpp's file, which is the checkpoint's where that is one. Raises BU024 for shapes that the bundle does not
+    take, BU703 and BU922 for engines that do not run here.
     """
     manifest, path = read_manifest(Path(bundle)), str(bundle)
     for shape in shapes:
@@ -87,7 +87,7 @@ def bench(
     settings: dict[str, dict[str, Any]] = {BUNDLE: {"bundle": path, "executor": executor}}
     for name in against:
         settings[name] = {"bundle": path}
-        if name == TRANSFORMERS:
+        if name in (TRANSFORMERS, TORCH_COMPILE):
             settings[name]["checkpoint"] = checkpoint
         elif name == LLAMA_CPP:
             longest = {"batch": max(s.batch for s in shapes), "length": max(s.length for s in shapes)}

@@ -15,7 +15,7 @@ from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError, fail
 
-BUNDLE, TRANSFORMERS, LLAMA_CPP = "bringup", "transformers", "llama.cpp"
+BUNDLE, TRANSFORMERS, LLAMA_CPP, TORCH_COMPILE = "bringup", "transformers", "llama.cpp", "torch.compile"
 
 
 class Bundle:
@@ -59,22 +59,62 @@ class Transformers:
 
     def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
         import torch
-        from transformers import DynamicCache
 
         start, processor = time.perf_counter(), time.process_time()
-        cache = DynamicCache(config=self._model.config)
+        cache = self._cache(len(prompts), len(prompts[0]) + new - 1)
         given = torch.tensor([list(prompt) for prompt in prompts])
         columns: list[list[int]] = []
         times: list[float] = []
         spent: list[float] = []
         with torch.inference_mode():
             while len(columns) < new:
-                output = self._model(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                forward = self._forward(is_prompt=not columns, is_last=len(columns) == new - 1)
+                output = forward(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 given = output.logits[:, -1].argmax(-1, keepdim=True)
                 columns.append(given[:, 0].tolist())
                 times.append(time.perf_counter() - start)
                 spent.append(time.process_time() - processor)
         return Timing([list(row) for row in zip(*columns, strict=True)], [times for _ in prompts], spent)
+
+    def _cache(self, sequences: int, length: int) -> Any:
+        """An empty one, for so many sequences of so many tokens."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self._model.config)
+
+    def _forward(self, *, is_prompt: bool, is_last: bool) -> Callable[..., Any]:
+        return self._model
+
+
+class TorchCompile(Transformers):
+    """The same model, its forward compiled whole for each shape at its first run, with a cache of just the length.
+
+    Prompts before several new tokens are taken in by the eager model: they are not what is timed then.
+    """
+
+    def __init__(self, bundle: str, *, checkpoint: str | None = None, threads: int = 1) -> None:
+        import torch
+
+        super().__init__(bundle, checkpoint=checkpoint, threads=threads)
+        self.name = f"{TORCH_COMPILE} {torch.__version__}"
+        self._compiled: Any = torch.compile(self._model.forward, fullgraph=True, dynamic=False)
+        self._caches: dict[tuple[int, int], Any] = {}
+
+    def _cache(self, sequences: int, length: int) -> Any:
+        from transformers import StaticCache
+
+        cache = self._caches.get((sequences, length))
+        if cache is None:
+            config = self._model.config
+            heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+            width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            cache = self._caches[sequences, length] = StaticCache(config=config, max_cache_len=length)
+            cache.early_initialization(sequences, heads, width, self._model.dtype, self._model.device)
+        cache.reset()
+        return cache
+
+    def _forward(self, *, is_prompt: bool, is_last: bool) -> Callable[..., Any]:
+        return self._model if is_prompt and not is_last else self._compiled
 
 
 def _llama_cpp(bundle: str, **settings: Any) -> Contender:
@@ -86,9 +126,10 @@ def _llama_cpp(bundle: str, **settings: Any) -> Contender:
 CONTENDERS: Mapping[str, Callable[..., Contender]] = {
     BUNDLE: Bundle,
     TRANSFORMERS: Transformers,
+    TORCH_COMPILE: TorchCompile,
     LLAMA_CPP: _llama_cpp,
 }
-PEERS = (TRANSFORMERS, LLAMA_CPP)
+PEERS = (TRANSFORMERS, TORCH_COMPILE, LLAMA_CPP)
 
 
 def opened(name: str, settings: Mapping[str, Any]) -> Contender:
@@ -104,6 +145,7 @@ def missing(name: str, package: str) -> BringupError:
     extras = {
         BUNDLE: "'bringup[compile]'",
         TRANSFORMERS: "'bringup[verify]'",
+        TORCH_COMPILE: "'bringup[verify]'",
         LLAMA_CPP: "xllamacpp",
     }
     help = f"run: pip install {extras[name]}"

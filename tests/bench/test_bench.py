@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from bringup.cli.main import cli
 from bringup.compile.bench.bandwidth import Probe
-from bringup.compile.bench.contenders import LLAMA_CPP, TRANSFORMERS, Bundle, opened
+from bringup.compile.bench.contenders import LLAMA_CPP, TORCH_COMPILE, TRANSFORMERS, Bundle, opened
 from bringup.compile.bench.timing import Row, Shape, Timing, Turn, percentiles
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
@@ -60,10 +60,12 @@ def test_figures_of_a_row() -> None:
     assert peer.figures()["bandwidth_share"] is None
 
 
-def test_contenders_generate_the_same_tokens(bundle: Path) -> None:
-    runs = [Bundle(str(bundle)), opened(TRANSFORMERS, {"bundle": str(bundle), "threads": 1})]
+@pytest.mark.parametrize("name", [TRANSFORMERS, pytest.param(TORCH_COMPILE, marks=pytest.mark.slow)])
+def test_contenders_generate_the_same_tokens(bundle: Path, name: str) -> None:
+    runs = [Bundle(str(bundle)), opened(name, {"bundle": str(bundle), "threads": 1})]
     own, peer = (contender.run(PROMPTS, 20) for contender in runs)
     assert own.tokens == peer.tokens
+    assert runs[1].run(PROMPTS, 1).tokens == [row[:1] for row in own.tokens]
     for timing in (own, peer):
         assert [len(each) for each in timing.times] == [20, 20]
         assert min(timing.gaps) > 0
