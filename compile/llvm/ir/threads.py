@@ -101,8 +101,8 @@ def _define_begin(e: Emitter) -> None:
 def _define_run(e: Emitter) -> None:
     """`(job, thread, until)` takes parts until TURN is `until`."""
     b, (job, thread, until) = e.b, e.function.args
-    again, none, wait, some, mine, done = (
-        e.function.append_basic_block(name) for name in ("again", "none", "wait", "some", "mine", "done")
+    again, none, wait, some, taken, done = (
+        e.function.append_basic_block(name) for name in ("again", "none", "wait", "some", "taken", "done")
     )
     scratch, size = b.inttoptr(_read(e, job, Word.SCRATCH), POINTER), _read(e, job, Word.SCRATCH_SIZE)
     own = b.gep(scratch, [b.mul(thread, size)], source_etype=ir.IntType(8))
@@ -118,8 +118,8 @@ def _define_run(e: Emitter) -> None:
     b.branch(again)
     b.position_at_end(some)
     swap = b.cmpxchg(_place(e, job, Word.TURN), turn, b.sub(turn, I64(1)), "acq_rel", "monotonic")
-    b.cbranch(b.extract_value(swap, 1), mine, again)
-    b.position_at_end(mine)
+    b.cbranch(b.extract_value(swap, 1), taken, again)
+    b.position_at_end(taken)
     launch = b.sub(b.lshr(turn, I64(PARTS)), _read(e, job, Word.FIRST))
     kernel, arguments, parts = _of_launch(e, job, launch)
     function = b.inttoptr(kernel, ir.PointerType(KERNEL))  # a call reads its type

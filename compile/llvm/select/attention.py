@@ -68,10 +68,10 @@ def attention(graph: OpGraph, group: Group, machine: Machine) -> tuple[Call, ...
         settings["spans"] = spans > 1
         if spans == 1:
             return (call("attention_decode", settings, arguments, scratch),)
-        kept, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
-        merged: list[Operand] = [kept, out.place, step.positions.place, window or NO_WINDOW, heads, step.sequences]
+        shared, merge = Pointer(SHARED), {"out": out.dtype, "values": v.shape[2]}
+        merged: list[Operand] = [shared, out.place, step.positions.place, window or NO_WINDOW, heads, step.sequences]
         return (
-            call("attention_decode", settings, [*arguments, size, spans, kept], scratch, nbytes),
+            call("attention_decode", settings, [*arguments, size, spans, shared], scratch, nbytes),
             call("attention_merge", merge, [*merged, size, spans], 4 * spans, nbytes),
         )
     width = QUERY_VECTORS * machine.lanes
