@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bringup.compile.bench.timing import Contender, Timing
 from bringup.compile.bundle.bundle_job import job_of_bundle
@@ -97,7 +97,7 @@ class TorchCompile(Transformers):
 
         super().__init__(bundle, checkpoint=checkpoint, threads=threads)
         self.name = f"{TORCH_COMPILE} {torch.__version__}"
-        self._compiled: Any = torch.compile(self._model.forward, fullgraph=True, dynamic=False)
+        self._compiled: Any = cast(Any, torch).compile(self._model.forward, fullgraph=True, dynamic=False)
         self._caches: dict[tuple[int, int], Any] = {}
 
     def _cache(self, sequences: int, length: int) -> Any:

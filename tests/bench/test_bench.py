@@ -60,6 +60,7 @@ def test_figures_of_a_row() -> None:
     assert peer.figures()["bandwidth_share"] is None
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("name", [TRANSFORMERS, pytest.param(TORCH_COMPILE, marks=pytest.mark.slow)])
 def test_contenders_generate_the_same_tokens(bundle: Path, name: str) -> None:
     runs = [Bundle(str(bundle)), opened(name, {"bundle": str(bundle), "threads": 1})]
