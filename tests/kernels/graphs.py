@@ -17,7 +17,7 @@ from tests.kernels.emulated import Emulated
 
 NUMPY = {
     **{"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16},
-    **{"int64": np.int64, "int32": np.int32, "int8": np.int8, "uint8": np.uint8, "bool": bool},
+    **{"int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8, "bool": bool},
 }
 
 

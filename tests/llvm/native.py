@@ -81,12 +81,12 @@ def _run(call: Call, memory: Memory, machine: str, threads: int) -> None:
     run_call(call, _loaded(call.kernel, machine), memory, threads)
 
 
-def run_call(call: Call, loaded: Loaded, memory: Memory, threads: int) -> None:
-    """Runs a call, thread after thread."""
+def run_call(call: Call, loaded: Loaded, memory: Memory, threads: int, *, backwards: bool = False) -> None:
+    """Runs a call, thread after thread; `backwards` from the last one on."""
     function = KERNEL(loaded.address(call.kernel.name))
     slots = bytearray(b"".join(_slot(operand, memory) for operand in call.arguments))
     arguments = np.frombuffer(slots, np.uint8)
-    for thread in range(threads):
+    for thread in reversed(range(threads)) if backwards else range(threads):
         scratch = Memory({"scratch": np.full(call.scratch, 0xFF, np.uint8)})  # NaN
         function(arguments.ctypes.data, thread, threads, scratch.address("scratch"))
         scratch.check()
