@@ -16,7 +16,21 @@ from bringup.compile.llvm.select.call import SHARED, Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
-MACHINES: Mapping[str, Machine] = {"host": host(), "generic": generic()}
+# What a processor has beyond any of its kind, by what kernels differ in: the width of vectors, float16, sums of bytes.
+_VARIANTS = {"f16c": ("avx", "f16c"), "avx2": ("avx", "avx2", "f16c", "fma")}
+
+
+def _machines() -> Mapping[str, Machine]:
+    """This processor, the portable variant, and those between them that run here."""
+    between = {
+        name: Machine(triple=host().triple, cpu=generic().cpu, features=features)
+        for name, features in _VARIANTS.items()
+    }
+    runs = {name: machine for name, machine in between.items() if host().is_x86 and machine.runs_on(host())}
+    return {"host": host(), "generic": generic(), **runs}
+
+
+MACHINES = _machines()
 GUARD, BYTE = 256, 0xA5
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 

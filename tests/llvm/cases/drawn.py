@@ -48,7 +48,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An operation of some dtypes, shapes and options; each draw has other numbers, of a mood, and maybe other sizes."""
+    """An operation of some dtypes and options; each draw has other numbers, of a mood, and maybe other sizes."""
 
     name: str
     draw: Callable[[Random, str], Draw]
@@ -99,9 +99,7 @@ class Drawn(Function):
         self.random = random
         self._makers: dict[str, Callable[[Random, str], np.ndarray]] = {}
 
-    def made(
-        self, name: str, make: Callable[[Random, str], np.ndarray], dtype: str, kind: Kind = "temporary"
-    ) -> View:
+    def made(self, name: str, make: Callable[[Random, str], np.ndarray], dtype: str, kind: Kind = "temporary") -> View:
         """A buffer of what `make` gives for a mood."""
         self._makers[name] = make
         return self.array(name, np.asarray(make(self.random, "plain")).astype(NUMPY[dtype]), dtype, kind)
