@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.llvm.cases import check, of_models, of_torch
+from tests.llvm.cases import check, of_models
 from tests.llvm.cases.drawn import Wanted
 
 
@@ -13,12 +13,12 @@ from tests.llvm.cases.drawn import Wanted
 def test_random_operations(make) -> None:
     """A form of each kind, by the seed of its name."""
     counts = check.Counts()
-    check.check_forms(sum(map(ord, make.__name__)), counts, [make] * 2, draws=6)
+    check.check_forms(sum(map(ord, make.__name__)), counts, [make], draws=4)
     assert counts.wrong == []
-    assert counts.cases.total() == 12
+    assert counts.cases.total() == 4
 
 
-@pytest.mark.parametrize("make", [of_models.linear, of_torch.reduction, of_models.routing])
+@pytest.mark.parametrize("make", [of_models.linear, of_models.softmax, of_models.routing])
 def test_what_is_wrong_is_found(make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of results that are a little off."""
     distance, counts = check.distance, check.Counts()

@@ -58,7 +58,7 @@ class Kernels:
 
     def __init__(self, machine: str) -> None:
         self.machine, self.compiled = MACHINES[machine], 0
-        self._kept: dict[Kernel, Loaded] = {}
+        self._of_any_size: dict[Kernel, Loaded] = {}
         self._own: dict[Kernel, Loaded] = {}
 
     def begin(self, kernels: Iterable[Kernel]) -> None:
@@ -67,15 +67,15 @@ class Kernels:
         self._compile(kernels)
 
     def of(self, kernel: Kernel) -> Loaded:
-        found = self._own.get(kernel) or self._kept.get(kernel)
+        found = self._own.get(kernel) or self._of_any_size.get(kernel)
         if found is None:
             self._compile([kernel])
             return self.of(kernel)
         return found
 
     def _compile(self, kernels: Iterable[Kernel]) -> None:
-        missing = {kernel for kernel in kernels if kernel not in self._kept and kernel not in self._own}
-        for shaped, found in ((True, self._own), (False, self._kept)):
+        missing = {kernel for kernel in kernels if kernel not in self._of_any_size and kernel not in self._own}
+        for shaped, found in ((True, self._own), (False, self._of_any_size)):
             if part := [kernel for kernel in missing if (kernel.stem in SHAPED) == shaped]:
                 texts = zip(texts_of(part, self.machine), (False, True), strict=True)
                 loaded = Loaded([compiled(text, self.machine, vectorise=each) for text, each in texts], self.machine)

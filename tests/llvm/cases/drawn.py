@@ -99,7 +99,9 @@ class Drawn(Function):
         self.random = random
         self._makers: dict[str, Callable[[Random, str], np.ndarray]] = {}
 
-    def made(self, name: str, make: Callable[[Random, str], np.ndarray], dtype: str, kind: Kind = "temporary") -> View:
+    def numbers(
+        self, name: str, make: Callable[[Random, str], np.ndarray], dtype: str, kind: Kind = "temporary"
+    ) -> View:
         """A buffer of what `make` gives for a mood."""
         self._makers[name] = make
         return self.array(name, np.asarray(make(self.random, "plain")).astype(NUMPY[dtype]), dtype, kind)
@@ -108,7 +110,7 @@ class Drawn(Function):
         self, name: str, shape: Sequence[int], dtype: str, *, moods: Sequence[str] = MOODS, kind: Kind = "temporary"
     ) -> View:
         """Floats of the moods named, otherwise plain ones."""
-        return self.made(name, lambda r, m: floats(r, shape, m if m in moods else "plain", dtype), dtype, kind)
+        return self.numbers(name, lambda r, m: floats(r, shape, m if m in moods else "plain", dtype), dtype, kind)
 
     def spread(self, name: str, shape: Sequence[int], dtype: str, *, moods: Sequence[str] = MOODS) -> View:
         """As `floats`, or whole numbers; the view has its axes in another order, gaps between rows, or one row."""
@@ -120,9 +122,9 @@ class Drawn(Function):
         if "float" in dtype:
             self.floats(name, held, dtype, moods=moods)
         elif dtype == "bool":
-            self.made(name, lambda r, _: r.random(held) < 0.5, dtype)
+            self.numbers(name, lambda r, _: r.random(held) < 0.5, dtype)
         else:
-            self.made(name, lambda r, _: whole_numbers(r, held, dtype), dtype)
+            self.numbers(name, lambda r, _: whole_numbers(r, held, dtype), dtype)
         steps = [prod(held[n + 1 :]) for n in range(len(held))]
         strides = [0] * len(wide)
         for place, axis in enumerate(order):
@@ -132,7 +134,7 @@ class Drawn(Function):
 
     def indices(self, name: str, shape: Sequence[int], size: int, *, negative: bool = False) -> View:
         """Places on an axis of a size."""
-        return self.made(name, lambda r, _: r.integers(-size if negative else 0, size, tuple(shape)), "int64")
+        return self.numbers(name, lambda r, _: r.integers(-size if negative else 0, size, tuple(shape)), "int64")
 
     def form(self, name: str, against: Against) -> Form:
         """Each draw of numbers is of the same graph."""

@@ -101,7 +101,7 @@ def softmax(r: Random) -> Form:
             x[hidden & (q.random(rows) < 0.5), int(q.integers(width))] = 1.5
             return x
 
-        x = f.made("x", masked, dtype)
+        x = f.numbers("x", masked, dtype)
         f.node("aten.softmax.int", {"y": ((rows, width), dtype)}, self=x, dim=-1, dtype=None)
         return Against("itself", 64.0)
 

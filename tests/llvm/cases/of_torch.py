@@ -71,7 +71,7 @@ def whole_pair(r: Random) -> Form:
         found = whole_numbers(random, shape, dtype)
         return np.where((found == 0) | (found == -1), 3, found) if name in DIVIDING else found
 
-    torch_node(f, name, [x, f.made("z", divisors, dtype)])
+    torch_node(f, name, [x, f.numbers("z", divisors, dtype)])
     return f.form(f"{name} of whole numbers", EXACT)
 
 
@@ -128,16 +128,16 @@ def ordered(r: Random) -> Form:
     if name in ("cumsum", "cumprod"):
         torch_node(f, name, [f.floats("x", shape, str(r.choice(OF_ALL)), moods=FINITE), axis])
         return f.form(name, SUMMED)
-    x = f.made("x", (lambda q, _: q.integers(-4, 5, shape)) if name == "kthvalue" else tied, "float32")
+    x = f.numbers("x", (lambda q, _: q.integers(-4, 5, shape)) if name == "kthvalue" else tied, "float32")
     if name == "topk":  # of equal numbers torch names any
         line = shape[axis]
-        places = f.made("x", lambda q, _: np.argsort(q.random(shape), axis) - line / 2, "float32")
+        places = f.numbers("x", lambda q, _: np.argsort(q.random(shape), axis) - line / 2, "float32")
         torch_node(f, name, [places, int(r.integers(1, line + 1)), axis, bool(r.random() < 0.5)])
     elif name == "sort":
         torch_node(f, name, [x, True, axis, bool(r.random() < 0.5)])
     elif name == "kthvalue":
         line = shape[axis]
-        places = f.made("x", lambda q, _: np.argsort(q.random(shape), axis), "float32")
+        places = f.numbers("x", lambda q, _: np.argsort(q.random(shape), axis), "float32")
         torch_node(f, name, [places, int(r.integers(1, line + 1)), axis])
     else:
         torch_node(f, name, [x, axis])
@@ -167,7 +167,7 @@ def _scatter(name: str) -> Callable[..., None]:
             def places(q: Random, _: str) -> np.ndarray:
                 return np.argsort(q.random(shape), axis)
 
-            at = f.made("i", places, "int64")
+            at = f.numbers("i", places, "int64")
             torch_node(f, name, [x, axis, at, source])
             return
         at = f.indices("i", shape, shape[axis])
