@@ -88,6 +88,7 @@ class Against:
 
     size: str = "itself"
     steps: float = 0.0
+    least: float = 0.0  # sizes below it count as it: a dtype's smallest normal number, where roundings are absolute
     of: Mapping[str, str] = field(default_factory=dict[str, str])  # the size that another result has
 
 
@@ -166,7 +167,7 @@ class Drawn(Function):
                     size = float(np.nanmax([*np.abs(sizes[name][np.isfinite(sizes[name])]).ravel(), 1.0]))
                 case _:
                     pass
-            found[name] = Wanted(numbers, against.steps, size)
+            found[name] = Wanted(numbers, against.steps, np.maximum(size, against.least))
         return found
 
     def _updated(self) -> list[str]:

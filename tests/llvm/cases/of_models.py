@@ -82,7 +82,9 @@ def norm(r: Random) -> Form:
             f.node("bringup.layer_norm.default", shapes, x=x, weight=weight, bias=bias, eps=1e-5)
             return Against("largest", 64.0)
         f.node("bringup.rms_norm.default", shapes, x=x, weight=weight, eps=1e-5, offset=offset, round_last=last)
-        return Against("itself", 64.0 if dtype == "float32" else 64.0 * 2**13 if dtype == "float16" else 2.0**16)
+        if dtype == "float16":  # what is normed is rounded before it is multiplied
+            return Against("itself", 64.0 * 2**13, least=2.0**-14)
+        return Against("itself", 64.0 if dtype == "float32" else 2.0**16)
 
     return _sized(name, build)
 
