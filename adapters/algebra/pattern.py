@@ -59,7 +59,7 @@ def fitting(patterns: Iterable[str]) -> Callable[[str], object]:
     if not others:
         return plain.__contains__
     expression = re.compile("|".join(_expression(pattern, f"_{n}") for n, pattern in enumerate(others)))
-    ends = [(parts[0], parts[-1]) for parts in map(_HOLE.split, others)]  # soon told of a name
+    ends = [(parts[0], parts[-1]) for parts in map(_HOLE.split, others)]  # a cheap test that most names fail
     heads, tails = tuple(head for head, _ in ends if head), tuple(tail for head, tail in ends if not head)
     return lambda name: (
         name in plain or ((name.startswith(heads) or name.endswith(tails)) and expression.fullmatch(name))

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import cast
 
 from bringup.spec import Shape
@@ -96,7 +96,7 @@ _BELOW = re.compile(
 )
 
 
-@cache  # a checkpoint whose names are wrong is asked about its tensors many times over
+@lru_cache(maxsize=1 << 18)  # a check of wrong names looks at each name many times
 def part_of(name: str) -> tuple[str, str] | None:
     """The plain tensor that a quantiser's tensor stands for, and which part it is; None for any other name."""
     if "weight." in name and (match := _BELOW.fullmatch(name)):
