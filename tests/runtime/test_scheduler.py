@@ -101,7 +101,7 @@ def test_a_long_prompt_has_an_entry_for_one_sequence() -> None:
 
 def test_a_prompt_does_not_keep_others_from_decoding() -> None:
     batch = new_batch(2, sizes=(32,))
-    batch.add(Request([1], max_new_tokens=9))
+    batch.add(Request([1, 2], max_new_tokens=9))
     batch.step()
     batch.add(Request([2] * 200, max_new_tokens=1))
     finish(batch)
