@@ -8,7 +8,8 @@ times as long: it imports its compiler (1.5 s), and runs each operator on a fake
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -27,11 +28,45 @@ from torch.export.graph_signature import (
 )
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.fx.node import map_aggregate
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+_PLACES = [getattr(Tensor, name).__get__ for name in ("device", "is_cpu", "is_cuda", "is_meta")]
 
 
 class Unrecordable(ValueError):
     """The function does what a graph of operators on tensors does not say."""
+
+
+@contextmanager
+def as_exported() -> Generator[None]:
+    """In the block, a function on the meta device takes the branches that it takes when torch.export traces it.
+
+    torch says that it compiles and exports. Reading on which device a tensor is raises Unrecordable, as it is on another
+    one in a trace.
+    """
+    from torch import compiler
+
+    flags = ("_is_compiling_flag", "_is_exporting_flag")
+    before = {name: getattr(compiler, name) for name in flags}
+    try:
+        for name in flags:
+            setattr(compiler, name, True)
+        with _NoPlaces():
+            yield
+    finally:
+        for name, value in before.items():
+            setattr(compiler, name, value)
+
+
+class _NoPlaces(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _PLACES:
+            raise Unrecordable("on which device a tensor is")
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +124,7 @@ class _Recorder(ProxyTorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch.Tag.inplace_view in func.tags or torch.is_autocast_enabled("cpu"):
+        if torch.Tag.inplace_view in func.tags or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise Unrecordable(f"{func}")
         given, named = map_aggregate(args, self.node_of), map_aggregate(kwargs or {}, self.node_of)
         name = func.overloadpacket.__name__  # as torch.export names nodes: printed schedules have the names

@@ -23,7 +23,7 @@ from bringup.compile.program.lean_tracing import compiled_when_called, lean_meta
 from bringup.compile.program.merge_linears import merge_linears
 from bringup.compile.program.physical import AS_DECLARED, Buffers, View
 from bringup.compile.program.program import EntryPoint, Program, StateSpec, TensorSpec, Value
-from bringup.compile.program.record import recorded
+from bringup.compile.program.record import as_exported, recorded
 from bringup.compile.program.stage_methods import METHODS, with_loras
 from bringup.diagnostics import fail
 from bringup.graphs.core.graph import Graph
@@ -118,7 +118,7 @@ class Tracer:
     def _on_meta(self) -> Generator[None]:
         """In the block, tensors have no content, and no size that is open."""
         lean = lean_metas() if self.fixed_sizes else nullcontext()  # the others need torch's compiler anyway
-        with lean, torch.device("meta"), torch.no_grad(), using(self.ops):
+        with lean, torch.device("meta"), as_exported(), torch.no_grad(), using(self.ops):
             yield
 
     def _run(self, stage: Stage) -> _Run:

@@ -17,7 +17,7 @@ from bringup.compile.program.assemble import Stage, trace_entry
 from bringup.compile.program.export_options import layout_of
 from bringup.compile.program.lean_tracing import LEFT_ALONE, asking, lean_metas
 from bringup.compile.program.physical import buffers_of
-from bringup.compile.program.record import Recorded, Unrecordable, recorded
+from bringup.compile.program.record import Recorded, Unrecordable, as_exported, recorded
 from bringup.compile.program.trace import tracer_of
 from bringup.compile.schedule.codec import graph_to_json
 from bringup.compile.schedule.graph.from_export import op_graph
@@ -121,6 +121,8 @@ REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
     "another precision": lambda x: autocast(x),
     "a graph in the graph": lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
     "what a tensor holds": lambda x: x if x.sum() > 0 else -x,
+    "where a tensor is": lambda x: x if x.device.type == "cpu" else -x,
+    "whether a tensor is there": lambda x: -x if x.is_meta else x,
 }
 
 
@@ -132,8 +134,19 @@ def autocast(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_graph_would_not_say_is_refused(name: str) -> None:
     x = torch.empty(2, 6, device="meta")
-    with torch.no_grad(), torch.device("meta"), pytest.raises((Unrecordable, RuntimeError)):
+    with torch.no_grad(), torch.device("meta"), as_exported(), pytest.raises((Unrecordable, RuntimeError)):
         recorded(lambda: [REFUSED[name](x)], [x])
+
+
+def test_branches_are_those_of_an_export() -> None:
+    def branches() -> list[bool]:
+        return [torch.compiler.is_exporting(), torch.compiler.is_compiling()]
+
+    x = torch.empty(2, 6, device="meta")
+    with torch.no_grad(), torch.device("meta"), as_exported():
+        graph = recorded(lambda: [torch.sin(x) if all(branches()) else torch.cos(x)], [x]).graph
+    assert [str(node.target) for node in graph.nodes if node.op == "call_function"] == ["aten.sin.default"]
+    assert branches() == [False, False]
 
 
 LEAN = """

@@ -9,7 +9,8 @@ from typing import Any
 
 from bringup.compile.kernels.call import Operand
 
-SHARED = "shared"  # the buffer of a `Pointer` to memory that the calls of a group, and all their threads, have
+# The buffer of a `Pointer` to memory that the calls of a group, and all their threads, have. No parameter has a colon.
+SHARED = "scratch:shared"
 
 
 @dataclass(frozen=True, slots=True)
