@@ -67,12 +67,8 @@ def main() -> None:
 
 def key() -> str:
     """SHA-256 of what kernels are emitted by and of what draws and compares: counts of another do not mix."""
-    folders = [
-        Path(check.__file__).parent,
-        Path(check.__file__).parent.parent,
-        Path(check.__file__).parents[2] / "kernels",
-    ]
-    files = [*folders[0].glob("*.py"), folders[1] / "native.py", *sorted(folders[2].glob("*.py"))]
+    tests = Path(check.__file__).parents[2]
+    files = [*(tests / "llvm").rglob("*.py"), *(tests / "kernels").glob("*.py")]
     text = source_digest() + "".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files))
     return hashlib.sha256(text.encode()).hexdigest()
 

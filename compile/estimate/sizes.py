@@ -53,7 +53,7 @@ class Sizes:
 
     @property
     def running(self) -> int:
-        """Weights, tables and cache: bytes of a process that runs the bundle, Python and its libraries apart."""
+        """Weights, packed copies of them, tables and cache: bytes of a run, without Python and its libraries."""
         return self.weights + self.tables + self.packed + self.cache
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bringup.compile.llvm.ir.threads import END, STEP, WORDS, WORK, Word
+from bringup.compile.llvm.ir.threads import END, MOST_PARTS, STEP, WORDS, WORK, Word
 
 if TYPE_CHECKING:
     from bringup.compile.llvm.module import Loaded
@@ -30,9 +30,10 @@ def processors() -> int:
 
 
 def parts_of(nbytes: int, threads: int) -> int:
-    """Into how many parts a launch is divided that reads and writes so many bytes."""
+    """Into how many parts a launch is divided that reads and writes so many bytes: 1 to MOST_PARTS."""
     least = min(threads, nbytes // LEAST_PART)
-    return max(1, least, min(PARTS_EACH * threads, nbytes // PART)) if threads > 1 else 1
+    parts = max(1, least, min(PARTS_EACH * threads, nbytes // PART)) if threads > 1 else 1
+    return min(parts, MOST_PARTS)
 
 
 def aligned(nbytes: int) -> np.ndarray:

@@ -31,7 +31,6 @@ from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
 _PLACES = [getattr(Tensor, name).__get__ for name in ("device", "is_cpu", "is_cuda", "is_meta")]
 
 
@@ -43,8 +42,8 @@ class Unrecordable(ValueError):
 def as_exported() -> Generator[None]:
     """In the block, a function on the meta device takes the branches that it takes when torch.export traces it.
 
-    torch says that it compiles and exports. Reading on which device a tensor is raises Unrecordable, as it is on another
-    one in a trace.
+    torch says that it compiles and exports. Reading on which device a tensor is raises Unrecordable: a trace has it on
+    another one.
     """
     from torch import compiler
 

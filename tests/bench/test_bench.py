@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors import safe_open
 
+from bringup.cli.launches.bench import PEERS as OFFERED
 from bringup.cli.main import cli
 from bringup.compile.bench.bandwidth import Probe
-from bringup.compile.bench.contenders import LLAMA_CPP, TORCH_COMPILE, TRANSFORMERS, Bundle, opened
+from bringup.compile.bench.contenders import LLAMA_CPP, PEERS, TORCH_COMPILE, TRANSFORMERS, Bundle, opened
 from bringup.compile.bench.timing import Row, Shape, Timing, Turn, percentiles
 from bringup.compile.pipeline import build
 from bringup.diagnostics import BringupError
@@ -137,3 +138,7 @@ def test_llama_cpp_takes_in_every_token_of_its_sequence(monkeypatch: pytest.Monk
 
 def test_the_probe_reads_memory() -> None:
     assert Probe(2, 1 << 20).bytes_per_second() > 0
+
+
+def test_the_command_offers_every_engine() -> None:
+    assert sorted(OFFERED) == sorted(PEERS)

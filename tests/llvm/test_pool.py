@@ -56,8 +56,8 @@ def test_a_launch_begins_when_all_threads_have_ended_the_last(reverse, threads: 
     pool.close()
 
 
-def test_a_thread_that_has_no_processor_holds_nobody_up(reverse) -> None:
-    """One thread ends launches of many parts by itself: those that others have not begun are free for it."""
+def test_one_thread_ends_launches_of_many_parts(reverse) -> None:
+    """It takes every part that no other thread has begun, up to the most that a launch can have."""
     loaded, kernel = reverse
     order, x, y = (
         np.arange(WIDTH, dtype=np.int64)[::-1].copy(),

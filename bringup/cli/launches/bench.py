@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bringup.progress import Progress
 
 INPUTS, OUTPUT, BATCHES = (32, 512), 128, (1, 8)
-PEERS = ("transformers", "llama.cpp")
+PEERS = ("transformers", "torch.compile", "llama.cpp")
 
 
 class _Counts(click.ParamType[list[int]]):
@@ -54,7 +54,7 @@ def _default(values: Sequence[int]) -> str:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Rounds before them.")
 @click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
-              help="Also time another engine, in turns: transformers or llama.cpp (repeatable).")  # fmt: skip
+              help="Another engine to time: transformers, torch.compile or llama.cpp (repeatable).")  # fmt: skip
 @click.option("--gguf", type=click.Path(), metavar="FILE", help="The file of the same model that llama.cpp opens.")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Processors for each engine; default: all.")

@@ -48,7 +48,7 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
 
 
 def _parts(rule: Rule, parameter: str) -> Parts:
-    """The tensors that the matrices of a parameter are stored in: an expert's beside one another."""
+    """The tensors that the matrices of a parameter are stored in: an expert's together."""
     found: dict[str, dict[str, PartSource]] = {}
     for leaf, name in rule.own_expr.leaves(match(rule.pattern, parameter) or {}):
         if isinstance(leaf, PartSource):

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""The functions that run a step: a list of launches, each in parts, which whoever runs takes one after the other.
+"""The functions that run a step: a list of launches, each in parts, which the running threads take one after the other.
 
 A launch ends with its last part, not with the last thread: a thread that has lost its processor holds up the others
 only if it has begun a part (self-scheduling of loops, Tang and Yew 1986). One word, TURN, says which launch it is and
@@ -30,6 +30,7 @@ _LIBRARY = {  # of POSIX threads
 }
 LAUNCH = 3  # words of a launch: addresses of a kernel and of its arguments, and its parts
 PARTS = 16  # bits of TURN that count parts; the others count launches, of all steps
+MOST_PARTS = (1 << PARTS) - 1
 _ENDED = -(1 << PARTS)  # TURN after the last step
 
 
@@ -78,7 +79,7 @@ def _define_step(e: Emitter) -> None:
 
 
 def _define_begin(e: Emitter) -> None:
-    """`(job, launch, thread)` begins a launch of the step; behind the last one it tells thread 0, which waits for that.
+    """`(job, launch, thread)` begins a launch of the step; after the last one it wakes thread 0, which waits for that.
 
     A launch of one part is for the thread that begins it.
     """

@@ -7,7 +7,7 @@ in the processor's cache. Largest scores, sums of exponentials and sums of value
 Gimelshein 2018, "Online normalizer calculation for softmax").
 
 A long context is divided into spans of keys, by the context alone, so that threads share one sequence's keys. Of each
-span a head's sums, largest score and sum of exponentials are kept, which `attention_merge` puts together (Dao et al.
+span a head's sums, largest score and sum of exponentials are stored, which `attention_merge` puts together (Dao et al.
 2023, "Flash-Decoding for long-context inference").
 """
 
@@ -30,7 +30,7 @@ AT_ONCE = 2  # heads of which they are, so that sums of products with them and t
 
 
 def attention_decode(e: Emitter, settings: Mapping[str, Any]) -> None:
-    """Slots: those of `Keys`; with `spans` also the keys of one, how many a sequence may have, and where they are kept.
+    """Slots: those of `Keys`; with `spans` also the keys of one, how many a sequence may have, and their place.
     `channels` and `values` are of a head.
 
     `together` heads of a group share each key that is in registers, and are a part; up to `parts` pass over a tile.

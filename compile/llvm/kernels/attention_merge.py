@@ -21,8 +21,8 @@ from bringup.compile.llvm.select.sizes import SPAN
 def attention_merge(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: spans, out, both dense; positions; window; H; sequences; keys of a span; spans that a sequence may have.
 
-    Of each span and head there are C sums of values, the largest score, and the sum of exponentials of the scores less
-    that one. Scratch memory has the factor of each span.
+    Spans are [sequences, spans, H, C + 2] in float32: C sums of values, the largest score, and the sum of exponentials
+    of the scores less that one. Scratch memory has the factor of each span.
     """
     b, values = e.b, settings["values"]
     given, out, positions = (e.slot(at, POINTER) for at in (0, 1, 2))

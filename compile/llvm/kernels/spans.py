@@ -8,7 +8,7 @@ from bringup.compile.llvm.kernels.keys import Keys
 
 
 def most_spans(e: Emitter, keys: Keys, size: Value) -> Value:
-    """Those of the sequence that has most."""
+    """The number of spans of the sequence that has most; `size` keys a span."""
     found = Cell(e.b, I64, I64(1))
     with e.loop(I64(0), keys.sequences) as sequence:
         found.set(e.most(found.get(), spans_of(e, keys.position(sequence), keys.window, size)))

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
-from bringup.compile.llvm.select.call import Call, Kernel
+from bringup.compile.llvm.select.call import SHARED, Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from tests.llvm.cases import of_models, of_steps, of_torch
 from tests.llvm.cases.drawn import MOODS, Draw, Form, Random, Wanted
@@ -125,7 +125,8 @@ def _calls(name: str, draw: Draw, kernels: Kernels) -> Sequence[Call]:
 
 
 def _check(draw: Draw, calls: Sequence[Call], kernels: Kernels, threads: int, random: Random) -> float:
-    memory = Memory(draw.arrays)
+    shared = max((call.shared for call in calls), default=0)
+    memory = Memory(draw.arrays | {SHARED: np.full(shared, 0xFF, np.uint8)})  # NaN
     for call in calls:
         run_call(call, kernels.of(call.kernel), memory, threads, backwards=bool(random.random() < 0.5))
     memory.check()

@@ -27,16 +27,17 @@ def attention(r: Random) -> Form:
     channels, values = int(r.choice([8, 16, 23])), int(r.choice([0, 0, 12, 41]))
     if way == 0:
         window = 50
+    blocks, longest = (5, 300) if way == 0 else (10, 600) if decode and way > 5 else (3, 190)  # 600: of two spans
     base = Case(
         lengths=(1,), heads=groups * int(r.choice([1, 2, 3, 5])), groups=groups, channels=channels, values=values,
         dtype=dtype, cache=str(r.choice(["", "bfloat16"])), window=window, ring=128 if way == 0 else None,
-        blocks=5 if way == 0 else 3, has_sinks=way == 1, has_slopes=way == 2, softcap=3.0 if way == 3 else None,
+        blocks=blocks, has_sinks=way == 1, has_slopes=way == 2, softcap=3.0 if way == 3 else None,
         has_chosen=way == 4, contiguous=way == 5, query_part=int(r.choice([0, 5])),
     )  # fmt: skip
 
     def draw(random: Random, mood: str) -> Draw:
-        count, most = 1 if base.contiguous else int(random.integers(1, 4)), 300 if base.ring else 190
-        lengths = tuple(int(n) for n in random.integers(1, random.choice([3, 70, most]), count))
+        count = 1 if base.contiguous else int(random.integers(1, 4))
+        lengths = tuple(int(n) for n in random.integers(1, random.choice([3, 70, longest]), count))
         new = () if decode else tuple(int(random.integers(1, min(n, 12) + 1)) for n in lengths)
         padding = 0 if decode else int(random.choice([0, 4]))
         case = replace(base, lengths=lengths, new=new, padding=padding, seed=int(random.integers(2**32)))
