@@ -151,7 +151,7 @@ def block_size(pairs: Iterable[tuple[Shape, Shape]]) -> Shape | None:
     """
     bounds: list[tuple[int, float]] = []
     for shape, scales in pairs:
-        if len(shape) != len(scales) or 0 in scales:
+        if len(shape) != len(scales) or 0 in scales or (bounds and len(bounds) != len(shape)):
             return None
         each = [(-(-n // c), -(-n // (c - 1)) - 1 if c > 1 else math.inf) for n, c in zip(shape, scales, strict=True)]
         joined = zip(bounds or each, each, strict=True)
