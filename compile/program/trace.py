@@ -88,7 +88,7 @@ class Tracer:
     def _recorded(self, run: _Run) -> Any:
         """None where only torch.export can trace a stage, or say why nothing can."""
         try:
-            with self._on_meta():
+            with self._on_meta(), as_exported():
                 return recorded(lambda: run.pure(*run.arguments), tree_leaves(run.arguments))
         except (RuntimeError, TypeError, ValueError):
             return None
@@ -118,7 +118,7 @@ class Tracer:
     def _on_meta(self) -> Generator[None]:
         """In the block, tensors have no content, and no size that is open."""
         lean = lean_metas() if self.fixed_sizes else nullcontext()  # the others need torch's compiler anyway
-        with lean, torch.device("meta"), as_exported(), torch.no_grad(), using(self.ops):
+        with lean, torch.device("meta"), torch.no_grad(), using(self.ops):
             yield
 
     def _run(self, stage: Stage) -> _Run:
