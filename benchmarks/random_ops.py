@@ -1,7 +1,7 @@
 """benchmarks/results/…-random-ops.md: random operations of the target `cpu` against float64.
 
 `python -m benchmarks.random_ops --first 0 --sets 100` checks the sets of these seeds; `--seconds` ends it before.
-Shares add up in a JSON file beside the page as long as kernels and what draws the cases stay as they are; several may
+Shares add up in a JSON file next to the page as long as kernels and what draws the cases stay as they are; several may
 run at once. See tests/llvm/cases/check.py for what a case is, and for the bounds.
 """
 

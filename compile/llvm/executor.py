@@ -14,7 +14,7 @@ import numpy as np
 from bringup.compile.kernels.call import Operand, Pointer
 from bringup.compile.llvm.ir.threads import LAUNCH
 from bringup.compile.llvm.module import Loaded
-from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned, parts_of
+from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned, part_count
 from bringup.compile.llvm.select.call import SHARED, Call
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
@@ -139,7 +139,7 @@ class LlvmExecutor:
         slots: list[bytes] = []
         found: list[tuple[int, int, int]] = []  # kernel, number of its first slot, parts
         for launch, call in self._launches(entry.name):
-            found.append((self._addresses[call.kernel], len(slots), parts_of(_nbytes(launch, call), self._threads)))
+            found.append((self._addresses[call.kernel], len(slots), part_count(_nbytes(launch, call), self._threads)))
             slots += [self._slot(launch, operand, entry.name, fields) for operand in call.arguments]
         arguments = np.frombuffer(bytearray(b"".join(slots)), np.uint64)
         launches = np.array([(kernel, arguments.ctypes.data + 8 * at, parts) for kernel, at, parts in found], np.uint64)

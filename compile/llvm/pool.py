@@ -29,7 +29,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parts_of(nbytes: int, threads: int) -> int:
+def part_count(nbytes: int, threads: int) -> int:
     """Into how many parts a launch is divided that reads and writes so many bytes: 1 to MOST_PARTS."""
     least = min(threads, nbytes // LEAST_PART)
     parts = max(1, least, min(PARTS_EACH * threads, nbytes // PART)) if threads > 1 else 1

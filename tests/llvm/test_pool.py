@@ -11,7 +11,7 @@ import pytest
 from bringup.compile.llvm.ir.machine import host
 from bringup.compile.llvm.ir.threads import Word
 from bringup.compile.llvm.module import Loaded, compiled, texts_of
-from bringup.compile.llvm.pool import LEAST_PART, PART, PARTS_EACH, Pool, parts_of
+from bringup.compile.llvm.pool import LEAST_PART, PART, PARTS_EACH, Pool, part_count
 from bringup.compile.llvm.select.registry import calls_of
 from tests.kernels.graphs import Function
 
@@ -76,10 +76,10 @@ def test_one_thread_ends_launches_of_many_parts(reverse) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 64])
 def test_small_launches_are_of_one_part_and_large_ones_of_some_for_each_thread(threads: int) -> None:
-    assert parts_of(LEAST_PART - 1, threads) == 1
-    assert parts_of(threads * LEAST_PART, threads) == threads
-    assert parts_of(1 << 40, threads) == (PARTS_EACH * threads if threads > 1 else 1)
-    assert parts_of(threads * PART, threads) == threads
+    assert part_count(LEAST_PART - 1, threads) == 1
+    assert part_count(threads * LEAST_PART, threads) == threads
+    assert part_count(1 << 40, threads) == (PARTS_EACH * threads if threads > 1 else 1)
+    assert part_count(threads * PART, threads) == threads
 
 
 def test_threads_end_with_the_last_reference(reverse) -> None:

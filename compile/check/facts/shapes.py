@@ -102,7 +102,7 @@ def _is_reversed(problem: Problem) -> bool:
 
 
 def off_axes(plan: Plan, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Off]]]:
-    """Each problem with its axes whose sizes differ, by the names of the sizes they are made of: `vocab` of
+    """Each problem with its axes whose sizes differ, by the names of the sizes that they join: `vocab` of
     `out:vocab`, `h d`."""
     known: dict[tuple[int, int, str], list[Off]] = {}  # layers share their axes, which the plan keeps
     for problem in problems:

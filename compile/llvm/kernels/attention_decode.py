@@ -8,7 +8,7 @@ Gimelshein 2018, "Online normalizer calculation for softmax").
 
 A long context is divided into spans of keys, by the context alone, so that threads share one sequence's keys. Of each
 span a head's sums, largest score and sum of exponentials are stored, which `attention_merge` puts together (Dao et al.
-2023, "Flash-Decoding for long-context inference").
+2023, "Flash-Decoding for long-context inference"). A query is at position 0 or later: it sees at least its own key.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from bringup.compile.llvm.module import Loaded, compiled, texts_of
 from bringup.compile.llvm.select.call import SHARED, Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from tests.llvm.cases import of_models, of_steps, of_torch
-from tests.llvm.cases.drawn import MOODS, Draw, Form, Random, Wanted
+from tests.llvm.cases.drawn import DISTRIBUTIONS, Draw, Form, Random, Wanted
 from tests.llvm.native import MACHINES, Memory, run_call
 
 FORMS: Mapping[Callable[[Random], Form], float] = {
@@ -99,7 +99,7 @@ def check_forms(seed: int, counts: Counts, makers: Sequence[Callable[[Random], F
     machine = str(random.choice(list(MACHINES)))
     kernels = _kernels.setdefault(machine, Kernels(machine))
     forms = [make(random) for make in makers]
-    drawn = [(form, [form.draw(random, str(random.choice(MOODS))) for _ in range(draws)]) for form in forms]
+    drawn = [(form, [form.draw(random, str(random.choice(DISTRIBUTIONS))) for _ in range(draws)]) for form in forms]
     calls = {id(draw): _calls(form.name, draw, kernels) for form, each in drawn for draw in each}
     before = kernels.compiled
     kernels.begin(call.kernel for listed in calls.values() for call in listed)

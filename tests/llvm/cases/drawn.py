@@ -18,8 +18,8 @@ from tests.llvm.native import separate
 Random = np.random.Generator
 FLOATS = ("float32", "float32", "bfloat16", "float16")
 # What numbers are like: some rows zero; below the normal numbers; of many sizes; zeros, infinities and NaN among them.
-MOODS = ("plain", "plain", "zeros", "tiny", "wide", "special")
-FINITE = MOODS[:-1]
+DISTRIBUTIONS = ("plain", "plain", "zeros", "tiny", "wide", "special")
+FINITE = DISTRIBUTIONS[:-1]
 TINY = {"float16": 1e-6, "float64": 1e-310}
 SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 1e-30, 3e4)
 
@@ -48,16 +48,16 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An operation of some dtypes and options; each draw has other numbers, of a mood, and maybe other sizes."""
+    """An operation of some dtypes and options; each draw has other numbers, and maybe other sizes."""
 
     name: str
     draw: Callable[[Random, str], Draw]
 
 
-def floats(random: Random, shape: Sequence[int], mood: str, dtype: str) -> np.ndarray:
-    """Random numbers of a mood."""
+def floats(random: Random, shape: Sequence[int], distribution: str, dtype: str) -> np.ndarray:
+    """Random numbers of a distribution."""
     found = np.asarray(random.standard_normal(tuple(shape))) * 2.0 ** random.integers(-2, 4)
-    match mood:
+    match distribution:
         case "zeros" if found.ndim:
             found[random.random(found.shape[0]) < 0.5] = 0.0
             found *= random.choice([1.0, -1.0])
@@ -103,17 +103,27 @@ class Drawn(Function):
     def numbers(
         self, name: str, make: Callable[[Random, str], np.ndarray], dtype: str, kind: Kind = "temporary"
     ) -> View:
-        """A buffer of what `make` gives for a mood."""
+        """A buffer of what `make` gives for a distribution."""
         self._makers[name] = make
         return self.array(name, np.asarray(make(self.random, "plain")).astype(NUMPY[dtype]), dtype, kind)
 
     def floats(
-        self, name: str, shape: Sequence[int], dtype: str, *, moods: Sequence[str] = MOODS, kind: Kind = "temporary"
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        *,
+        distributions: Sequence[str] = DISTRIBUTIONS,
+        kind: Kind = "temporary",
     ) -> View:
-        """Floats of the moods named, otherwise plain ones."""
-        return self.numbers(name, lambda r, m: floats(r, shape, m if m in moods else "plain", dtype), dtype, kind)
+        """Floats of the distributions named, otherwise plain ones."""
+        return self.numbers(
+            name, lambda r, m: floats(r, shape, m if m in distributions else "plain", dtype), dtype, kind
+        )
 
-    def spread(self, name: str, shape: Sequence[int], dtype: str, *, moods: Sequence[str] = MOODS) -> View:
+    def spread(
+        self, name: str, shape: Sequence[int], dtype: str, *, distributions: Sequence[str] = DISTRIBUTIONS
+    ) -> View:
         """As `floats`, or whole numbers; the view has its axes in another order, gaps between rows, or one row."""
         r, wide = self.random, list(shape)
         order, gaps = r.permutation(len(wide)), [int(r.choice([0, 0, 2])) for _ in wide]
@@ -121,7 +131,7 @@ class Drawn(Function):
             order, gaps = np.arange(len(wide)), [0] * len(wide)
         held = [wide[axis] + gap for axis, gap in zip(order, gaps, strict=True)]
         if "float" in dtype:
-            self.floats(name, held, dtype, moods=moods)
+            self.floats(name, held, dtype, distributions=distributions)
         elif dtype == "bool":
             self.numbers(name, lambda r, _: r.random(held) < 0.5, dtype)
         else:
@@ -141,9 +151,9 @@ class Drawn(Function):
         """Each draw of numbers is of the same graph."""
         graph = separate(self.graph(*(name for node in self.nodes for name in node.outputs)))
 
-        def draw(random: Random, mood: str) -> Draw:
+        def draw(random: Random, distribution: str) -> Draw:
             self.arrays = {
-                key: np.asarray(make(random, mood)).astype(NUMPY[self.buffers[key].dtype])
+                key: np.asarray(make(random, distribution)).astype(NUMPY[self.buffers[key].dtype])
                 for key, make in self._makers.items()
             }
             with np.errstate(all="ignore"):

@@ -24,9 +24,9 @@ Sized = Callable[[Drawn, Random], Against]
 def _sized(name: str, build: Sized) -> Form:
     """A form whose function is built anew for each draw."""
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         f = Drawn(random)
-        return f.form(name, build(f, random)).draw(random, mood)
+        return f.form(name, build(f, random)).draw(random, distribution)
 
     return Form(name, draw)
 
@@ -40,7 +40,7 @@ def linear(r: Random) -> Form:
         channels, gap = int(r.integers(1, 160)), int(r.choice([0, 3]))
         rows = 0 if r.random() < 0.02 else rows
         f.floats("x", (rows, channels + gap), dtype)
-        weight = f.floats("w", (columns, channels), dtype, kind="weight", moods=FINITE)
+        weight = f.floats("w", (columns, channels), dtype, kind="weight", distributions=FINITE)
         bias = f.floats("b", (columns,), dtype, kind="weight") if has_bias else None
         x = View("x", (rows, channels), (channels + gap, 1), gap)
         f.node("bringup.linear.default", {"y": ((rows, columns), dtype)}, x=x, weight=weight, bias=bias)
@@ -56,7 +56,9 @@ def bmm(r: Random) -> Form:
         batches, rows = int(r.integers(1, 5)), int(r.integers(1, 9) if few else r.integers(9, 20))
         channels, columns = int(r.integers(1, 40)), int(r.integers(1, 60))
         x = f.floats("x", (batches, rows, channels), dtype)
-        f.floats("w", (batches, columns, channels) if turned else (batches, channels, columns), dtype, moods=FINITE)
+        f.floats(
+            "w", (batches, columns, channels) if turned else (batches, channels, columns), dtype, distributions=FINITE
+        )
         strides = (channels * columns, 1, channels) if turned else (channels * columns, columns, 1)
         matrices = View("w", (batches, channels, columns), strides)
         f.node("aten.bmm.default", {"y": ((batches, rows, columns), dtype)}, self=x, mat2=matrices)
@@ -75,10 +77,10 @@ def norm(r: Random) -> Form:
         gap, shape = int(r.choice([0, 5])), (rows, heads, width)
         f.floats("x", (rows, heads * width + gap), dtype)
         x = View("x", shape, (heads * width + gap, width, 1), gap)
-        weight = f.floats("w", (width,), dtype, kind="weight", moods=())
+        weight = f.floats("w", (width,), dtype, kind="weight", distributions=())
         shapes = {"y": (shape, dtype)}
         if is_layer:
-            bias = f.floats("b", (width,), dtype, kind="weight", moods=())
+            bias = f.floats("b", (width,), dtype, kind="weight", distributions=())
             f.node("bringup.layer_norm.default", shapes, x=x, weight=weight, bias=bias, eps=1e-5)
             return Against("largest", 64.0)
         f.node("bringup.rms_norm.default", shapes, x=x, weight=weight, eps=1e-5, offset=offset, round_last=last)
@@ -96,8 +98,8 @@ def softmax(r: Random) -> Form:
     def build(f: Drawn, r: Random) -> Against:
         rows, width = int(r.integers(1, 12)), int(r.integers(1, 300))
 
-        def masked(q: Random, mood: str) -> np.ndarray:
-            x = floats(q, (rows, width), mood, dtype).astype(np.float64)
+        def masked(q: Random, distribution: str) -> np.ndarray:
+            x = floats(q, (rows, width), distribution, dtype).astype(np.float64)
             hidden = q.random(rows) < 0.3
             x[hidden] = -np.inf
             x[hidden & (q.random(rows) < 0.5), int(q.integers(width))] = 1.5
@@ -117,7 +119,7 @@ def rope(r: Random) -> Form:
         tokens, heads, pairs = (int(r.integers(1, most)) for most in (9, 6, 33))
         shape = tokens, heads, 2 * pairs + int(r.choice([0, 0, 3]))
         x = f.floats("x", shape, dtype)
-        cos, sin = (f.floats(name, (tokens, pairs), "float32", moods=()) for name in ("cos", "sin"))
+        cos, sin = (f.floats(name, (tokens, pairs), "float32", distributions=()) for name in ("cos", "sin"))
         f.node("bringup.rope.default", {"y": (shape, dtype)}, x_NHK=x, cos_NC=cos, sin_NC=sin, interleaved=interleaved)
         return Against("largest", 4.0)
 
@@ -132,11 +134,11 @@ def routing(r: Random) -> Form:
         tokens, count, each = (int(n) for n in r.integers(1, (20, 6, 9)))
         shape, best = (tokens, count * each), int(r.integers(1, min(each, 2) + 1))
         given = {"groups": count, "topk_groups": int(r.integers(1, count + 1)), "best": best}
-        scores = f.floats("s", shape, "float32", moods=())
+        scores = f.floats("s", shape, "float32", distributions=())
         f.node("bringup.keep_best_groups.default", {"y": (shape, "float32")}, scores_NE=scores, **given)
         return Against()
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         f, tokens, number = Drawn(random), int(random.integers(1, 20)), int(random.integers(2, 40))
         count, shape = int(random.integers(1, min(number, 8) + 1)), (tokens, number)
         tied = np.where(random.random(shape) < 0.2, -np.inf, np.round(2 * random.standard_normal(shape)))
@@ -156,11 +158,11 @@ def write_cache(r: Random) -> Form:
     """Rows go to their slots; what a narrower dtype cannot hold becomes its largest number, and NaN stays NaN."""
     cached, dtype = str(r.choice(FLOATS)), str(r.choice(FLOATS))
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         tokens, heads, channels, slots = (int(n) for n in random.integers(1, (9, 4, 20, 30)))
         tokens, gap, f = min(tokens, slots), int(random.choice([0, 2])), Drawn(random)
-        cache = f.floats("cache", (slots, heads, channels), cached, kind="state", moods=())
-        f.array("rows", floats(random, (tokens, heads * channels + gap), mood, dtype), dtype, "temporary")
+        cache = f.floats("cache", (slots, heads, channels), cached, kind="state", distributions=())
+        f.array("rows", floats(random, (tokens, heads * channels + gap), distribution, dtype), dtype, "temporary")
         at = random.permutation(slots)[:tokens]
         view = View("rows", (tokens, heads, channels), (heads * channels + gap, channels, 1), gap)
         places = f.array("slots", at.astype(np.int64), "int64", "step")
@@ -183,14 +185,16 @@ def experts(r: Random) -> Form:
     return Form("experts", partial(_experts, dtype, height, each, has_bias=has_bias))
 
 
-def _experts(dtype: str, height: int, each: int, r: Random, mood: str, *, has_bias: bool) -> Draw:
+def _experts(dtype: str, height: int, each: int, r: Random, distribution: str, *, has_bias: bool) -> Draw:
     tokens, number, m, o = (int(n) for n in r.integers((1, each, 1, 1), (24, 10, 50, 60)))
-    mood = mood if mood in ORDERED and (mood != "tiny" or dtype == "float32") else "plain"  # products are rounded
+    distribution = (
+        distribution if distribution in ORDERED and (distribution != "tiny" or dtype == "float32") else "plain"
+    )  # products are rounded
     used = max(each, int(r.integers(1, number + 1)))
     chosen = np.stack([r.permutation(used)[:each] for _ in range(tokens)]).astype(np.int64)
     blocks = tokens * each if height == 1 else (tokens * each + number * (height - 1)) // height
     f = Drawn(r)
-    x = f.array("x", floats(r, (tokens, m + 4), mood, dtype), dtype, "temporary")
+    x = f.array("x", floats(r, (tokens, m + 4), distribution, dtype), dtype, "temporary")
     x = View("x", (tokens, m), (m + 4, 1), 3)
     weights = f.given("shares", (tokens, each))
     weight, bias = f.given("w", (number, o, m), dtype), f.given("bias", (number, o), dtype) if has_bias else None

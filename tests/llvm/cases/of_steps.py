@@ -17,7 +17,7 @@ from tests.llvm.native import separate
 from tests.llvm.products import FORMS, in_int8
 from tests.llvm.test_indexer import step_of
 
-MOODS = ("plain", "zeros", "tiny", "wide")
+DISTRIBUTIONS = ("plain", "zeros", "tiny", "wide")
 
 
 def attention(r: Random) -> Form:
@@ -35,7 +35,7 @@ def attention(r: Random) -> Form:
         has_chosen=way == 4, contiguous=way == 5, query_part=int(r.choice([0, 5])),
     )  # fmt: skip
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         count = 1 if base.contiguous else int(random.integers(1, 4))
         lengths = tuple(int(n) for n in random.integers(1, random.choice([3, 70, longest]), count))
         new = () if decode else tuple(int(random.integers(1, min(n, 12) + 1)) for n in lengths)
@@ -60,9 +60,9 @@ def quantised(r: Random) -> Form:
     weight = Weight(f, "w", FORMS[form], (*lead, columns, channels), dtype, activations)
     numbers, parts = weight.numbers, dict(f.arrays)
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         f.arrays, f.nodes, f.random = dict(parts), [], random
-        wanted = (_product, _experts, _rows, _whole)[way](f, weight, numbers, dtype, rows, mood)
+        wanted = (_product, _experts, _rows, _whole)[way](f, weight, numbers, dtype, rows, distribution)
         return Draw(separate(f.graph("y")), f.started(), {"y": wanted})
 
     name = ("quant_linear", "quant_experts", "quant_embedding", "dequantise")[way]
@@ -73,10 +73,10 @@ def _rounded(x: np.ndarray, weight: Weight) -> np.ndarray:
     return in_int8(x) if weight.arguments["weight_activations"] else x.astype(np.float64)
 
 
-def _product(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, mood: str) -> Wanted:
+def _product(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, distribution: str) -> Wanted:
     columns, channels = numbers.shape
     gap = int(f.random.choice([0, 3]))
-    held = f.array("x", _plain(f.random, (rows, channels + gap), mood, dtype), dtype, "temporary")
+    held = f.array("x", _plain(f.random, (rows, channels + gap), distribution, dtype), dtype, "temporary")
     x = View(held.buffer, (rows, channels), (channels + gap, 1), gap)
     bias = f.given("b", (columns,), dtype)
     f.node("bringup.quant_linear.default", {"y": ((rows, columns), dtype)}, x=x, bias=bias, **weight.arguments)
@@ -84,10 +84,10 @@ def _product(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: in
     return Wanted(wide @ numbers.T + own, 24.0, _largest(np.abs(wide) @ np.abs(numbers).T + np.abs(own)))
 
 
-def _experts(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, mood: str) -> Wanted:
+def _experts(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, distribution: str) -> Wanted:
     number, columns, channels = numbers.shape
     blocks = int(f.random.integers(1, 5))
-    x = f.array("x", _plain(f.random, (blocks, rows, channels), mood, dtype), dtype, "temporary")
+    x = f.array("x", _plain(f.random, (blocks, rows, channels), distribution, dtype), dtype, "temporary")
     chosen = f.random.integers(0, number, blocks)
     expert, bias = f.array("e", chosen, "int64", "value"), f.given("b", (number, columns), dtype)
     shapes = {"y": ((blocks, rows, columns), dtype)}
@@ -101,7 +101,7 @@ def _experts(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: in
     return Wanted(wanted, 24.0, _largest(sizes))
 
 
-def _rows(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, mood: str) -> Wanted:
+def _rows(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, distribution: str) -> Wanted:
     chosen = f.random.integers(0, len(numbers), rows)
     listed = f.array("n", chosen, "int64", "value")
     shapes = {"y": ((rows, numbers.shape[1]), dtype)}
@@ -109,13 +109,13 @@ def _rows(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, 
     return Wanted(numbers[chosen], 4.0, float(np.abs(numbers).max()))
 
 
-def _whole(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, mood: str) -> Wanted:
+def _whole(f: Drawn, weight: Weight, numbers: np.ndarray, dtype: str, rows: int, distribution: str) -> Wanted:
     f.node("bringup.dequantise.default", {"y": (numbers.shape, dtype)}, **weight.arguments)
     return Wanted(numbers, 4.0, float(np.abs(numbers).max()))
 
 
-def _plain(random: Random, shape: tuple[int, ...], mood: str, dtype: str) -> np.ndarray:
-    return floats(random, shape, mood if mood in MOODS else "plain", dtype)
+def _plain(random: Random, shape: tuple[int, ...], distribution: str, dtype: str) -> np.ndarray:
+    return floats(random, shape, distribution if distribution in DISTRIBUTIONS else "plain", dtype)
 
 
 def _largest(sizes: np.ndarray) -> float:
@@ -127,7 +127,7 @@ def lora(r: Random) -> Form:
     """Factors of each sequence's slot; slots that no sequence has are NaN, and below 0 is none."""
     op, decode, dtype = str(r.choice(["lora_shrink", "lora_expand"])), bool(r.random() < 0.5), str(r.choice(FLOATS))
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         count, slots = int(random.integers(1, 5)), int(random.integers(1, 5))
         new = [1] * count if decode else [int(n) for n in random.integers(0, 6, count)]
         if not decode and not sum(new):
@@ -136,7 +136,7 @@ def lora(r: Random) -> Form:
         step = step_of([each + 3 for each in new], new, padding, 1)
         tokens, rank, wide = sum(new) + padding, int(random.integers(1, 9)), int(random.integers(1, 60))
         shrinks = op == "lora_shrink"
-        x = _plain(random, (tokens, wide if shrinks else rank), mood, dtype)
+        x = _plain(random, (tokens, wide if shrinks else rank), distribution, dtype)
         weight = random.standard_normal((slots, rank, wide)).astype(NUMPY[dtype])
         weight[[n for n in range(slots) if n not in own]] = np.nan
         out = rank if shrinks else wide
@@ -159,14 +159,14 @@ def keys(r: Random) -> Form:
     """Which keys attention sees: the first of the highest scores, also of equal ones, among those before a token."""
     dtype = str(r.choice(FLOATS))
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         tokens, count, length = (
             int(random.integers(1, 6)),
             int(random.choice([1, 5, 60, 2000])),
             int(random.integers(2, 300)),
         )
         positions = random.integers(0, length, tokens)
-        scores = _plain(random, (tokens, length), mood, dtype)
+        scores = _plain(random, (tokens, length), distribution, dtype)
         if random.random() < 0.5:
             scores = np.round(scores.astype(np.float32)).astype(scores.dtype)
         wanted = np.zeros((tokens, length))
@@ -184,14 +184,14 @@ def scores(r: Random) -> Form:
     """Scores of keys, of which only those before a token count: others may be anything."""
     dtype, decode = str(r.choice(FLOATS)), bool(r.random() < 0.5)
 
-    def draw(random: Random, mood: str) -> Draw:
+    def draw(random: Random, distribution: str) -> Draw:
         lengths = [int(n) for n in random.integers(1, 100, int(random.integers(1, 4)))]
         new = [1] * len(lengths) if decode else [int(random.integers(1, min(n, 20) + 1)) for n in lengths]
         heads, channels, length = int(random.integers(1, 7)), int(random.integers(1, 50)), 2 * BLOCK
         step = step_of(lengths, new, 0, 2)
         tokens = sum(new)
         q, k = (
-            _plain(random, (tokens, heads, channels), mood, dtype),
+            _plain(random, (tokens, heads, channels), distribution, dtype),
             floats(random, (len(lengths), length, channels), "plain", dtype),
         )
         weights = random.standard_normal((tokens, heads)).astype(np.float32)

@@ -9,8 +9,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bringup.compile.schedule.graph.op_graph import Argument, DType
-from tests.llvm.cases.drawn import FINITE, FLOATS, MOODS, Against, Drawn, Form, Random, torch_node, whole_numbers
+from bringup.compile.schedule.graph.op_graph import Argument, DType, View
+from tests.llvm.cases.drawn import (
+    DISTRIBUTIONS,
+    FINITE,
+    FLOATS,
+    Against,
+    Drawn,
+    Form,
+    Random,
+    torch_node,
+    whole_numbers,
+)
 
 SHAPES = ((1,), (7,), (3, 5), (2, 3, 9), (1, 33), (4, 1, 6), (), (2, 1, 3, 4))
 OF_ALL = (*FLOATS, "float64")
@@ -103,7 +113,7 @@ def reduction(r: Random) -> Form:
     f, name, shape = Drawn(r), str(r.choice(REDUCED)), _shape(r, axes=1)
     axis, dtype, keeps = int(r.integers(len(shape))), str(r.choice(OF_ALL)), bool(r.random() < 0.5)
     ordering = name in ("amax", "amin", "any", "all", "argmax", "argmin", "max", "min")
-    x = f.spread("x", shape, dtype, moods=MOODS if ordering or name == "sum" else FINITE)
+    x = f.spread("x", shape, dtype, distributions=DISTRIBUTIONS if ordering or name == "sum" else FINITE)
     listed: Argument = (axis,) if name in ("sum", "mean", "amax", "amin", "var") else axis
     rest: list[Argument] = [1.0, keeps] if name == "var" else [keeps]
     if name == "var" and shape[axis] == 1:
@@ -118,15 +128,15 @@ def ordered(r: Random) -> Form:
     f, shape = Drawn(r), _shape(r, axes=1)
     axis = int(r.integers(len(shape)))
 
-    def tied(random: Random, mood: str) -> np.ndarray:
+    def tied(random: Random, distribution: str) -> np.ndarray:
         found = random.integers(-4, 5, shape).astype(np.float32)
-        if mood == "special":
+        if distribution == "special":
             found = np.where(random.random(shape) < 0.3, random.choice([np.nan, np.inf, -np.inf, -0.0], shape), found)
         return found
 
     name = str(r.choice(["sort", "topk", "kthvalue", "cummax", "cummin", "cumsum", "cumprod"]))
     if name in ("cumsum", "cumprod"):
-        torch_node(f, name, [f.floats("x", shape, str(r.choice(OF_ALL)), moods=FINITE), axis])
+        torch_node(f, name, [f.floats("x", shape, str(r.choice(OF_ALL)), distributions=FINITE), axis])
         return f.form(name, SUMMED)
     x = f.numbers("x", (lambda q, _: q.integers(-4, 5, shape)) if name == "kthvalue" else tied, "float32")
     if name == "topk":  # of equal numbers torch names any
@@ -153,15 +163,15 @@ def placed(r: Random) -> Form:
     return f.form(name, Against("terms", 8.0 if dtype == "float32" else 8.0 * 2**13) if sums else EXACT)
 
 
-def _gather(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
-    shape = x.shape  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+def _gather(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
+    shape = x.shape
     torch_node(f, "gather", [x, axis, f.indices("i", shape, shape[axis])])
 
 
 def _scatter(name: str) -> Callable[..., None]:
-    def node(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
-        shape = x.shape  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-        source = f.spread("s", shape, dtype, moods=FINITE)
+    def node(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
+        shape = x.shape
+        source = f.spread("s", shape, dtype, distributions=FINITE)
         if name == "scatter":  # no place twice: of several torch takes any
 
             def places(q: Random, _: str) -> np.ndarray:
@@ -177,8 +187,8 @@ def _scatter(name: str) -> Callable[..., None]:
     return node
 
 
-def _rows(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
-    shape = x.shape  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+def _rows(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
+    shape = x.shape
     if r.random() < 0.5:
         torch_node(f, "index_select", [x, axis, f.indices("i", (4,), shape[axis])])
         return
@@ -190,17 +200,17 @@ def _rows(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
     torch_node(f, "index", [x, tuple(listed)])
 
 
-def _index_put(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
-    shape = x.shape  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+def _index_put(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
+    shape = x.shape
     listed: list[Argument] = [None] * axis
     at = f.indices("i", (4,), shape[axis], negative=True)
-    values = f.spread("s", (*shape[:axis], 4, *shape[axis + 1 :]), dtype, moods=FINITE)
+    values = f.spread("s", (*shape[:axis], 4, *shape[axis + 1 :]), dtype, distributions=FINITE)
     torch_node(f, "index_put", [x, (*listed, at), values, True])
 
 
 def _moved(name: str) -> Callable[..., None]:
-    def node(f: Drawn, r: Random, x: Argument, axis: int, dtype: str) -> None:
-        shape = x.shape  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    def node(f: Drawn, r: Random, x: View, axis: int, dtype: str) -> None:
+        shape = x.shape
         match name:
             case "flip":
                 torch_node(f, name, [x, (axis,)])
@@ -227,9 +237,9 @@ def product(r: Random) -> Form:
     if r.random() < 0.5:
         axes, groups, taps = int(r.integers(1, 3)), int(r.choice([1, 2, 4])), int(r.choice([1, 3, 4]))
         x = f.spread("x", (2, 4, *(9, 6)[:axes]), dtype)
-        w = f.spread("w", (4, 4 // groups, *(taps, 2)[:axes]), dtype, moods=FINITE)
+        w = f.spread("w", (4, 4 // groups, *(taps, 2)[:axes]), dtype, distributions=FINITE)
         lists = [tuple(int(n) for n in r.integers(low, high, axes)) for low, high in ((1, 3), (2, 4), (1, 3))]
-        bias = f.floats("b", (4,), dtype, moods=FINITE) if r.random() < 0.5 else None
+        bias = f.floats("b", (4,), dtype, distributions=FINITE) if r.random() < 0.5 else None
         torch_node(f, "convolution", [x, w, bias, *lists, False, (0,) * axes, groups])
         return f.form("convolution", SUMMED)
     m, k, n = (int(size) for size in r.integers(1, 7, 3))
