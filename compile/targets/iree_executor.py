@@ -12,6 +12,7 @@ import numpy as np
 
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Interface, TensorSpec
+from bringup.compile.targets.iree_memory import free_released, lend
 from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class IreeExecutor:
         self._device = rt.get_device(device)
         instance = rt.VmInstance()
         index = rt.ParameterIndex()
-        self._weights = {spec.name: _bytes(weights[spec.name]) for spec in interface.weights}
-        for name, array in self._weights.items():
-            index.add_buffer(name, array)
+        free_released()
+        for spec in interface.weights:
+            index.add_buffer(spec.name, lend(_bytes(weights[spec.name])))
         # Parameters must be registered before the module whose initialisers read them.
         modules = [
             rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
@@ -51,6 +52,11 @@ class IreeExecutor:
         self._entries = {entry.name: entry for entry in interface.entries}
         self._functions = {name: modules[-1].lookup_function(name) for name in self._entries}
         self._states = {spec.name: self._zeros(spec) for spec in interface.states}
+
+    def close(self) -> None:
+        """Frees weights and states; see `program.Closeable`. What IREE still reads is freed with the next executor."""
+        self._states, self._functions, self._context = {}, {}, None
+        free_released()
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry; see `program.Executor`.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import iree.runtime
 import numpy as np
 import pytest
 import torch
@@ -25,6 +28,7 @@ from bringup.compile.program.trace import export_program
 from bringup.compile.program.trace_cached import EncodedProgram
 from bringup.compile.targets.iree_compiler import IreeOptions, LoweringError, compile_mlir
 from bringup.compile.targets.iree_executor import IreeExecutor
+from bringup.compile.targets.iree_memory import free_released, lend
 from bringup.compile.targets.iree_mlir import to_mlir
 from bringup.compile.targets.llvm import LLVM
 from bringup.compile.targets.module_store import ModuleStore
@@ -210,6 +214,39 @@ def test_wrong_weights_are_all_named() -> None:
     del weights["ln_f.bias"]
     with pytest.raises(BringupError, match=r"(?s)`h\.0\.fc\.weight` as float32\[256, 64\].*`ln_f\.bias`.* lack"):
         IreeExecutor(vmfb("gpt", torch.float32, False), built.program.interface, weights)
+
+
+def test_iree_reads_arrays_until_it_releases_them() -> None:
+    """IREE's workers release without Python's lock: what they release is never freed by them."""
+    built = build("gpt", torch.float32, False)
+    weights = {name: array.copy() for name, array in built.weights.items()}
+    arrays = [weakref.ref(array) for array in weights.values()]
+    steps = make_step(np.arange(7), 0, BUCKET)
+    expected = executor("iree", "gpt", torch.float32).step(f"prefill_{BUCKET}", steps)["logits"]
+    for _ in range(20):
+        opened = IreeExecutor(vmfb("gpt", torch.float32, False), built.program.interface, weights)
+        assert np.array_equal(opened.step(f"prefill_{BUCKET}", steps)["logits"], expected)
+        opened.close()
+    weights.clear()
+    end = time.monotonic() + 60
+    while free_released() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert free_released() == 0
+    assert [array for array in arrays if array() is not None] == []
+
+
+def test_a_released_view_is_never_freed() -> None:
+    """Two references are IREE's to take away without the lock; each may undo one of Python's."""
+    array = np.arange(8, dtype=np.uint8)
+    view = lend(array)
+    handle = iree.runtime.FileHandle.wrap_memory(view)
+    assert free_released() >= 1
+    assert bytes(view) == bytes(range(8))
+    del handle
+    free_released()
+    with pytest.raises(ValueError, match="released"):
+        bytes(view)
+    assert sys.getrefcount(view) - 2 >= 4  # less this frame's and the argument's
 
 
 def test_compiler_errors_are_one_line() -> None:
