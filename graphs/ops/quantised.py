@@ -98,15 +98,15 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
         return part[chosen_N // block[0]] if block[0] > 1 else part[chosen_N]
 
     first = weight.axis == 0 and weight.values > 1
-    block_of = weight.block_of if weight.block_of is None or weight.indexed else weight.block_of[chosen_N]
+    along = weight.block_of is not None and weight.indexed == 0
     return weight._replace(
         codes=_of_words(weight, chosen_N) if first else weight.codes[chosen_N],
-        scales=taken(weight.scales, weight.block),
-        zeros=taken(weight.zeros, weight.block),
-        minimums=taken(weight.minimums, weight.block),
+        scales=taken(weight.scales, weight.block) if not along else weight.scales,
+        zeros=taken(weight.zeros, weight.block) if not along else weight.zeros,
+        minimums=taken(weight.minimums, weight.block) if not along else weight.minimums,
         outer_scales=taken(weight.outer_scales, weight.outer_block),
         outer_minimums=taken(weight.outer_minimums, weight.outer_block),
-        block_of=block_of,
+        block_of=weight.block_of[chosen_N] if along and weight.block_of is not None else weight.block_of,
         shape=(chosen_N.shape[0], *weight.shape[1:]),
         values=1 if first else weight.values,
         block=(1, *weight.block[1:]),
