@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bringup.adapters.apply.materialise import materialise
+from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.checkpoints.memory import dict_checkpoint
 from bringup.compile.check.values import value_findings
 from bringup.compile.job import Job, open_job
@@ -41,8 +42,8 @@ def test_blocks_of_128(family: str, tmp_path: Path) -> None:
     same_values(open_job(checkpoint=str(quantised)), open_job(checkpoint=str(exact)))
 
 
-def mixed(family: str, folder: Path) -> tuple[Job, Job]:
-    """The jobs of a checkpoint whose layers are in two formats, and of the exact values."""
+def mixed(family: str, folder: Path, method: str = "modelopt") -> tuple[Checkpoint, Checkpoint]:
+    """A checkpoint whose layers are in two formats, and one of the exact values."""
     stored: dict[str, np.ndarray] = {}
     plain: dict[str, np.ndarray] = {}
     words: dict[str, object] = {}
@@ -59,20 +60,19 @@ def mixed(family: str, folder: Path) -> tuple[Job, Job]:
         if key.endswith(".weight_scale")
     }
     said = {
-        "quant_method": "modelopt",
+        "quant_method": method,
         "quant_algo": "MIXED_PRECISION",
         "quantized_layers": layers,
         "ignore": ["lm_head"],
     }
     words.pop("quantization_config", None)
-    of_stored = dict_checkpoint(stored, words | {"quantization_config": said})
-    return open_job(checkpoint=of_stored), open_job(checkpoint=dict_checkpoint(plain, words))
+    return dict_checkpoint(stored, words | {"quantization_config": said}), dict_checkpoint(plain, words)
 
 
 @pytest.mark.parametrize("family", CASES)
 def test_mixed_precision(family: str, tmp_path: Path) -> None:
     """One layer in NVFP4, the other in fp8; a layer whose settings are those of the other is found by headers."""
-    job, plain = mixed(family, tmp_path)
+    job, plain = (open_job(checkpoint=each) for each in mixed(family, tmp_path))
     same_values(job, plain)
     text = json.dumps(job.config["quantization_config"]).replace('"NVFP4"', '"FP8"').replace(', "group_size": 16', "")
     wrong = open_job(checkpoint=job.checkpoint, config={**job.config, "quantization_config": json.loads(text)})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.quantization import Format, format_of, parts_of
+from bringup.adapters.schemes.arrays import CACHES
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.quantisation.cause import (
     Cause,
@@ -44,8 +45,16 @@ def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> 
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
     for row, matrices in formats.values():
         names = {name for parts in matrices.values() for name in parts.values()}
+        names |= _of_caches(plan, names)
         wanted = {name for plain in bare_names(plan, matrices) for name in absent.get(plain, {}).values()}
         yield Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+
+
+def _of_caches(plan: Plan, names: Collection[str]) -> set[str]:
+    """The unread scales of caches in the modules of the names: a quantiser writes both."""
+    modules = {name.rpartition(".")[0] for name in names}
+    split = ((name, *name.rpartition(".")[::2]) for name in plan.unread)
+    return {name for name, module, end in split if end in CACHES and module in modules}
 
 
 def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) -> bool:
