@@ -85,6 +85,8 @@ def test_it_is_refused_by_name(method: str, checkpoint: Checkpoint, tmp_path: Pa
     for finding in findings:
         assert finding.code in ("BU122", "BU137")
         assert f"`quant_method` = '{method}'" in finding.message
+    found = {name for finding in findings for name in finding.sources}
+    assert {name for name in checkpoint.headers if name.endswith(".k_scale")} <= found
     out = tmp_path / "bundle"
     for load in (lambda: package.adapt(job), lambda: build(job, out=out, target="torch", max_seq_len=64, buckets=[64])):
         with pytest.raises(BringupError) as caught:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bringup.adapters.planning.plan import Plan
@@ -45,16 +45,16 @@ def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> 
             formats.setdefault(row.name, (row, {}))[1][plain] = parts
     for row, matrices in formats.values():
         names = {name for parts in matrices.values() for name in parts.values()}
-        names |= _of_caches(plan, names)
+        caches = _of_caches(plan, names)
         wanted = {name for plain in bare_names(plan, matrices) for name in absent.get(plain, {}).values()}
-        yield Cause(_finding(job, words, row, matrices), frozenset(names | wanted | matrices.keys()))
+        yield Cause(_finding(job, words, row, matrices, caches), frozenset({*names, *caches, *wanted, *matrices}))
 
 
-def _of_caches(plan: Plan, names: Collection[str]) -> set[str]:
+def _of_caches(plan: Plan, names: Collection[str]) -> list[str]:
     """The unread scales of caches in the modules of the names: a quantiser writes both."""
     modules = {name.rpartition(".")[0] for name in names}
     split = ((name, *name.rpartition(".")[::2]) for name in plan.unread)
-    return {name for name, module, end in split if end in CACHES and module in modules}
+    return [name for name, module, end in split if end in CACHES and module in modules]
 
 
 def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) -> bool:
@@ -69,10 +69,11 @@ def _elsewhere(plan: Plan, plain: str, parts: Mapping[str, str], lacking: Contai
     return frozenset(parts) in lacking and plain not in plan.wanted
 
 
-def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts) -> Diagnostic:
+def _finding(job: Job, words: Mapping[str, object], row: Format, matrices: Parts, caches: Sequence[str]) -> Diagnostic:
     plan = job.plan
     parts = dict.fromkeys(part for each in matrices.values() for part in each)
-    sources = [name for each in matrices.values() for name in each.values()]
+    parts |= dict.fromkeys(name.rpartition(".")[2] for name in caches)
+    sources = [*(name for each in matrices.values() for name in each.values()), *caches]
     message = f"says {quoted(words)}" if words else "has no `quantization_config`"
     return Diagnostic(
         code="BU137",
