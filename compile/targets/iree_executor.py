@@ -12,7 +12,7 @@ import numpy as np
 
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Interface, TensorSpec
-from bringup.compile.targets.iree_memory import free_released, lend
+from bringup.compile.targets.iree_memory import export_memory, free_released
 from bringup.graphs.core.step import FIELDS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class IreeExecutor:
         index = rt.ParameterIndex()
         free_released()
         for spec in interface.weights:
-            index.add_buffer(spec.name, lend(_bytes(weights[spec.name])))
+            index.add_buffer(spec.name, export_memory(_bytes(weights[spec.name])))
         # Parameters must be registered before the module whose initialisers read them.
         modules = [
             rt.create_io_parameters_module(instance, index.create_provider(_SCOPE)),
@@ -54,9 +54,15 @@ class IreeExecutor:
         self._states = {spec.name: self._zeros(spec) for spec in interface.states}
 
     def close(self) -> None:
-        """Frees weights and states; see `program.Closeable`. What IREE still reads is freed with the next executor."""
+        """Frees weights and states, as the end of the last reference does; see `program.Closeable`.
+
+        What a worker of IREE has not released yet is freed when the next executor is opened or closed.
+        """
         self._states, self._functions, self._context = {}, {}, None
         free_released()
+
+    def __del__(self) -> None:
+        self.close()
 
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry; see `program.Executor`.
@@ -73,6 +79,7 @@ class IreeExecutor:
         for spec in wanted.inputs:
             buffer = self._upload(_bytes(step[spec.name]), rt.HalElementType.UINT_8).get_buffer()
             args.push_ref(rt.HalBufferView(buffer, spec.shape, _element(spec.dtype)))
+        assert self._context, "the executor is closed"
         self._context.invoke(self._functions[entry], args, results)
         views = [results.get_as_object(i, rt.HalBufferView) for i in range(len(wanted.outputs) + len(changed))]
         self._states.update(zip((spec.name for spec in changed), views[len(wanted.outputs) :], strict=True))
