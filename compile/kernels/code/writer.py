@@ -6,7 +6,8 @@ same code at their places: nothing is stored in between. Numbers are computed in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bringup.compile.kernels.call import Operand
@@ -63,6 +64,16 @@ class Code:
         """Forgets what was computed: other variables follow."""
         self.masks = dict(masks)
         self._known.clear()
+
+    @contextmanager
+    def only_where(self, condition: str) -> Iterator[None]:
+        """Lines that a program skips where a scalar is false. What they compute is known to them alone."""
+        masks, known = dict(self.masks), dict(self._known)
+        self.lines.append(f"if {condition}:")
+        begin = len(self.lines)
+        yield
+        self.lines[begin:] = [f"    {line}" for line in self.lines[begin:]]
+        self.masks, self._known = masks, known
 
     def know(self, name: str, index: Index, value: Value) -> None:
         """What is at an index of a buffer, for a node that gives several."""

@@ -10,6 +10,7 @@ from bringup.compile.kernels.code.types import power_of_two
 PROGRAMS = 264  # that decode is split into at least, where there are keys enough: two for each processor of an H200
 MOST_SPLITS = 32
 SPILLING = ("sm_120",)  # fewer keys, or more warps: with the tiles of others a thread spills 8 to 16 bytes there
+LARGE = ("sm_90", "sm_100")  # with shared memory for large tiles, and launches that start early
 TENSOR_CORE = 16  # the least rows, and channels, of a product of 16-bit numbers
 LEAST_KEYS = 16  # of a product on NVIDIA's: Triton 3.6 takes no fewer. AMD's have shared memory for 8 of MLA
 
@@ -35,7 +36,7 @@ class Tiles:
     @property
     def least(self) -> int:
         """Tiles of keys that a split has, at least: so many take no longer than to combine two splits."""
-        return max(2, self.keys // 16)
+        return 2 if self.keys <= 32 else max(1, 256 // self.keys)
 
 
 def parts_of(channels: int) -> tuple[int, int]:
@@ -62,6 +63,9 @@ def decode_tiles(wide: bool, channels: int, values: int, heads: int, capability:
         keys = max(_least_keys(capability), min(32, _floor((2048 if capability in SPILLING else 4096) // widest)))
         few = widest <= (128 if capability in SPILLING else 256)
         return Tiles(rows, keys, 4 if few or not is_nvidia(capability) else 8, 2)
+    if capability in LARGE:  # the first tile is fetched before the launch waits: as many keys as registers hold
+        keys = max(16, min(256, _floor(16384 // widest)))
+        return Tiles(TENSOR_CORE, keys, 8 if widest <= 256 else 4, 2)
     return Tiles(TENSOR_CORE, max(16, min(64, _floor(8192 // widest))), 4, 3 if widest <= 64 else 2)
 
 
@@ -76,6 +80,8 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
     if wide:  # with 4 warps Triton 3.6 spills for NVIDIA's; on sm_100 3.9 spills with 8
         warps = 8 if is_nvidia(capability) and capability != "sm_100" else 4
         return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, _floor(2048 // widest))), warps, 2)
+    if widest <= 128 and capability == "sm_90":
+        return Tiles(min(64, rows), 64, 4, 3)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
     if widest <= 256:

@@ -62,7 +62,11 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         end = begin + step * section.rows.shape[1]
         places = _Places(number, begin, end, step, half, section, columns)
         lines += places.columns()
-        _write(code, product, section, places, lead)
+        if len(sections) > 1:  # most programs have lanes of one section alone
+            with code.only_where(f"(first < {end}) & (first + lane.shape[1] > {begin})"):
+                _write(code, product, section, places, lead)
+        else:
+            _write(code, product, section, places, lead)
         begin = end
     return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, head)
 

@@ -18,6 +18,7 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
 
 DTYPES = ("float32", "bfloat16", "float16")
+NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]  # of what the code after a product reads and writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,19 @@ def biased(code: Code, factor: Factor, text: str, index: Index, name: str) -> Va
     return code.given(text, code.graph.buffers[name], index)
 
 
+def epilogue_text(code: Code) -> str:
+    """The function of what follows a product. `first`: the lane that a program's tile begins with."""
+    head = f"def epilogue(acc0, acc1, row, lane, live, batch, first, {', '.join(NAMES)}):"
+    return "\n    ".join([head, *code.lines]) + "\n"
+
+
 def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> KernelCall:
     first, dtype = epilogue.factors[0], graph.buffers[given.x.buffer].dtype
     pair = len(epilogue.factors) == 2
     channels = given.x.shape[-1]
     sizes = _tiles(given, epilogue, channels, dtype)
-    names = [f"p{n}" for n in range(POINTER_LIMIT)]
     parameters: list[tuple[str, Operand]] = []
-    constants: dict[str, Constant] = {name: None for name in names[len(code.parameters) :]}
+    constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
 
     def take(name: str, view: View | None) -> None:
         if view is None:
@@ -139,10 +145,7 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     parameters += code.parameters
     constants |= {
         "COLUMNS": epilogue.columns,
-        "EPILOGUE": "\n    ".join(
-            [f"def epilogue(acc0, acc1, row, lane, live, batch, {', '.join(names)}):", *code.lines]
-        )
-        + "\n",
+        "EPILOGUE": epilogue_text(code),
         "PAIR": pair,
         "LANES": epilogue.lanes,
         "K": channels,
@@ -158,11 +161,16 @@ def _launch(graph: OpGraph, code: Code, given: Input, epilogue: Epilogue) -> Ker
     }
     across = -(-epilogue.lanes // sizes.lanes)
     if given.rows == 1:
-        constants |= {"SHARE": given.share, "EACH": 16 // size_of(dtype), "KNOWN": _known(graph, given, epilogue)}
+        vector, tiles = 16 // size_of(dtype), -(-channels // sizes.channels)
+        together = tiles <= sizes.together
+        alone = together and sizes.warps > 1 and sizes.channels == 32 * vector  # a warp has rows of weights for itself
+        constants |= {"TILES": tiles if together else 1, "ROWS": sizes.lanes if alone else 1}
+        constants |= {"EACH": 1 if alone else vector}
+        constants |= {"SHARE": given.share, "KNOWN": _known(graph, given, epilogue)}
         stem, grid = "linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
-        stem, grid = "linear_tile", (across, -(-given.rows // sizes.rows), max(1, given.batch))
+        stem, grid = "linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     specialised, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=specialised, grid=grid, arguments=arguments)
 

@@ -13,14 +13,13 @@ from bringup.compile.kernels.code.dequantised import Packed, Places, dequantised
 from bringup.compile.kernels.code.formulas import FORMULAS
 from bringup.compile.kernels.code.index import At
 from bringup.compile.kernels.code.types import POINTERS, TYPES, kernel, pointer, power_of_two, size_of
-from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken
+from bringup.compile.kernels.code.writer import Code, NotTaken
 from bringup.compile.kernels.select.operands import OF_EXPERTS, Factor, Input, input_of
-from bringup.compile.kernels.select.products import DTYPES, Epilogue, epilogue_of
+from bringup.compile.kernels.select.products import DTYPES, NAMES, Epilogue, epilogue_of, epilogue_text
 from bringup.compile.kernels.select.tiles import NARROWEST, PROCESSORS, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 from bringup.compile.schedule.graph.roles import products
 
-NAMES = [f"p{n}" for n in range(POINTER_LIMIT)]
 EACH = 32  # numbers of a thread of the kernel of one row
 
 
@@ -121,7 +120,7 @@ def _tiles(graph: OpGraph, given: Input, epilogue: Epilogue, word: int) -> Tiles
 def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tiles) -> KernelCall:
     graph, (first, *rest) = code.graph, epilogue.factors
     norm, single = given.norm, given.rows == 1
-    text = "\n    ".join([f"def epilogue(acc0, acc1, row, lane, live, batch, {', '.join(NAMES)}):", *code.lines])
+    text = epilogue_text(code)
     weights = [_weight(code, n, factor, word, sizes.channels) for n, factor in enumerate((first, *rest))]
     constants: dict[str, Constant] = {name: None for name in NAMES[len(code.parameters) :]}
     parameters: list[tuple[str, Operand]] = []
@@ -137,7 +136,7 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
         "COLUMNS": epilogue.columns,
         "WEIGHT0": weights[0],
         "WEIGHT1": weights[-1],
-        "EPILOGUE": text + "\n",
+        "EPILOGUE": text,
         "PAIR": bool(rest),
         "LANES": epilogue.lanes,
         "K": given.x.shape[-1],
@@ -156,7 +155,7 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
         stem, grid = "quant_linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
-        stem, grid = "quant_linear_tile", (across, -(-given.rows // sizes.rows), max(1, given.batch))
+        stem, grid = "quant_linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     parameters += code.parameters
     found, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=found, grid=grid, arguments=arguments)

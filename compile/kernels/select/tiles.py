@@ -7,39 +7,51 @@ from dataclasses import dataclass
 from bringup.compile.kernels.code.types import power_of_two, size_of
 
 PROCESSORS = 132  # of an H100 and an H200
-MANY = 6000  # lanes, of a vocabulary or a wide layer
+FEW, MANY = 3000, 6000  # lanes, of a vocabulary or a wide layer
 NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Rows, lanes and channels of a tile, and the warps and stages of its kernel."""
+    """Rows, lanes and channels of a tile, and the warps and stages of its kernel.
+
+    `together`: up to how many tiles next to each other a product of one row fetches at once, if they have all channels.
+    """
 
     rows: int
     lanes: int
     channels: int
     warps: int
     stages: int = 1
+    together: int = 1
 
 
 def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
     """Of one row: its weights are read once, so what counts is how many loads are under way.
 
-    Measured on an H200 (benchmarks/results/2026-11-23-tiles.md). After a norm a row of up to 4096 channels of 16 bits
-    is one tile, so its statistics need no second read. Else a row takes two turns, by many warps. `head`: the lanes
-    that a tile has to have.
+    Measured on an H200 (benchmarks/results/2026-11-24-tiles.md). After a norm a row of up to 4096 channels of 16 bits
+    is there at once, so its statistics need no second read. Few programs start sooner than many: where there are few
+    lanes, a program has several, each by a warp of its own or by all. `head`: the lanes that a tile has to have.
     """
     vector = 16 // size_of(dtype)  # numbers of a load
-    whole, short, longest = power_of_two(channels), 128 * vector, 512 * vector
+    warp = 32 * vector  # channels that a warp loads at a time
+    whole, short, longest = power_of_two(channels), 4 * warp, 16 * warp
+    few = norm and head is None and lanes < FEW
+    if few and accumulators == 1 and channels <= short:
+        return Tiles(1, 4, warp, 1, together=4)
+    if few and accumulators == 2 and channels <= 2 * short:
+        return Tiles(1, 4, max(warp, whole), 8)
     if norm or channels <= short:
         each = head or (4 if lanes >= MANY and accumulators == 1 else 2)
         widest = max(32, min(whole, longest))
         loads = 16 if lanes >= MANY or accumulators == 2 else 8
         warps = power_of_two(each * widest * accumulators // (32 * vector * loads))
         return Tiles(1, each, widest, max(1, min(8, warps)))
-    each = head or (2 if lanes >= 2000 and channels <= longest else 1)
+    if head is None and channels <= 3 * short:
+        return Tiles(1, 16 if lanes >= 2000 and channels <= 2 * short else 8, warp, 8, together=12)
+    each = head or (2 if lanes >= 2000 else 1)
     widest = min(whole // 2, longest)
-    return Tiles(1, each, widest, 8 if widest >= 256 * vector else 4)
+    return Tiles(1, each, widest, 8 if widest >= 8 * warp else 4, together=4 if channels > longest else 1)
 
 
 def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None) -> Tiles:

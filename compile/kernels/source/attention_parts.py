@@ -18,7 +18,7 @@ INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
 @triton.jit
 def first_row(key, sequence, block_table, rows, is_key, TABLE: tl.constexpr, RING: tl.constexpr):
-    """The row of the caches that has the key at a position, int64; keys up to the next multiple of 64 follow it.
+    """The row of the caches that has a key by its position, int64; keys up to the next multiple of 64 follow it.
 
     Without `is_key` there is no such key, and row 0 stands for it.
 
@@ -34,6 +34,23 @@ def first_row(key, sequence, block_table, rows, is_key, TABLE: tl.constexpr, RIN
     else:
         row = tl.load(block_table + sequence * TABLE + key // BLOCK, mask=is_key, other=0) * BLOCK + key % BLOCK
     return row
+
+
+@triton.jit
+def rows_of_tile(
+    start, is_any, is_key, sequence, block_table, rows,
+    KEYS: tl.constexpr, TABLE: tl.constexpr, RING: tl.constexpr,
+):  # fmt: skip
+    """Rows of the caches, int64 [KEYS], of the keys from `start` on, a multiple of KEYS; any row where no key is.
+
+    `is_key` [KEYS]: where there are keys, `is_any` whether there are some.
+    """
+    at = tl.arange(0, KEYS)
+    if KEYS <= BLOCK:
+        found = first_row(start, sequence, block_table, rows, is_any, TABLE, RING) + at
+    else:
+        found = first_row(start + at, sequence, block_table, rows, is_key, TABLE, RING)
+    return found
 
 
 @triton.jit

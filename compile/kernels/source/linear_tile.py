@@ -5,7 +5,7 @@ import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
-from bringup.compile.kernels.source.products import affine, normed, statistics
+from bringup.compile.kernels.source.products import affine, normed, statistics, tile_of
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def linear_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile of BM rows: EPILOGUE of norm(x) · w0[columns], and of w1's with PAIR. Grid: lanes / BN, M / BM, blocks.
+    """A tile of BM rows: EPILOGUE of norm(x) · w0[columns], and of w1's with PAIR. Grid: tiles, blocks.
 
     dtypes: x and weights float32, bfloat16 or float16; sums in float32. w: [columns, K] with rows W_STRIDE apart, of
     the matrix expert[b] (E_STRIDE apart) where there is one; block b of x then is its rows b · M and on.
@@ -26,10 +26,11 @@ def linear_tile(
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
-    lane = tl.program_id(0) * BN + tl.arange(0, BN)
+    top, first = tile_of(tl.program_id(0), M, LANES, BM, BN)
+    lane = first + tl.arange(0, BN)
     live = lane < LANES
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)[:, None]
-    b = tl.program_id(2)
+    rows = top + tl.arange(0, BM)[:, None]
+    b = tl.program_id(1)
     c0, c1 = COLUMNS(lane)  # -1 for a lane without columns
     live = live & (c0 >= 0)
     if expert is not None:
@@ -64,5 +65,5 @@ def linear_tile(
         if PAIR:
             acc1 = tl.dot(a, v1, acc1, input_precision="ieee")
     row = tl.broadcast_to(rows, (BM, BN))
-    EPILOGUE(acc0, acc1, row, tl.broadcast_to(lane[None, :], (BM, BN)), (row < M) & live[None, :], b,
+    EPILOGUE(acc0, acc1, row, tl.broadcast_to(lane[None, :], (BM, BN)), (row < M) & live[None, :], b, first,
              p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip

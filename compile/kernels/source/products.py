@@ -3,6 +3,21 @@
 import triton
 import triton.language as tl
 
+GROUP: tl.constexpr = tl.constexpr(16)  # tiles of rows that programs take before they go on to the next lanes
+
+
+@triton.jit
+def tile_of(program, M: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """(first row, first lane) of a program's tile, of ceil(M / BM) · ceil(LANES / BN) tiles.
+
+    Programs that run at a time share weights, which are read once then, and the activations of `GROUP` tiles of rows.
+    """
+    HIGH: tl.constexpr = (M + BM - 1) // BM
+    EACH: tl.constexpr = GROUP * ((LANES + BN - 1) // BN)
+    above = program // EACH * GROUP
+    high = tl.minimum(HIGH - above, GROUP)
+    return (above + program % EACH % high) * BM, program % EACH // high * BN
+
 
 @triton.jit
 def statistics(
@@ -28,13 +43,23 @@ def statistics(
 
 
 @triton.jit
-def statistics_of(v, at, K: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr):
-    """The same of rows that are there as a whole, float32 with zeros past the end."""
-    mean = tl.sum(v * 0.0, 1, keep_dims=True)
+def statistics_of(
+    row, at, K: tl.constexpr, BK: tl.constexpr, TILES: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr
+):
+    """The same of a row that is there as a whole: a tuple of tiles of BK numbers, float32 with zeros past the end."""
+    mean = tl.sum(row[0] * 0.0, 1, keep_dims=True)
     if NORM == "layer":
-        mean = tl.sum(v, 1, keep_dims=True) / K
-        v = tl.where(at < K, v - mean, 0.0)
-    return mean, tl.rsqrt(tl.sum(v * v, 1, keep_dims=True) / K + EPS)
+        total = row[0]
+        for number in tl.static_range(1, TILES):
+            total += row[number]
+        mean = tl.sum(total, 1, keep_dims=True) / K
+    square = row[0] * 0.0
+    for number in tl.static_range(TILES):
+        v = row[number]
+        if NORM == "layer":
+            v = tl.where(number * BK + at < K, v - mean, 0.0)
+        square += v * v
+    return mean, tl.rsqrt(tl.sum(square, 1, keep_dims=True) / K + EPS)
 
 
 @triton.jit

@@ -70,5 +70,5 @@ def quant_linear(
     lane = tl.program_id(0) * BN + tl.arange(0, BN)[None, :]
     c0, c1 = COLUMNS(lane)
     row = tl.zeros((1, BN), tl.int32)
-    EPILOGUE(y0, y1, row, lane, (lane < LANES) & (c0 >= 0), b,
+    EPILOGUE(y0, y1, row, lane, (lane < LANES) & (c0 >= 0), b, tl.program_id(0) * BN,
              p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from bringup.compile.kernels.source import generated  # noqa: F401  what the functions are written in: part of the key
 from bringup.compile.kernels.source.launches import let_next_start, wait_for_last
-from bringup.compile.kernels.source.products import affine, normed, statistics
+from bringup.compile.kernels.source.products import affine, normed, statistics, tile_of
 
 
 @triton.jit
@@ -20,17 +20,18 @@ def quant_linear_tile(
 ):  # fmt: skip
     """A tile of BM rows: EPILOGUE of norm(x) · weight[columns], and of another's with PAIR.
 
-    Grid: lanes / BN, M / BM, blocks. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 give
+    Grid: tiles, blocks. dtypes: x float32, bfloat16 or float16; sums in float32. WEIGHT0 and WEIGHT1 give
     numbers of the weights from arrays among p0, …, of the expert expert[b] where there is one; block b of x then is its
     rows b · M and on. COLUMNS gives columns for a lane; WORD lanes share the words of the first. Bytes: codes, and what
     there is of a block, once for every BM rows, x once for every BN lanes. Operations: 2 for each number and row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
-    first = tl.program_id(0) * BN + tl.arange(0, BN // WORD)[None, :, None] * WORD
+    top, begin = tile_of(tl.program_id(0), M, LANES, BM, BN)
+    first = begin + tl.arange(0, BN // WORD)[None, :, None] * WORD
     lanes = first + tl.arange(0, WORD)[None, None, :]
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)[:, None]
-    b = tl.program_id(2)
+    rows = top + tl.arange(0, BM)[:, None]
+    b = tl.program_id(1)
     c0, c1 = COLUMNS(lanes)  # -1 for a lane without columns
     g0, g1 = COLUMNS(first)
     c0, c1 = tl.maximum(tl.where(lanes < LANES, c0, 0), 0), tl.maximum(tl.where(lanes < LANES, c1, 0), 0)
@@ -66,9 +67,9 @@ def quant_linear_tile(
         acc0 = tl.dot(a, v0, acc0, input_precision="ieee")
         if PAIR:
             acc1 = tl.dot(a, v1, acc1, input_precision="ieee")
-    lane = tl.program_id(0) * BN + tl.arange(0, BN)[None, :]
+    lane = begin + tl.arange(0, BN)[None, :]
     c0, c1 = COLUMNS(lane)
     live = (lane < LANES) & (c0 >= 0)
     row = tl.broadcast_to(rows, (BM, BN))
-    EPILOGUE(acc0, acc1, row, tl.broadcast_to(lane, (BM, BN)), (row < M) & live, b,
+    EPILOGUE(acc0, acc1, row, tl.broadcast_to(lane, (BM, BN)), (row < M) & live, b, begin,
              p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19)  # fmt: skip
