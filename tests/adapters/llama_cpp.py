@@ -39,6 +39,7 @@ def convert(
     rename: Mapping[str, str] | None = None,
     stack: bool = True,
     kind: gguf.GGMLQuantizationType | None = None,
+    blocks: gguf.GGMLQuantizationType | None = None,
     base: Callable[[gguf.GGUFWriter, Config], None] | None = None,
     called: str = "",
 ) -> Path:
@@ -46,9 +47,9 @@ def convert(
 
     `tensors` changes values or layouts, by transformers' names, before they are renamed; `words` adds hyperparameters.
     `stack` puts a layer's experts in one tensor a matrix, as files since April 2024 have them. `rename` is for names
-    that gguf-py does not list. Matrices are quantised to `kind`. `base` takes the place of `hyperparameters`, in
-    families whose converter writes all of them itself. `called` is an architecture that gguf-py does not list yet, with
-    the tensors of `arch`.
+    that gguf-py does not list. Matrices are quantised to `kind`; arrays of uint8 are `blocks` already. `base` takes the
+    place of `hyperparameters`, in families whose converter writes all of them itself. `called` is an architecture that
+    gguf-py does not list yet, with the tensors of `arch`.
     """
     config: Config = json.loads((folder / "config.json").read_text("utf-8"))
     found = tensors(load_file(folder / "model.safetensors"), config)
@@ -60,7 +61,9 @@ def convert(
     for name, array in (stacked(found) if stack else found).items():
         if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
             new = apart(name, names)
-        if kind is not None and array.ndim > 1 and array.shape[-1] % 32 == 0:
+        if array.dtype == np.uint8:
+            writer.add_tensor(new, array, raw_dtype=blocks)
+        elif kind is not None and array.ndim > 1 and array.shape[-1] % 32 == 0:
             writer.add_tensor(new, gguf.quantize(array, kind), raw_dtype=kind)
         else:
             writer.add_tensor(new, np.ascontiguousarray(array))

