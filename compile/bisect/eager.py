@@ -71,6 +71,15 @@ class Eager:
         for name in self.states:
             self.module.get_buffer(name).zero_()
 
+    def kept(self) -> dict[str, Tensor]:
+        """A copy of the states, by name."""
+        return {name: self.module.get_buffer(name).clone() for name in self.states}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        """Puts states back that `kept` gave."""
+        for name, state in kept.items():
+            self.module.get_buffer(name).copy_(state)
+
     def observe(
         self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, decode: bool = False
     ) -> tuple[list[Seen], Shapes]:

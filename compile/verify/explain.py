@@ -1,0 +1,113 @@
+"""Which of the choices that rounding leaves open a compiled program has made, found by its logits.
+
+A row whose choice is open may be far from the reference and right. It is right when the graph in float32 gives these
+logits with one of the choices that the row may have made: they are searched, choice by choice, in the order of
+computing. A row that no choice explains is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.bisect.choices import Choice, Choosing, Plan, Swap, moved, swaps
+from bringup.compile.bisect.eager import Eager
+from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.rounding import rms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SWEEPS = 3  # over the choices of a step: one that follows from another is found in a later one
+Beyond = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step."""
+
+    logits: np.ndarray
+    choices: int
+
+
+class Explaining:
+    """Follows the steps of a session by two graphs: one in float32, one that rounds as the program does."""
+
+    def __init__(self, exact: Eager, rounding: Eager) -> None:
+        self.exact, self.rounding = exact, rounding
+
+    def explain(self, feed: Feed, beyond: Beyond) -> Explained:
+        """What float32 gives of a feed. `beyond` says of logits like the feed's which rows are too far from the feed's.
+
+        The steps before it must have been followed; the caches then hold what the choices found give.
+        """
+        before, rounded_before = self.exact.kept(), self.rounding.kept()
+        with Choosing() as low:
+            self.rounding(feed.step, decode=feed.decode)
+        plan = first = Plan.of(low.choices, len(feed.step["tokens"]))
+        logits, made = self._run(feed, plan)
+        rows = feed.end - feed.first
+        within = moved(low.choices, made, rows)
+        skipped = rows - len(logits)  # rows of which the session gives no logits
+        for _ in range(SWEEPS if plan.choices else 0):
+            start = plan
+            for index, open_within in enumerate(within):
+                if open_within is None:
+                    continue
+                off = np.flatnonzero(beyond(logits)) + skipped
+                options = {row: swaps(made[index], row, open_within[row]) for row in off.tolist()}
+                best = self._best(feed, before, _as_made(plan, made), index, options, logits)
+                if best:
+                    plan = _as_made(plan, made).turned(index, best)
+                    self.exact.restore(before)
+                    logits, made = self._run(feed, plan)
+            if plan is start or not beyond(logits).any():
+                break
+        self.exact.restore(before)
+        logits, made = self._run(feed, plan)
+        if plan is not first:
+            self.rounding.restore(rounded_before)
+            with Choosing(_as_made(plan, made)):
+                self.rounding(feed.step, decode=feed.decode)
+        return Explained(logits, len(made))
+
+    def _best(
+        self,
+        feed: Feed,
+        before: Mapping[str, Tensor],
+        plan: Plan,
+        index: int,
+        options: dict[int, list[Swap]],
+        logits: np.ndarray,
+    ) -> dict[int, Swap]:
+        """For each row the swap in one choice that brings float32 nearest to the feed's logits, if any does."""
+        skipped = feed.end - feed.first - len(logits)
+        error, best = rms(feed.logits - logits), dict[int, Swap]()
+        for at in range(max(map(len, options.values()), default=0)):
+            tried = {row: some[at] for row, some in options.items() if at < len(some)}
+            self.exact.restore(before)
+            other = rms(feed.logits - self._run(feed, plan.turned(index, tried))[0])
+            for row, swap in tried.items():
+                if other[row - skipped] < error[row - skipped]:
+                    error[row - skipped], best[row] = other[row - skipped], swap
+        return best
+
+    def _run(self, feed: Feed, plan: Plan) -> tuple[np.ndarray, list[Choice]]:
+        with Choosing(plan) as made:
+            logits = rows_of(feed, self.exact)
+        return logits, made.choices
+
+
+def _as_made(plan: Plan, made: list[Choice]) -> Plan:
+    """The choices that a run of the plan made, all of them held."""
+    return Plan.of(made, len(plan.held))
+
+
+def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
+    """The rows of a feed's step, as a graph computes them; it has taken in the steps before."""
+    whole = graph(feed.step, decode=feed.decode).float().numpy()
+    count = feed.end - feed.first
+    return whole[count - len(feed.logits) : count]
