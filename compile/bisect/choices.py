@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup.compile.parity.rounding import ROW, rms
+from bringup.compile.parity.rounding import rms
 
-ALTERNATIVES = 8  # other choices that are tried in the place of one, the closest first
+# A choice is open where scores are closer than so many times what rounding moves those of its row, or of the median row
+# where that is more. One row's rounding may be small by chance; what is tried has to give the logits in any case.
+OPEN = 12.0
+ALTERNATIVES = 16  # other choices that are tried in the place of one, the closest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class Choosing(TorchDispatchMode):
 
 
 def moved(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> list[np.ndarray | None]:
-    """Of each choice float64 [rows]: how close two scores are that rounding cannot tell apart, `ROW` times what it
-    moves that row's scores. None for a choice that leaves nothing, or is of no rows.
+    """Of each choice float64 [rows]: what rounding moves the scores of a row, RMS. None for a choice that leaves
+    nothing, or is of no rows.
     """
     found: list[np.ndarray | None] = []
     for low, high in zip(rounded, exact, strict=True):
@@ -102,7 +105,7 @@ def moved(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> list
             found.append(None)
             continue
         both = torch.isfinite(low.scores) & torch.isfinite(high.scores)
-        found.append(ROW * rms(torch.where(both, low.scores - high.scores, 0.0)[:rows].numpy()))
+        found.append(rms(torch.where(both, low.scores - high.scores, 0.0)[:rows].numpy()))
     return found
 
 

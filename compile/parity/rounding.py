@@ -7,7 +7,7 @@ the row's noise. docs/verify.md states the bound and why it holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Bound:
     noise: np.ndarray | None = None
     peak: np.ndarray | None = None
     share: float = 1.0
+    reach: np.ndarray | float = 0.0
 
     def at(self, rows: np.ndarray) -> Bound:
         """The bound of these rows of the sequence."""
@@ -64,7 +65,8 @@ class Bound:
             gap = np.abs(ours.astype(np.float64) - self.wanted).max(-1, initial=0.0)
             largest = TOLERANCE * max(float(np.abs(self.wanted).max(initial=0.0)), 1e-30)
             return np.where(np.isfinite(gap), gap, np.inf) / largest
-        return rms(ours - self.wanted) / (ROW * self.share * np.maximum(np.maximum(self.noise, median), 1e-30))
+        allowed = ROW * self.share * np.maximum(np.maximum(self.noise, median), 1e-30)
+        return rms(ours - self.wanted) / (allowed + self.reach)
 
     @property
     def margin(self) -> np.ndarray | float:
@@ -80,21 +82,34 @@ def bound_of(exact: np.ndarray, rounded: np.ndarray, dtype: str, share: float = 
     return Bound(exact, np.maximum(rms(gap), UNIT[dtype] * rms(exact)), np.abs(gap).max(-1), share)
 
 
-def judge(phase: str, ours: np.ndarray, bound: Bound, median: float, explained: np.ndarray | None = None) -> Difference:
+def judge(
+    phase: str,
+    ours: np.ndarray,
+    bound: Bound,
+    median: float,
+    explained: np.ndarray | None = None,
+    reach: np.ndarray | None = None,
+) -> Difference:
     """Compares logits [R, V] of one phase with the same rows of a bound, whose whole sequence has the noise `median`.
 
     `explained`, float32 [R, V], are exact logits with the choices that the program has made: a row may agree with
-    either. `undecided` are those that agree with these alone.
+    either. One that agrees with neither may be `reach` further off, float64 [R]: as far as one other choice of that
+    row moves it. `undecided` are the rows that agree in one of these ways alone.
     """
     alone = bound.rows_beyond(ours, median) > 1
-    bound = bound if explained is None else bound.nearer(ours, explained)
+    if explained is not None:
+        bound = bound.nearer(ours, explained)
+    left = bound.rows_beyond(ours, median) > 1
+    if reach is not None:
+        bound = replace(bound, reach=np.where(left, reach, 0.0))
     wrong, decided = _top_tokens(ours, bound.wanted, bound.margin)
+    is_open = left & (bound.rows_beyond(ours, median) <= 1)
     return Difference(
         phase=phase,
         rows=len(ours),
         relative=relative(ours, bound.wanted),
         excess=_excess(ours, bound, median),
-        wrong=int(wrong.sum()),
+        wrong=int((wrong & ~is_open).sum()),
         exempt=int((~decided).sum()),
         undecided=int((alone & (bound.rows_beyond(ours, median) <= 1)).sum()),
     )

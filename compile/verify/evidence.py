@@ -128,7 +128,8 @@ class Evidence:
         explained = [self._explained[self.feeds.index(feed)] for feed in feeds]
         if not any(each.choices for each in explained):
             return found
-        return judge(name, ours, bound, self.median, np.concatenate([each.logits for each in explained]))
+        logits, reach = (np.concatenate([getattr(e, what) for e in explained]) for what in ("logits", "reach"))
+        return judge(name, ours, bound, self.median, logits, reach)
 
     @cached_property
     def is_proven(self) -> bool:

@@ -2,7 +2,8 @@
 
 A row whose choice is open may be far from the reference and right. It is right when the graph in float32 gives these
 logits with one of the choices that the row may have made: they are searched, choice by choice, in the order of
-computing. A row that no choice explains is off.
+computing. The search takes one choice after the other, so that several at once may escape it: a row that is left open
+may be as far off as one other choice of its own moves it, and no further.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bringup.compile.bisect.choices import Choice, Choosing, Plan, Swap, moved, swaps
+from bringup.compile.bisect.choices import OPEN, Choice, Choosing, Plan, Swap, moved, swaps
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.rounding import rms
@@ -21,15 +22,19 @@ from bringup.compile.parity.rounding import rms
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWEEPS = 3  # over the choices of a step: one that follows from another is found in a later one
+SWEEPS = 8  # over the choices of a step: one that follows from another is found in a later one
 Beyond = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step."""
+    """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step.
+
+    `reach` is float64 [R]: the largest distance, RMS, that one other choice of a row gave; 0 where none was tried.
+    """
 
     logits: np.ndarray
+    reach: np.ndarray
     choices: int
 
 
@@ -38,6 +43,7 @@ class Explaining:
 
     def __init__(self, exact: Eager, rounding: Eager) -> None:
         self.exact, self.rounding = exact, rounding
+        self.seen: dict[int, list[np.ndarray]] = {}  # of each choice, what rounding moves its scores, step by step
 
     def explain(self, feed: Feed, beyond: Beyond) -> Explained:
         """What float32 gives of a feed. `beyond` says of logits like the feed's which rows are too far from the feed's.
@@ -50,8 +56,9 @@ class Explaining:
         plan = first = Plan.of(low.choices, len(feed.step["tokens"]))
         logits, made = self._run(feed, plan)
         rows = feed.end - feed.first
-        within = moved(low.choices, made, rows)
+        within = [self._within(index, gap) for index, gap in enumerate(moved(low.choices, made, rows))]
         skipped = rows - len(logits)  # rows of which the session gives no logits
+        reach = np.zeros(len(logits))
         for _ in range(SWEEPS if plan.choices else 0):
             start = plan
             for index, open_within in enumerate(within):
@@ -59,7 +66,7 @@ class Explaining:
                     continue
                 off = np.flatnonzero(beyond(logits)) + skipped
                 options = {row: swaps(made[index], row, open_within[row]) for row in off.tolist()}
-                best = self._best(feed, before, _as_made(plan, made), index, options, logits)
+                best = self._best(feed, before, _as_made(plan, made), index, options, logits, reach)
                 if best:
                     plan = _as_made(plan, made).turned(index, best)
                     self.exact.restore(before)
@@ -72,7 +79,14 @@ class Explaining:
             self.rounding.restore(rounded_before)
             with Choosing(_as_made(plan, made)):
                 self.rounding(feed.step, decode=feed.decode)
-        return Explained(logits, len(made))
+        return Explained(logits, reach, len(made))
+
+    def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
+        """How close two scores of a row are that rounding cannot tell apart; see `OPEN`."""
+        if gap is None:
+            return None
+        self.seen.setdefault(index, []).append(gap)
+        return OPEN * np.maximum(gap, np.median(np.concatenate(self.seen[index])))
 
     def _best(
         self,
@@ -82,15 +96,21 @@ class Explaining:
         index: int,
         options: dict[int, list[Swap]],
         logits: np.ndarray,
+        reach: np.ndarray,
     ) -> dict[int, Swap]:
-        """For each row the swap in one choice that brings float32 nearest to the feed's logits, if any does."""
+        """For each row the swap in one choice that brings float32 nearest to the feed's logits, if any does.
+
+        `reach` takes in how far each moves its row.
+        """
         skipped = feed.end - feed.first - len(logits)
         error, best = rms(feed.logits - logits), dict[int, Swap]()
         for at in range(max(map(len, options.values()), default=0)):
             tried = {row: some[at] for row, some in options.items() if at < len(some)}
             self.exact.restore(before)
-            other = rms(feed.logits - self._run(feed, plan.turned(index, tried))[0])
+            given = self._run(feed, plan.turned(index, tried))[0]
+            other, apart = rms(feed.logits - given), rms(given - logits)
             for row, swap in tried.items():
+                reach[row - skipped] = max(reach[row - skipped], apart[row - skipped])
                 if other[row - skipped] < error[row - skipped]:
                     error[row - skipped], best[row] = other[row - skipped], swap
         return best
