@@ -30,7 +30,8 @@ Beyond = Callable[[np.ndarray], np.ndarray]
 class Explained:
     """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step.
 
-    `reach` is float64 [R]: the largest distance, RMS, that one other choice of a row gave; 0 where none was tried.
+    `reach` is float64 [R]: the largest distance, RMS, that one other choice of a row gave. 0 where it has only one:
+    nothing escapes that search.
     """
 
     logits: np.ndarray
@@ -58,14 +59,17 @@ class Explaining:
         rows = feed.end - feed.first
         within = [self._within(index, gap) for index, gap in enumerate(moved(low.choices, made, rows))]
         skipped = rows - len(logits)  # rows of which the session gives no logits
-        reach = np.zeros(len(logits))
-        for _ in range(SWEEPS if plan.choices else 0):
+        reach, tried = np.zeros(len(logits)), np.zeros(len(logits), int)
+        for sweep in range(SWEEPS if plan.choices else 0):
             start = plan
             for index, open_within in enumerate(within):
                 if open_within is None:
                     continue
                 off = np.flatnonzero(beyond(logits)) + skipped
                 options = {row: swaps(made[index], row, open_within[row]) for row in off.tolist()}
+                if not sweep:
+                    for row, some in options.items():
+                        tried[row - skipped] += len(some)
                 best = self._best(feed, before, _as_made(plan, made), index, options, logits, reach)
                 if best:
                     plan = _as_made(plan, made).turned(index, best)
@@ -79,7 +83,7 @@ class Explaining:
             self.rounding.restore(rounded_before)
             with Choosing(_as_made(plan, made)):
                 self.rounding(feed.step, decode=feed.decode)
-        return Explained(logits, reach, len(made))
+        return Explained(logits, np.where(tried > 1, reach, 0.0), len(made))
 
     def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
         """How close two scores of a row are that rounding cannot tell apart; see `OPEN`."""
