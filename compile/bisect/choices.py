@@ -114,21 +114,21 @@ def swaps(choice: Choice, row: int, within: float) -> list[Swap]:
     scores = choice.scores[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
     taken = choice.taken[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
     found: list[tuple[float, Swap]] = []
-    for place, (some, mine) in enumerate(
+    for place, (some, indices) in enumerate(
         zip(scores.reshape(-1, scores.shape[-1]).numpy(), taken.reshape(-1, taken.shape[-1]).numpy(), strict=True)
     ):
-        left = np.setdiff1d(np.flatnonzero(np.isfinite(some)), mine)
-        mine = mine[np.isfinite(some[mine])]
-        if not len(left) or not len(mine):
+        left = np.setdiff1d(np.flatnonzero(np.isfinite(some)), indices)
+        indices = indices[np.isfinite(some[indices])]
+        if not len(left) or not len(indices):
             continue
-        lowest, highest = some[mine].min(), some[left].max()
-        outs = mine[some[mine] <= max(highest, lowest) + within]
+        lowest, highest = some[indices].min(), some[left].max()
+        outs = indices[some[indices] <= max(highest, lowest) + within]
         intos = left[some[left] >= min(highest, lowest) - within]
         for out in outs:
             for into in intos:
-                kept = np.append(some[mine[mine != out]], some[into]).min()
+                lowest_after = np.append(some[indices[indices != out]], some[into]).min()
                 rest = np.append(some[left[left != into]], some[out]).max()
-                if rest - kept <= within:
-                    found.append((float(rest - kept), Swap(place, int(out), int(into))))
+                if rest - lowest_after <= within:
+                    found.append((float(rest - lowest_after), Swap(place, int(out), int(into))))
     found.sort(key=lambda pair: pair[0])
     return [swap for _, swap in found[:ALTERNATIVES]]

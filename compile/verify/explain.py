@@ -51,7 +51,7 @@ class Explaining:
 
         The steps before it must have been followed; the caches then hold what the choices found give.
         """
-        before, rounded_before = self.exact.kept(), self.rounding.kept()
+        before, rounded_before = self.exact.copy_of_states(), self.rounding.copy_of_states()
         with Choosing() as low:
             self.rounding(feed.step, decode=feed.decode)
         plan = first = Plan.of(low.choices, len(feed.step["tokens"]))
