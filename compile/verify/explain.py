@@ -1,7 +1,7 @@
-"""Which of the choices that rounding leaves open a compiled program has made, found by its logits.
+"""Which of the choices that rounding leaves open a compiled program has taken, found by its logits.
 
 A row whose choice is open may be far from the reference and right. It is right when the graph in float32 gives these
-logits with one of the choices that the row may have made: they are searched, choice by choice, in the order of
+logits with one of the choices that the row may have taken: they are searched, choice by choice, in the order of
 computing. The search takes one choice after the other, so that several at once may escape it: a row that is left open
 may be as far off as one other choice of its own moves it, and no further.
 """
@@ -55,9 +55,9 @@ class Explaining:
         with Choosing() as low:
             self.rounding(feed.step, decode=feed.decode)
         plan = first = Plan.of(low.choices, len(feed.step["tokens"]))
-        logits, made = self._run(feed, plan)
+        logits, choices = self._run(feed, plan)
         rows = feed.end - feed.first
-        within = [self._within(index, gap) for index, gap in enumerate(moved(low.choices, made, rows))]
+        within = [self._within(index, gap) for index, gap in enumerate(moved(low.choices, choices, rows))]
         skipped = rows - len(logits)  # rows of which the session gives no logits
         reach, tried = np.zeros(len(logits)), np.zeros(len(logits), int)
         for sweep in range(SWEEPS if plan.choices else 0):
@@ -66,27 +66,27 @@ class Explaining:
                 if open_within is None:
                     continue
                 off = np.flatnonzero(beyond(logits)) + skipped
-                options = {row: swaps(made[index], row, open_within[row]) for row in off.tolist()}
+                options = {row: swaps(choices[index], row, open_within[row]) for row in off.tolist()}
                 if not sweep:
                     for row, some in options.items():
                         tried[row - skipped] += len(some)
-                best = self._best(feed, before, _as_made(plan, made), index, options, logits, reach)
+                best = self._best(feed, before, _with_all_held(plan, choices), index, options, logits, reach)
                 if best:
-                    plan = _as_made(plan, made).turned(index, best)
+                    plan = _with_all_held(plan, choices).turned(index, best)
                     self.exact.restore(before)
-                    logits, made = self._run(feed, plan)
+                    logits, choices = self._run(feed, plan)
             if plan is start or not beyond(logits).any():
                 break
         self.exact.restore(before)
-        logits, made = self._run(feed, plan)
+        logits, choices = self._run(feed, plan)
         if plan is not first:
             self.rounding.restore(rounded_before)
-            with Choosing(_as_made(plan, made)):
+            with Choosing(_with_all_held(plan, choices)):
                 self.rounding(feed.step, decode=feed.decode)
-        return Explained(logits, np.where(tried > 1, reach, 0.0), len(made))
+        return Explained(logits, np.where(tried > 1, reach, 0.0), len(choices))
 
     def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
-        """How close two scores of a row are that rounding cannot tell apart; see `OPEN`."""
+        """How close two scores of a row are that rounding cannot tell moved_by; see `OPEN`."""
         if gap is None:
             return None
         self.seen.setdefault(index, []).append(gap)
@@ -112,22 +112,22 @@ class Explaining:
             tried = {row: some[at] for row, some in options.items() if at < len(some)}
             self.exact.restore(before)
             given = self._run(feed, plan.turned(index, tried))[0]
-            other, apart = rms(feed.logits - given), rms(given - logits)
+            other, moved_by = rms(feed.logits - given), rms(given - logits)
             for row, swap in tried.items():
-                reach[row - skipped] = max(reach[row - skipped], apart[row - skipped])
+                reach[row - skipped] = max(reach[row - skipped], moved_by[row - skipped])
                 if other[row - skipped] < error[row - skipped]:
                     error[row - skipped], best[row] = other[row - skipped], swap
         return best
 
     def _run(self, feed: Feed, plan: Plan) -> tuple[np.ndarray, list[Choice]]:
-        with Choosing(plan) as made:
+        with Choosing(plan) as choosing:
             logits = rows_of(feed, self.exact)
-        return logits, made.choices
+        return logits, choosing.choices
 
 
-def _as_made(plan: Plan, made: list[Choice]) -> Plan:
-    """The choices that a run of the plan made, all of them held."""
-    return Plan.of(made, len(plan.held))
+def _with_all_held(plan: Plan, choices: list[Choice]) -> Plan:
+    """The choices of a run of the plan, all of them held."""
+    return Plan.of(choices, len(plan.held))
 
 
 def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
