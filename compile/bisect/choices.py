@@ -9,14 +9,19 @@ experts. So a choice that 16 bits make otherwise is taken over in float32 before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup.compile.parity.rounding import ROW, rms
+from bringup.compile.parity.rounding import rms
+
+# A choice is open where scores are closer than so many times what rounding moves those of its row, or of the median row
+# where that is more. One row's rounding may be small by chance; what is tried has to give the logits in any case.
+OPEN = 12.0
+ALTERNATIVES = 16  # other choices that are tried in the place of one, the closest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,49 @@ class Choice:
     axis: int
 
 
-class Choosing(TorchDispatchMode):
-    """Records each choice in `choices`. Those in `given` are replayed in turn; the values are the graph's own."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Choices to make: row r of a step replays the first `held[r]` of `choices` and makes those after by itself.
 
-    def __init__(self, given: Sequence[Choice] = ()) -> None:
+    `held` is int64 [N]; a choice of another number of rows is replayed whole.
+    """
+
+    choices: tuple[Choice, ...]
+    held: torch.Tensor
+
+    @staticmethod
+    def of(choices: Sequence[Choice], rows: int) -> Plan:
+        """All of these."""
+        return Plan(tuple(choices), torch.full((rows,), len(choices)))
+
+    def turned(self, index: int, swaps: dict[int, Swap]) -> Plan:
+        """The same where these rows swap in the choice at `index`, and make those after by themselves."""
+        choice, held = self.choices[index], self.held.clone()
+        taken = choice.taken.movedim(choice.axis, -1).clone()
+        for row, swap in swaps.items():
+            flat = taken[row].reshape(-1, taken.shape[-1])
+            flat[swap.place][flat[swap.place] == swap.out] = swap.into
+            taken[row] = flat.reshape(taken[row].shape)
+            held[row] = index + 1
+        other = replace(choice, taken=taken.movedim(-1, choice.axis))
+        return Plan((*self.choices[:index], other, *self.choices[index + 1 :]), held)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """In one choice of a row, at `place` of the axes between: `into` is taken and not `out`."""
+
+    place: int
+    out: int
+    into: int
+
+
+class Choosing(TorchDispatchMode):
+    """Records each choice in `choices`. Those of a plan are replayed in turn; the values are the graph's own."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
         super().__init__()
-        self.given, self.choices = given, list[Choice]()
+        self.plan, self.choices = plan, list[Choice]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **kwargs or {})
@@ -41,29 +83,52 @@ class Choosing(TorchDispatchMode):
             return found
         scores, axis = args[0], args[2] if len(args) > 2 else -1
         values, taken = found
-        if self.given:
-            taken = self.given[len(self.choices)].taken
+        if self.plan:
+            given = self.plan.choices[len(self.choices)].taken
+            held = self.plan.held > len(self.choices)
+            if len(held) == len(given):
+                taken = torch.where(held.reshape(-1, *[1] * (given.ndim - 1)), given, taken)
+            else:
+                taken = given
             values = scores.gather(axis, taken)
         self.choices.append(Choice(scores.detach().float().clone(), taken.clone(), axis))
         return values, taken
 
 
-def undecided(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> np.ndarray:
-    """Bool [rows]: whether a row has a choice that rounding cannot tell from another.
-
-    Its margin, between the least score taken and the best left, is within `ROW` times what rounding moves its scores.
+def moved(rounded: Sequence[Choice], exact: Sequence[Choice], rows: int) -> list[np.ndarray | None]:
+    """Of each choice float64 [rows]: what rounding moves the scores of a row, RMS. None for a choice that leaves
+    nothing, or is of no rows.
     """
-    found = np.zeros(rows, bool)
+    found: list[np.ndarray | None] = []
     for low, high in zip(rounded, exact, strict=True):
-        if len(high.scores) < rows:
+        if len(high.scores) < rows or high.taken.shape[high.axis] == high.scores.shape[high.axis]:
+            found.append(None)
             continue
-        k = high.taken.shape[high.axis]
-        if k == high.scores.shape[high.axis]:
-            continue
-        ordered = high.scores.movedim(high.axis, -1)[:rows].sort(-1, descending=True).values
-        margin = (ordered[..., k - 1] - ordered[..., k]).reshape(rows, -1).numpy()
         both = torch.isfinite(low.scores) & torch.isfinite(high.scores)
-        gap = torch.where(both, low.scores - high.scores, 0.0)[:rows].numpy()
-        close = margin <= ROW * rms(gap)[:, None]  # NaN, of two scores that a mask made -inf, is not
-        found |= close.any(-1)
+        found.append(rms(torch.where(both, low.scores - high.scores, 0.0)[:rows].numpy()))
     return found
+
+
+def swaps(choice: Choice, row: int, within: float) -> list[Swap]:
+    """The other choices that a row may make where scores `within` of one another are equal: the closest first."""
+    scores = choice.scores[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
+    taken = choice.taken[row].movedim(choice.axis if choice.axis < 0 else choice.axis - 1, -1)
+    found: list[tuple[float, Swap]] = []
+    for place, (some, indices) in enumerate(
+        zip(scores.reshape(-1, scores.shape[-1]).numpy(), taken.reshape(-1, taken.shape[-1]).numpy(), strict=True)
+    ):
+        left = np.setdiff1d(np.flatnonzero(np.isfinite(some)), indices)
+        indices = indices[np.isfinite(some[indices])]
+        if not len(left) or not len(indices):
+            continue
+        lowest, highest = some[indices].min(), some[left].max()
+        outs = indices[some[indices] <= max(highest, lowest) + within]
+        intos = left[some[left] >= min(highest, lowest) - within]
+        for out in outs:
+            for into in intos:
+                lowest_after = np.append(some[indices[indices != out]], some[into]).min()
+                rest = np.append(some[left[left != into]], some[out]).max()
+                if rest - lowest_after <= within:
+                    found.append((float(rest - lowest_after), Swap(place, int(out), int(into))))
+    found.sort(key=lambda pair: pair[0])
+    return [swap for _, swap in found[:ALTERNATIVES]]

@@ -71,6 +71,15 @@ class Eager:
         for name in self.states:
             self.module.get_buffer(name).zero_()
 
+    def copy_of_states(self) -> dict[str, Tensor]:
+        """A copy of the states, by name."""
+        return {name: self.module.get_buffer(name).clone() for name in self.states}
+
+    def restore(self, states: Mapping[str, Tensor]) -> None:
+        """Puts states back that `copy_of_states` gave."""
+        for name, state in states.items():
+            self.module.get_buffer(name).copy_(state)
+
     def observe(
         self, step: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, decode: bool = False
     ) -> tuple[list[Seen], Shapes]:

@@ -26,7 +26,7 @@ class Difference:
     `relative` is max |ours - reference| / max |reference|; `excess` how often the error contains its bound: at most 1
     agrees. `wrong` rows have another top token than the reference, whose margin over its second is larger than what the
     bound allows; `exempt` counts the rows with a smaller margin. `undecided` rows choose (experts, keys) between scores
-    that rounding cannot tell apart: the bound of a single row is not asked of them. See `rounding.judge`.
+    that rounding cannot tell apart, and agree with another choice than the reference's alone. See `rounding.judge`.
     """
 
     phase: str

@@ -7,8 +7,7 @@ the row's noise. docs/verify.md states the bound and why it holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +45,7 @@ class Bound:
     noise: np.ndarray | None = None
     peak: np.ndarray | None = None
     share: float = 1.0
+    reach: np.ndarray | float = 0.0
 
     def at(self, rows: np.ndarray) -> Bound:
         """The bound of these rows of the sequence."""
@@ -54,13 +54,19 @@ class Bound:
             self.wanted[rows], None if noise is None else noise[rows], None if peak is None else peak[rows], self.share
         )
 
+    def nearer(self, ours: np.ndarray, other: np.ndarray) -> Bound:
+        """The same with the rows of `other`, float32 [T, V], wanted where ours are nearer to them."""
+        near = rms(ours - other) < rms(ours - self.wanted)
+        return Bound(np.where(near[:, None], other, self.wanted), self.noise, self.peak, self.share)
+
     def rows_beyond(self, ours: np.ndarray, median: float) -> np.ndarray:
         """For each row of ours, how often its error contains what it may be."""
         if self.noise is None:
             gap = np.abs(ours.astype(np.float64) - self.wanted).max(-1, initial=0.0)
             largest = TOLERANCE * max(float(np.abs(self.wanted).max(initial=0.0)), 1e-30)
             return np.where(np.isfinite(gap), gap, np.inf) / largest
-        return rms(ours - self.wanted) / (ROW * self.share * np.maximum(np.maximum(self.noise, median), 1e-30))
+        allowed = ROW * self.share * np.maximum(np.maximum(self.noise, median), 1e-30)
+        return rms(ours - self.wanted) / (allowed + self.reach)
 
     @property
     def margin(self) -> np.ndarray | float:
@@ -76,30 +82,44 @@ def bound_of(exact: np.ndarray, rounded: np.ndarray, dtype: str, share: float = 
     return Bound(exact, np.maximum(rms(gap), UNIT[dtype] * rms(exact)), np.abs(gap).max(-1), share)
 
 
-def judge(phase: str, ours: np.ndarray, bound: Bound, median: float, excused: Sequence[int] = ()) -> Difference:
+def judge(
+    phase: str,
+    ours: np.ndarray,
+    bound: Bound,
+    median: float,
+    explained: np.ndarray | None = None,
+    reach: np.ndarray | None = None,
+) -> Difference:
     """Compares logits [R, V] of one phase with the same rows of a bound, whose whole sequence has the noise `median`.
 
-    `excused` are rows that choose between alternatives which rounding cannot tell apart; only the median counts them.
+    `explained`, float32 [R, V], are exact logits with the choices that the program has made: a row may agree with
+    either. One that agrees with neither may be `reach` further off, float64 [R]: as far as one other choice of that
+    row moves it. `undecided` are the rows that agree in one of these ways alone.
     """
-    counted = np.ones(len(ours), bool)
-    counted[list(excused)] = False
+    alone = bound.rows_beyond(ours, median) > 1
+    if explained is not None:
+        bound = bound.nearer(ours, explained)
+    left = bound.rows_beyond(ours, median) > 1
+    if reach is not None:
+        bound = replace(bound, reach=np.where(left, reach, 0.0))
     wrong, decided = _top_tokens(ours, bound.wanted, bound.margin)
+    is_open = left & (bound.rows_beyond(ours, median) <= 1)
     return Difference(
         phase=phase,
         rows=len(ours),
         relative=relative(ours, bound.wanted),
-        excess=_excess(ours, bound, median, counted),
-        wrong=int((wrong & counted).sum()),
+        excess=_excess(ours, bound, median),
+        wrong=int((wrong & ~is_open).sum()),
         exempt=int((~decided).sum()),
-        undecided=len(excused),
+        undecided=int((alone & (bound.rows_beyond(ours, median) <= 1)).sum()),
     )
 
 
-def _excess(ours: np.ndarray, bound: Bound, median: float, counted: np.ndarray) -> float:
-    """How often an error contains what it may be: the largest of every row that is `counted`, and of the median row."""
+def _excess(ours: np.ndarray, bound: Bound, median: float) -> float:
+    """How often an error contains what it may be: the largest of every row, and of the median row."""
     if not np.isfinite(ours).all():
         return float("inf")
-    excess = float(bound.rows_beyond(ours, median)[counted].max(initial=0.0))
+    excess = float(bound.rows_beyond(ours, median).max(initial=0.0))
     if bound.noise is None or len(ours) < FEW:
         return excess
     typical = float(np.median(rms(ours - bound.wanted)))
@@ -126,4 +146,4 @@ def near(given: np.ndarray, wanted: np.ndarray, exact: np.ndarray, dtype: str) -
         return True
     bound = bound_of(right, torch, dtype)
     assert bound.noise is not None, "16 bits have noise"
-    return _excess(ours, bound, float(np.median(bound.noise)), np.ones(len(used), bool)) <= 1
+    return _excess(ours, bound, float(np.median(bound.noise))) <= 1

@@ -82,6 +82,7 @@ def verify(
     elif prompt_tokens is not None:
         prompt_tokens = whole("prompt_tokens", prompt_tokens, least=1)
     decode_steps = whole("decode_steps", decode_steps, least=0)
+    max_seq_len = None if max_seq_len is None else whole("max_seq_len", max_seq_len, least=1)
     model = model if isinstance(model, PathLike | Job) else path("model", model)
     save = None if save is None else path("save", save)
     progress = progress or Silent()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from bringup.compile.bisect.choices import Choosing, undecided
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, in_dtype
 from bringup.compile.packed_job import pack_job
 from bringup.compile.parity.feeds import Feed
 from bringup.compile.parity.parity import Difference
-from bringup.compile.parity.rounding import UNIT, Bound, bound_of, judge, rms
+from bringup.compile.parity.rounding import UNIT, Bound, bound_of, judge
+from bringup.compile.verify.explain import Explained, Explaining, rows_of
 from bringup.graphs.core.module import State
 from bringup.graphs.core.options import CACHE_DTYPES
 from bringup.graphs.core.step import CacheSizes
@@ -116,66 +116,36 @@ class Evidence:
 
     def phase(self, name: str) -> Difference:
         """What the session gave in the steps of an entry."""
-        feeds = [feed for feed in self.feeds if feed.entry == name]
-        found = self.of(name, feeds)
-        if found.ok or not self.rounds or not self.is_proven:
-            return found
-        return self._excusing_choices(name, feeds) or found
+        return self.of(name, [feed for feed in self.feeds if feed.entry == name])
 
     def of(self, name: str, feeds: Sequence[Feed]) -> Difference:
-        """What the session gave in these steps, whatever was chosen."""
+        """What the session gave in these steps: beside the reference, and where that fails with its choices."""
         rows = np.concatenate([rows_at(feed) for feed in feeds])
-        return judge(name, np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows), self.median)
+        ours, bound = np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows)
+        found = judge(name, ours, bound, self.median)
+        if found.ok or not self.rounds or not self.is_proven:
+            return found
+        explained = [self._explained[self.feeds.index(feed)] for feed in feeds]
+        if not any(each.choices for each in explained):
+            return found
+        logits, reach = (np.concatenate([getattr(e, what) for e in explained]) for what in ("logits", "reach"))
+        return judge(name, ours, bound, self.median, logits, reach)
 
     @cached_property
     def is_proven(self) -> bool:
         """Whether the graph's logits in float32 are known to be the reference's."""
         return self.is_exact and self.logits is not None and self.exact().ok
 
-    def _excusing_choices(self, name: str, feeds: Sequence[Feed]) -> Difference | None:
-        """The same, where float32 chooses as 16 bits do; None when there is nothing to choose. See `choices`.
-
-        A row that rounding leaves undecided may be chosen otherwise once more, by the compiled program.
-        """
-        chosen = [found for feed, found in zip(self.feeds, self._chosen, strict=True) if feed.entry == name]
-        if not any(found.choices for found in chosen):
-            return None
-        rows = np.concatenate([rows_at(feed) for feed in feeds])
-        ours, bound = np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows)
-        other = np.concatenate([found.logits for found in chosen])
-        nearer = rms(ours - other) < rms(ours - bound.wanted)
-        bound = replace(bound, wanted=np.where(nearer[:, None], other, bound.wanted))
-        beyond = bound.rows_beyond(ours, self.median) > 1
-        excused = np.flatnonzero(beyond & np.concatenate([found.undecided for found in chosen]))
-        return judge(name, ours, bound, self.median, excused.tolist())
-
     @cached_property
-    def _chosen(self) -> list[_Chosen]:
-        done: list[_Chosen] = []
-        for feed in self.feeds:
-            with Choosing() as low:
-                self.rounding_graph(feed.step, decode=feed.decode)
-            with Choosing(low.choices) as high:
-                exact = rows_of(feed, self.graph)
-            close = undecided(low.choices, high.choices, feed.end - feed.first)
-            done.append(_Chosen(exact, close[len(close) - len(exact) :], len(high.choices)))
-        return done
+    def _explained(self) -> list[Explained]:
+        """Of each feed what float32 gives with the choices that the session has made."""
+        explaining = Explaining(self.graph, self.rounding_graph)
 
+        def beyond(feed: Feed) -> Callable[[np.ndarray], np.ndarray]:
+            bound = self.bound.at(rows_at(feed))
+            return lambda logits: bound.nearer(feed.logits, logits).rows_beyond(feed.logits, self.median) > 1
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The rows of a feed in float32 with the choices of 16 bits, which are undecided, and the number of choices."""
-
-    logits: np.ndarray
-    undecided: np.ndarray
-    choices: int
-
-
-def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
-    """The rows of a feed's step, as a graph computes them; it has taken in the steps before."""
-    whole = graph(feed.step, decode=feed.decode).float().numpy()
-    count = feed.end - feed.first
-    return whole[count - len(feed.logits) : count]
+        return [explaining.explain(feed, beyond(feed)) for feed in self.feeds]
 
 
 def rows_at(feed: Feed) -> np.ndarray:

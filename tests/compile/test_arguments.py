@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config
 
 import bringup
 from bringup.compile.bundle.bundle_job import job_of_bundle
@@ -21,6 +22,7 @@ from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from tests.cli.conftest import SMALL
 from tests.cli.headers import gpt2_config, gpt2_shapes, write_checkpoint
+from tests.models.parity import save_checkpoint
 
 CONFIG = gpt2_config(**SMALL)
 ODD: tuple[Any, ...] = (3, -1, 1.5, "x", "", b"x", [], ["x"], {"x": 1}, {1: "x"}, object(), True, float("nan"))
@@ -70,12 +72,23 @@ def test_build(job: Job, tmp_path: Path) -> None:
     assert [*tried(bringup.build, {**good, "job": job.graph}, {})] == []
 
 
-def test_check_load_and_verify(job: Job, bundle: Path) -> None:
+def test_check_and_load(job: Job, bundle: Path) -> None:
     assert [*tried(bringup.check, {"job": job}, {})] == []
     assert [*tried(bringup.load, {"bundle": bundle, "executor": "local"}, {})] == []
-    good = {"model": "nothing", "checkpoint": "dummy", "against": "transformers", "target": "torch", "dtype": "float32"}
-    good |= {"prompt_tokens": 4, "decode_steps": 2}
-    assert [*tried(bringup.verify, good, {})] == []
+
+
+@pytest.mark.slow
+def test_verify(tmp_path: Path) -> None:
+    """With a model that is there, so that a wrong argument alone stops it."""
+    config = GPT2Config(vocab_size=67, n_positions=32, n_layer=1, n_head=2, n_embd=16)
+    folder = save_checkpoint(config, tmp_path / "gpt2")
+    good = {"model": "gpt2", "checkpoint": folder, "against": "transformers", "target": "torch", "dtype": "float32"}
+    good |= {"prompt_tokens": 4, "decode_steps": 2, "max_seq_len": 16}
+    assert bringup.verify(**good).ok
+    accepted = {  # numbers are numbers
+        "prompt_tokens=3", "prompt_tokens=True", "prompt_tokens={1: 'x'}", "decode_steps=3", "decode_steps=True",
+    }  # fmt: skip
+    assert {line.removesuffix(" is accepted") for line in tried(bringup.verify, good, {})} == accepted
 
 
 def test_sessions(session: Session) -> None:

