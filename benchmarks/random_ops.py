@@ -21,7 +21,7 @@ import torch
 from bringup.compile.llvm.files import source_digest
 from tests.llvm.cases import check
 
-PAGE = Path(__file__).parent / "results" / "2026-11-23-random-ops.md"
+PAGE = Path(__file__).parent / "results" / "2026-11-24-random-ops.md"
 COUNTS = PAGE.with_suffix(".json")
 ABOUT = (
     "A case is one operation with its dtypes, sizes and options, numbers for all its arguments, an instruction set",
@@ -93,7 +93,7 @@ def page(total: dict[str, Any]) -> str:
     """The page, whose largest differences are parts of the bounds."""
     cases = sum(total["cases"].values()) + len(total["wrong"])
     lines = [
-        "# Random operations on the CPU, 2026-11-23", "",
+        "# Random operations on the CPU, 2026-11-24", "",
         f"{cases:,} cases of {len(total['seeds'])} sets: {len(total['wrong'])} beyond the bound. "
         f"{total['kernels']:,} kernels were compiled; {total['seconds']:.0f} s of processor time, "
         f"{1000 * total['seconds'] / max(cases, 1):.1f} ms a case.", "",

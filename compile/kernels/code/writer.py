@@ -6,7 +6,7 @@ same code at their places: nothing is stored in between. Numbers are computed in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,7 +66,7 @@ class Code:
         self._known.clear()
 
     @contextmanager
-    def only_where(self, condition: str) -> Iterator[None]:
+    def only_where(self, condition: str) -> Generator[None]:
         """Lines that a program skips where a scalar is false. What they compute is known to them alone."""
         masks, known = dict(self.masks), dict(self._known)
         self.lines.append(f"if {condition}:")

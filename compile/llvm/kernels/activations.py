@@ -20,6 +20,8 @@ from bringup.graphs.ops.quant_linear import COLUMNS, LEAST
 
 LARGEST = 127.0  # code
 ROUND = 1.5 * 2**23  # the sum of this and a code has the code in its low bits
+EXPONENT = 0x7F800000  # the bits of a float32's power of two
+CARRY = 0x1FFFF  # added to the bits of a float32, the next power of two where it is above 127/64 of its own
 
 Load = Callable[[Value, int], Value]  # (k, lanes) -> numbers of x
 
@@ -76,6 +78,19 @@ def factors(e: Emitter, top: Value, none: Value, largest: float = LARGEST) -> tu
     b = e.b
     top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
     return b.fdiv(real(largest), top), b.fadd(b.fdiv(top, real(largest)), none)
+
+
+def powers(e: Emitter, top: Value, none: Value, digits: int) -> tuple[Value, Value]:
+    """As `factors`, as powers of two for codes of n bytes: the step is the largest with |x| · step ≤ 127 · 256^(n-1).
+
+    Of top = m · 2^p with 1 ≤ m < 2 it is 2^(q-p), where q = 8 · n - 2, or half of that where m > 127/64. So the scale
+    is its exact inverse, and x has no rounding but where it has bits below 2^-q of the power.
+    """
+    b, high = e.b, 8 * digits - 2
+    top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
+    power = b.and_(b.add(b.bitcast(top, I32), I32(CARRY)), I32(EXPONENT))
+    step, scale = b.sub(I32((254 + high << 23) - 2**32), power), b.sub(power, I32(high << 23))
+    return b.bitcast(step, F32), b.fadd(b.bitcast(scale, F32), none)
 
 
 def shifted_code(e: Emitter, x: Value, step: Value) -> Value:

@@ -88,7 +88,7 @@ def _product(
     rounded, few = bool(weight.activations), counts[1] <= STRIP_ROWS
     vectors, together = _vectors(stored, channels, machine), _together(stored, channels, machine, rounded=rounded)
     if together and (few if rounded else counts[1] == 1):
-        digits = 1 if rounded else 3 if x.dtype == "float32" else 2
+        digits = 1 if rounded else 3
         scratch = 4 * (64 + counts[1] * (channels * digits + 2 * channels // (8 * together)))
         return (call("quant_digits", settings | {"vectors": together, "digits": digits}, given, scratch),)
     if rounded and counts[1] <= BYTES_ROWS and (unit := _unit(stored, channels)):

@@ -90,6 +90,7 @@ class Against:
     steps: float = 0.0
     least: float = 0.0  # sizes below it count as it: a dtype's smallest normal number, where roundings are absolute
     of: Mapping[str, str] = field(default_factory=dict[str, str])  # the size that another result has
+    times: str = ""  # the buffer by which something is multiplied after its rounding: `least` grows with it
 
 
 class Drawn(Function):
@@ -163,6 +164,9 @@ class Drawn(Function):
 
     def _wanted(self, against: Against) -> dict[str, Wanted]:
         expected = self.expected()
+        least = (
+            against.least * (1.0 + np.abs(self.arrays[against.times].astype(float))) if against.times else against.least
+        )
         sizes = self._sizes() if {against.size, *against.of.values()} & {"terms", "largest"} else expected
         found: dict[str, Wanted] = {}
         for name in (*(name for node in self.nodes for name in node.outputs), *self._updated()):
@@ -177,7 +181,7 @@ class Drawn(Function):
                     size = float(np.nanmax([*np.abs(sizes[name][np.isfinite(sizes[name])]).ravel(), 1.0]))
                 case _:
                     pass
-            found[name] = Wanted(numbers, against.steps, np.maximum(size, against.least))
+            found[name] = Wanted(numbers, against.steps, np.maximum(size, least))
         return found
 
     def _updated(self) -> list[str]:

@@ -85,7 +85,7 @@ def norm(r: Random) -> Form:
             return Against("largest", 64.0)
         f.node("bringup.rms_norm.default", shapes, x=x, weight=weight, eps=1e-5, offset=offset, round_last=last)
         if dtype == "float16":  # what is normed is rounded before it is multiplied
-            return Against("itself", 2.0**15, least=2.0**-14)
+            return Against("itself", 2.0**15, least=2.0**-14, times="w")
         return Against("itself", 64.0 if dtype == "float32" else 2.0**16)
 
     return _sized(name, build)

@@ -2,10 +2,10 @@
 # pyright: reportMissingTypeStubs=false
 """x · weightᵀ + bias of few rows and codes of 4 bits in words, as whole numbers, for processors with AVX2.
 
-Of some columns together x is a whole number times a float: of 24 bits with its sign, as a float32 has, or of 16 where x
-is of 16 bits or less. Such a number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their
-sums have no rounding. Where x is rounded to int8, it has one digit. Codes of float4 become whole numbers first. Bytes
-of words are put in an order in which a lane has four columns of one row, so that lanes are rows.
+Of some columns together x is a whole number of 24 bits with its sign, as a float32 has, times a power of two. Such a
+number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their sums have no rounding. Where
+x is rounded to int8, it has one digit. Codes of float4 become whole numbers first. Bytes of words are put in an order
+in which a lane has four columns of one row, so that lanes are rows.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -24,7 +24,7 @@ from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitte
 from bringup.compile.llvm.ir.functions import absolute
 from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
 from bringup.compile.llvm.ir.vectors import joined
-from bringup.compile.llvm.kernels.activations import factors
+from bringup.compile.llvm.kernels.activations import factors, powers
 from bringup.compile.llvm.kernels.linear_tiles import transposed
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
@@ -33,7 +33,6 @@ from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # of a word
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a word's bytes, then the others
-LARGEST = {3: 127 << 16, 2: 127 << 8, 1: 127}  # whole number, by digits
 BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
 FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
 HALF_OF_12 = 6
@@ -107,18 +106,17 @@ class _Product:
         e, b = self.e, self.b
         first = b.mul(group, I64(self.group))
         numbers = [e.load(x, dtype, b.add(first, I64(8 * n)), 8) for n in range(self.vectors)]
-        total, largest = numbers[0], absolute(e, numbers[0])
-        for each in numbers[1:]:
-            total = b.fadd(total, each)
+        nothing, largest = e.zero(8), absolute(e, numbers[0])
+        for each in numbers:
+            nothing = e.multiply_add(each, e.zero(8), nothing)
             largest = self._larger(largest, absolute(e, each))
-        total, none = e.total(total), e.total(b.fmul(total, real(0.0, total)))
-        top = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest])
-        step, scale = factors(e, top, none, float(LARGEST[self.digits]))
+        top, none = e.intrinsic("llvm.vector.reduce.fmax.v8f32", F32, [largest]), e.total(nothing)
+        step, scale = factors(e, top, none) if self.is_rounded else powers(e, top, none, self.digits)
         codes = [b.fmul(each, e.spread(step, 8)) for each in numbers]
         codes = [e.intrinsic("llvm.x86.avx.cvt.ps2dq.256", WORDS, [each]) for each in codes]
-        if self.is_rounded:
-            whole = reduce(b.add, codes)
-            total = b.fmul(b.sitofp(e.intrinsic("llvm.vector.reduce.add.v8i32", I32, [whole]), F32), scale)
+        # At most 64 codes below 2^23: their sum has no overflow.
+        total = e.intrinsic("llvm.vector.reduce.add.v8i32", I32, [reduce(b.add, codes)])
+        total = b.fmul(b.sitofp(total, F32), scale)
         e.store(self.factors, "float32", group, b.fmul(scale, real(0.5)) if self.is_float4 else scale)
         e.store(self.sums, "float32", group, total)
         for n, whole in enumerate(codes):
