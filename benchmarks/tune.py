@@ -80,7 +80,7 @@ def tiles_are(tiles: Tiles | None) -> Iterator[None]:
 
     def fixed(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
         assert tiles is not None
-        return Tiles(1, head or tiles.lanes, tiles.channels, tiles.warps, tiles.stages)
+        return Tiles(1, head or tiles.lanes, tiles.channels, tiles.warps, tiles.stages, tiles.together)
 
     if tiles is not None:
         products.gemv = fixed

@@ -133,9 +133,9 @@ def attention_decode(
         key = low + at
         seen = (key >= begin) & (key < high)
         is_old = seen & (key < position)
-        row = rows_of_tile(low, low < high, seen, sequence, block_table_BP, rows_B, KEYS, TABLE, RING)
-        k_rows = k_SGK + row[None, :] * K_ROW + group * K_HEAD
-        v_rows = v_SGV + row[:, None] * V_ROW + group * V_HEAD
+        row, after = rows_of_tile(low, low < high, seen, sequence, block_table_BP, rows_B, KEYS, TABLE, RING)
+        k_rows = k_SGK + row * K_ROW + group * K_HEAD + after[None, :] * K_ROW
+        v_rows = v_SGV + row * V_ROW + group * V_HEAD + after[:, None] * V_ROW
         first1 = channels(k_rows, is_old[None, :], c1[:, None], K, 0, K1, DOT)
         if K2:
             first2 = channels(k_rows, is_old[None, :], tl.arange(0, K2)[:, None], K, K1, K2, DOT)
@@ -169,9 +169,9 @@ def attention_decode(
     for start in range(low + DONE, high, KEYS):
         key = start + at
         seen = (key >= begin) & (key < high)
-        row = rows_of_tile(start, True, key < high, sequence, block_table_BP, rows_B, KEYS, TABLE, RING)
-        k_rows = k_SGK + row[None, :] * K_ROW + group * K_HEAD
-        v_rows = v_SGV + row[:, None] * V_ROW + group * V_HEAD
+        row, after = rows_of_tile(start, True, key < high, sequence, block_table_BP, rows_B, KEYS, TABLE, RING)
+        k_rows = k_SGK + row * K_ROW + group * K_HEAD + after[None, :] * K_ROW
+        v_rows = v_SGV + row * V_ROW + group * V_HEAD + after[:, None] * V_ROW
         k1 = channels(k_rows, seen[None, :], c1[:, None], K, 0, K1, DOT)
         k2 = None
         if K2:

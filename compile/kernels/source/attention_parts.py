@@ -41,16 +41,18 @@ def rows_of_tile(
     start, is_any, is_key, sequence, block_table, rows,
     KEYS: tl.constexpr, TABLE: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
-    """Rows of the caches, int64 [KEYS], of the keys from `start` on, a multiple of KEYS; any row where no key is.
+    """Rows of the caches of the keys from `start` on, a multiple of KEYS: one row, and what to add to it for each key.
 
-    `is_key` [KEYS]: where there are keys, `is_any` whether there are some.
+    Together int64 [KEYS]; any row where no key is. `is_key` [KEYS]: where keys are, `is_any` whether there are some.
     """
     at = tl.arange(0, KEYS)
     if KEYS <= BLOCK:
-        found = first_row(start, sequence, block_table, rows, is_any, TABLE, RING) + at
+        first = first_row(start, sequence, block_table, rows, is_any, TABLE, RING)
+        after = at
     else:
-        found = first_row(start + at, sequence, block_table, rows, is_key, TABLE, RING)
-    return found
+        first = 0
+        after = first_row(start + at, sequence, block_table, rows, is_key, TABLE, RING)
+    return first, after
 
 
 @triton.jit
