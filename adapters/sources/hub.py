@@ -10,6 +10,8 @@ has to be fetched into that cache. A check reads headers only, by ranges, and ne
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
@@ -52,11 +54,18 @@ def open_model(src: str, open_path: Open, *, headers_only: bool, download_dir: P
             return open_path(path, src, {"revision": commit})
     if is_offline():
         raise _unreachable(name, revision, "HF_HUB_OFFLINE is set")
-    try:
+    with _explained(scheme, name, revision):
         found = hub_repository(name, revision) if scheme == HUB else modelscope_repository(name, revision)
         place = download_dir or cache_folder("downloads") / scheme.rstrip(":/") / name / found.commit
         names = chosen_files(f"{scheme}{name}", revision, file, found.folder.names)
         return open_repository(found, names, src, open_path, headers_only=headers_only, place=place)
+
+
+@contextmanager
+def _explained(scheme: str, name: str, revision: str) -> Generator[None]:
+    """No answer is BU911 and a refusal BU912, with what to do for a model of the hub."""
+    try:
+        yield
     except BringupError as error:
         finding = error.findings[0]
         if finding.code == "BU913":
@@ -99,7 +108,7 @@ def _weights(name: str) -> bool:
 def _download(name: str, revision: str, file: str) -> Path:
     """The snapshot, with the wanted files, fetched by huggingface_hub.
 
-    Errors are told apart: no answer, or the hub said no.
+    Files are listed by our own client, which soon sees that there is no network. Raises BU911, BU912, BU922.
     """
     if is_offline():
         raise _unreachable(name, revision, "HF_HUB_OFFLINE is set")
@@ -115,9 +124,10 @@ def _download(name: str, revision: str, file: str) -> Path:
             help="run: pip install 'bringup[hub]'",
         ) from None
     http_error: type[Exception] = HfHubHTTPError.__bases__[0]  # whichever HTTP library it uses
+    with _explained(HUB, name, revision):
+        there = hub_repository(name, revision).folder.names
+        wanted = [escape(path) for path in chosen_files(f"{HUB}{name}", revision, file, there)]
     try:
-        there = huggingface_hub.HfApi().list_repo_files(name, revision=revision)
-        wanted = [escape(path) for path in chosen_files(f"hf://{name}", revision, file, there)]
         folder = huggingface_hub.snapshot_download(  # pyright: ignore[reportUnknownMemberType]  tqdm's types
             name, revision=revision, cache_dir=hub_cache(), allow_patterns=wanted
         )

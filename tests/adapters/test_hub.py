@@ -50,13 +50,14 @@ def test_a_model_that_is_not_cached_while_offline(hub: Path, source: str) -> Non
 
 ASK = """
 import sys, time
-time.sleep = lambda seconds: None  # huggingface_hub asks again and again, after ever longer waits
+pauses = []
+time.sleep = pauses.append  # requests are made again, after ever longer pauses
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.diagnostics import BringupError
 try:
     open_checkpoint("hf://org/toy")
 except BringupError as error:
-    print(error.findings[0].code, error.findings[0].message)
+    print(error.findings[0].code, error.findings[0].message, "; pauses:", sum(pauses))
 """
 
 
@@ -76,10 +77,17 @@ def test_nobody_answers(tmp_path: Path) -> None:
     assert ask(tmp_path, "http://127.0.0.1:9").startswith("BU911 `org/toy` is not in")
 
 
+def test_an_unknown_host_is_no_reason_to_wait(tmp_path: Path) -> None:
+    """As without a network: the pauses of huggingface_hub's own requests would be 20 seconds."""
+    answer = ask(tmp_path, "http://no-such-host.invalid")
+    assert answer.startswith("BU911 `org/toy` is not in")
+    assert float(answer.rpartition("pauses:")[2]) < 1
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "BU912 the Hugging Face hub refuses `org/toy` at `main`: 401"),
+        (401, "BU912 the Hugging Face hub refuses `org/toy` at `main`: "),
         (503, "BU911 `org/toy` is not in "),
         (429, "BU911 `org/toy` is not in "),
     ],
