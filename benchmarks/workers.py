@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from importlib import import_module
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +61,8 @@ class Transformers:
         torch.set_grad_enabled(False)
         options = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
         self.model: Any = AutoModelForCausalLM.from_pretrained(path, **options).eval()
+        renamed = "cache" in signature(self.model.forward).parameters  # since transformers 5.24
+        self.name = "cache" if renamed else "past_key_values"
         self.forward = self.model.forward  # of a single token
         self.tensor, self.growing = torch.tensor, DynamicCache
 
@@ -67,7 +70,7 @@ class Transformers:
         return self.growing(config=self.model.config)
 
     def next(self, forward: Any, tokens: list[int], cache: Any) -> int:
-        output = forward(self.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = forward(self.tensor([tokens]), use_cache=True, logits_to_keep=1, **{self.name: cache})
         return int(output.logits[0, -1].argmax())
 
     def prefill(self) -> int:

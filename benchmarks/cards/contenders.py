@@ -10,6 +10,7 @@ from typing import Any
 
 from bringup.compile.cuda.executor import CudaExecutor
 from bringup.compile.job import open_job
+from bringup.compile.parity.reference import cache_name
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
 from bringup.compile.schedule.costs import cost_of, total
@@ -76,7 +77,7 @@ class Transformers(Contender):
         torch.set_grad_enabled(False)
         options: dict[str, Any] = {"dtype": torch.bfloat16, "attn_implementation": "sdpa"}
         self.model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, **options).eval().to(DEVICE)
-        self.longest = length + longest
+        self.longest, self.name = length + longest, cache_name(self.model)
         self.forward = self.model.forward
         self.prompt = torch.tensor([prompt(length)], device=DEVICE)
         self.prepare()
@@ -95,7 +96,7 @@ class Transformers(Contender):
         cache, found = self.cache(), []
         forward, given = self.model.forward, self.prompt
         while len(found) < count:
-            logits = forward(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            logits = forward(given, use_cache=True, logits_to_keep=1, **{self.name: cache}).logits
             given = logits[:, -1].argmax(-1, keepdim=True).clone()
             found.append(given)
             forward = self.forward

@@ -10,7 +10,7 @@ from typing import Any, cast
 from bringup.compile.bench.timing import Contender, Timing
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import read_manifest
-from bringup.compile.parity.reference import open_model
+from bringup.compile.parity.reference import cache_name, open_model
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
 from bringup.diagnostics import BringupError, fail
@@ -61,6 +61,7 @@ class Transformers:
         import torch
 
         start, processor = time.perf_counter(), time.process_time()
+        name = cache_name(self._model)
         cache = self._cache(len(prompts), len(prompts[0]) + new - 1)
         given = torch.tensor([list(prompt) for prompt in prompts])
         columns: list[list[int]] = []
@@ -69,7 +70,7 @@ class Transformers:
         with torch.inference_mode():
             while len(columns) < new:
                 forward = self._forward(is_prompt=not columns, is_last=len(columns) == new - 1)
-                output = forward(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                output = forward(given, use_cache=True, logits_to_keep=1, **{name: cache})
                 given = output.logits[:, -1].argmax(-1, keepdim=True)
                 columns.append(given[:, 0].tolist())
                 times.append(time.perf_counter() - start)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ class Reference:
         import torch
 
         cache = rounding_cache(self.model.config, self.cache_dtype) if self.cache_dtype else None
-        given = self.model(torch.tensor([tokens]), past_key_values=cache, use_cache=cache is not None)
+        given = self.model(torch.tensor([tokens]), use_cache=cache is not None, **{cache_name(self.model): cache})
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
@@ -178,6 +179,11 @@ def known_config(config: Mapping[str, Any]) -> Any:
     if type(read) not in (of_both if _sees(config) else of_text):
         raise _unknown(config, f"`{read.model_type}` is no causal language model there")
     return read
+
+
+def cache_name(model: Any) -> str:
+    """What a model of transformers calls its cache, as an argument and in its output: 5.24 renamed it."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> Any:

@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig
 
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, open_job
+from bringup.compile.parity.reference import cache_name
 from bringup.compile.pipeline import build, check
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import load
@@ -57,13 +58,13 @@ def turnwise(model: Any, turns: list[list[int]]) -> np.ndarray:
     short = words.rope_parameters["original_max_position_embeddings"] if longrope else None
     rows: list[torch.Tensor] = []
     done: list[int] = []
-    past = None
+    past, name = None, cache_name(model)
     for turn in turns:
         again = short is not None and len(done) <= short < len(done) + len(turn)
         with torch.no_grad():
             given = torch.tensor([done + turn if again else turn])
-            output = model(given, past_key_values=None if again else past, use_cache=True)
-        past = output.past_key_values
+            output = model(given, use_cache=True, **{name: None if again else past})
+        past = output[name]
         rows.append(output.logits[0, -len(turn) :].float())
         done = done + turn
     return torch.cat(rows).numpy()
