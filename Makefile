@@ -8,8 +8,6 @@ WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --max-worker-restart 0
 BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 KILLS := tests/resources/test_kills.py
-# The bytecode of the sources is written once, not compiled anew by each worker and each process of a test.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-full lint bench picture clean
 
@@ -29,11 +27,11 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
 test: $(READY)  ## the tests, without the slow ones
-	$(PYTEST) $(BY_FILE) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) -m "not slow"
 
 test-full: $(READY) lint  ## every test; those that count memory or fill disks run alone
-	$(PYTEST) $(BY_FILE) --ignore tests/resources
-	$(PYTEST) $(PARALLEL) --dist load $(KILLS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) --ignore tests/resources
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) --dist load $(KILLS)
 	$(BIN)/python -m pytest tests/resources --ignore $(KILLS)
 
 lint: $(READY)  ## style, types, import directions
