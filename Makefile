@@ -8,6 +8,9 @@ WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --max-worker-restart 0
 BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 KILLS := tests/resources/test_kills.py
+# Tests edit sources and compare folders, so their processes write no bytecode; that of the project is there before.
+PYTEST := PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
+BYTECODE := $(BIN)/python -m compileall -q bringup graphs adapters compile benchmarks
 
 .PHONY: help demo test test-full lint bench picture clean
 
@@ -27,12 +30,14 @@ demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
 test: $(READY)  ## the tests, without the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) -m "not slow"
+	$(BYTECODE)
+	OMP_NUM_THREADS=1 $(PYTEST) $(BY_FILE) -m "not slow"
 
 test-full: $(READY) lint  ## every test; those that count memory or fill disks run alone
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(BY_FILE) --ignore tests/resources
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL) --dist load $(KILLS)
-	$(BIN)/python -m pytest tests/resources --ignore $(KILLS)
+	$(BYTECODE)
+	OMP_NUM_THREADS=1 $(PYTEST) $(BY_FILE) --ignore tests/resources
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist load $(KILLS)
+	$(PYTEST) tests/resources --ignore $(KILLS)
 
 lint: $(READY)  ## style, types, import directions
 	$(BIN)/ruff check .

@@ -72,13 +72,18 @@ def chosen_files(source: str, revision: str, file: str, there: Sequence[str]) ->
     name, at = source.partition("://")[2], "" if revision in ("main", "master") else f"@{revision}"
     if file and not matching:
         message = f"`{name}` at `{revision}` has no file `{file}`" + (f"; it has {some(ggufs, 20)}" if ggufs else "")
-        guess = next(iter(ggufs), None)
+        guess = min(ggufs, key=_depth, default=None)
         help = f"name one of its files: {source}/{guess}{at}" if guess else "check the name and the revision"
         raise fail("BU912", message, help=did_you_mean(file, ggufs) or help)
     if len(matching) > 1:
-        help = f"name one of them, such as {source}/{matching[0]}{at}"
+        help = f"name one of them, such as {source}/{min(matching, key=_depth)}{at}"
         raise fail("BU218", f"`{source}` has {len(matching)} GGUF files: {some(matching, 40)}", help=help)
     return [*small, *matching]
+
+
+def _depth(path: str) -> int:
+    """How many folders a file is in: those of a repository's own folder are its usual ones."""
+    return path.count("/")
 
 
 def _json(client: Client, url: str) -> Mapping[str, Any]:
