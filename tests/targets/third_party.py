@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,9 @@ scale = Scale()
 '''
 
 
+SETTLED = 0.1  # seconds: source files that are newer than a process are in no key of what it computes
+
+
 def install(folder: Path, name: str = "scale-target", points: str = "scale = scale_target:scale") -> Path:
     """A folder for PYTHONPATH with the package and its metadata."""
     info = folder / f"{name.replace('-', '_')}-1.5.dist-info"
@@ -90,6 +94,7 @@ def bringup(folder: Path, site: Path | None, *words: object) -> subprocess.Compl
     """A command in a process of its own, in `folder`; `site` is where packages are installed besides."""
     env = os.environ | {"BRINGUP_COMPILE_CACHE": str(folder / "cache"), "PYTHONPATH": str(site or "")}
     command = [sys.executable, "-m", "bringup", *map(str, words)]
+    time.sleep(SETTLED)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
