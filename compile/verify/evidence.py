@@ -119,7 +119,7 @@ class Evidence:
         return self.of(name, [feed for feed in self.feeds if feed.entry == name])
 
     def of(self, name: str, feeds: Sequence[Feed]) -> Difference:
-        """What the session gave in these steps: beside the reference, and where that fails with its choices."""
+        """What the session gave in these steps, compared with the reference, and where that fails with its choices."""
         rows = np.concatenate([rows_at(feed) for feed in feeds])
         ours, bound = np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows)
         found = judge(name, ours, bound, self.median)
