@@ -86,7 +86,7 @@ class Explaining:
         return Explained(logits, np.where(tried > 1, reach, 0.0), len(choices))
 
     def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
-        """How close two scores of a row are that rounding cannot tell moved_by; see `OPEN`."""
+        """How close two scores of a row are that rounding may exchange; see `OPEN`."""
         if gap is None:
             return None
         self.seen.setdefault(index, []).append(gap)

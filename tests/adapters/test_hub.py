@@ -113,3 +113,4 @@ def test_the_hub_says_no(tmp_path: Path, status: int, said: str) -> None:
         server.shutdown()
         server.server_close()
     assert answer.startswith(said)
+    assert str(status) in answer
