@@ -24,7 +24,9 @@ from tests.models import family, parity
 from tests.schedule.models import CONFIGS, CONTEXT, PREFILL, job_of
 from tests.schedule.test_families import AS_LLAMA, BATCH, FIRST, PROMPT, STEPS, eager, four
 
-NEAR = 1e-5  # largest |difference| over largest |logit| in float32: sums in another order
+# Largest |difference| over largest |logit| in float32: sums in another order. Random weights amplify it: deepseek_v2's
+# row 14 moves by 1.1e-5 where each weight changes in its last bit, and by 1.7e-5 with AVX-512's order of sums.
+NEAR = 3e-5
 # In 16 bits both round between operations, and a sum that differs in its last bit is rounded to another neighbour.
 NEAR_16 = {"bfloat16": 3e-2, "float16": 4e-3}
 PROMPTS = ([13], list(range(14, 34)))
