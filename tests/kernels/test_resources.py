@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 
 import pytest
+from transformers import LlamaConfig, Qwen3Config
 
+from benchmarks.kernel_resources import measured
 from benchmarks.kernels import BEGIN, END, PAGE, configurations, table
+from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
 from bringup.compile.kernels.call import Kernel
 from bringup.compile.kernels.resources import resources
+from bringup.compile.pipeline import build
+from tests.models import parity
 
+# One layer of a known model's shape: norms of heads, which need whole heads in a tile, and heads without them.
+SHAPES = {
+    "qwen3": Qwen3Config(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8),
+    "llama": LlamaConfig(hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8),
+}
 ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
 
 
@@ -53,3 +63,17 @@ def test_tiles_for_sm_120_do_not_spill():
     changed = [name for name, kernel in own.items() if kernel != others[name]]
     assert set(stack_of({name: own[name] for name in changed}).values()) == {0}
     assert sum(stack > 0 for stack in stack_of({name: others[name] for name in changed}).values()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_kernel_of_a_model_spills(name, capability, tmp_path):
+    config = SHAPES[name]
+    config.update({"num_hidden_layers": 1, "vocab_size": 512, "head_dim": 128 if name == "qwen3" else 64})
+    folder = parity.save_checkpoint(config, tmp_path / "checkpoint", "bfloat16")
+    job = open_job(checkpoint=str(folder))
+    bundle = build(job, out=tmp_path / "b", target=f"cuda:{capability}", max_seq_len=2048, buckets=(512,))
+    found = list(measured(bundle))
+    assert {stem for stem, _ in found} >= {"linear", "linear_tile", "attention_decode", "attention_prefill"}
+    assert {stem: used.stack for stem, used in found if used.stack} == {}

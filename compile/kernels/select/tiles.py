@@ -8,6 +8,7 @@ from bringup.compile.kernels.code.types import power_of_two, size_of
 
 PROCESSORS = 132  # of an H100 and an H200
 FEW, MANY = 3000, 6000  # lanes, of a vocabulary or a wide layer
+LOADS = 8  # of a thread under way, of a tile of weights
 NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 
 
@@ -43,15 +44,20 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
         return Tiles(1, 4, max(warp, whole), 8)
     if norm or channels <= short:
         each = head or (4 if lanes >= MANY and accumulators == 1 else 2)
-        widest = max(32, min(whole, longest))
-        loads = 16 if lanes >= MANY or accumulators == 2 else 8
+        widest = max(32, min(whole, longest, _most_channels(each * accumulators, vector) if head else longest))
+        loads = 16 if head is None and (lanes >= MANY or accumulators == 2) else LOADS
         warps = power_of_two(each * widest * accumulators // (32 * vector * loads))
         return Tiles(1, each, widest, max(1, min(8, warps)))
     if head is None and channels <= 3 * short:
         return Tiles(1, 16 if lanes >= 2000 and channels <= 2 * short else 8, warp, 8, together=12)
     each = head or (2 if lanes >= 2000 else 1)
-    widest = min(whole // 2, longest)
+    widest = min(whole // 2, longest, _most_channels(each * accumulators, vector) if head else longest)
     return Tiles(1, each, widest, 8 if widest >= 8 * warp else 4, together=4 if channels > longest else 1)
+
+
+def _most_channels(lanes: int, vector: int) -> int:
+    """Of a tile of a whole head: what eight warps hold in registers, `LOADS` loads of each thread."""
+    return max(32, power_of_two(8 * 32 * vector * LOADS // lanes))
 
 
 def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None) -> Tiles:
