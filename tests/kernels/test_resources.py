@@ -18,9 +18,11 @@ from bringup.compile.pipeline import build
 from tests.models import parity
 
 # One layer of a known model's shape: norms of heads, which need whole heads in a tile, and heads without them.
+QWEN3 = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "head_dim": 128}
+LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "head_dim": 64}
 SHAPES = {
-    "qwen3": Qwen3Config(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8),
-    "llama": LlamaConfig(hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8),
+    "qwen3": Qwen3Config(**QWEN3, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512),
+    "llama": LlamaConfig(**LLAMA, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512),
 }
 ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
 
@@ -69,11 +71,9 @@ def test_tiles_for_sm_120_do_not_spill():
 @pytest.mark.parametrize("capability", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_no_kernel_of_a_model_spills(name, capability, tmp_path):
-    config = SHAPES[name]
-    config.update({"num_hidden_layers": 1, "vocab_size": 512, "head_dim": 128 if name == "qwen3" else 64})
-    folder = parity.save_checkpoint(config, tmp_path / "checkpoint", "bfloat16")
+    folder = parity.save_checkpoint(SHAPES[name], tmp_path / "checkpoint", "bfloat16")
     job = open_job(checkpoint=str(folder))
-    bundle = build(job, out=tmp_path / "b", target=f"cuda:{capability}", max_seq_len=2048, buckets=(512,))
+    bundle = build(job, out=tmp_path / "b", target=f"cuda:{capability}", max_seq_len=2048, buckets=(512, 2048))
     found = list(measured(bundle))
     assert {stem for stem, _ in found} >= {"linear", "linear_tile", "attention_decode", "attention_prefill"}
     assert {stem: used.stack for stem, used in found if used.stack} == {}
