@@ -40,7 +40,7 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 _SIZE = click.IntRange(1)
 _OPTIONS = (
     click.option("--tp", type=_SIZE, metavar="N", help="Divide heads, feed-forward and vocabulary among N ranks."),
-    click.option("--ep", type=_SIZE, metavar="N", help="Divide experts, whole ones, among N ranks."),
+    click.option("--ep", type=_SIZE, metavar="N", help="Divide the experts among N ranks."),
     click.option("--pp", type=_SIZE, metavar="N", help="Divide layers among N pipeline stages."),
     click.option(
         "--stage-layers", callback=_numbers, metavar="N,N,…", help="Layers of each stage; default: spread evenly."
