@@ -115,7 +115,7 @@ class Traced:
         old, new = DTYPES[self.name].bits, DTYPES[name].bits
         last = self.shape[-1] * old
         if last % new:
-            raise ValueError(f"{self.shape[-1]} values of {self.name} are no whole number of {name}")
+            raise ValueError(f"{self.shape[-1]} values of {self.name} do not form whole values of {name}")
         shape = (*self.shape[:-1], last // new)
 
         def run(region: Region) -> Region:

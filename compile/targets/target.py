@@ -107,7 +107,7 @@ class Target(Protocol):
     """
 
     takes_packed: bool = False
-    """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
+    """Whether it compiles the operations of packed weights (`quant_linear`, `quant_experts`, …)."""
 
     activations: tuple[str, ...] = ()
     """What products with packed weights may round activations to (`Quantised.activations`); floats are always taken."""

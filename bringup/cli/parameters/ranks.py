@@ -33,7 +33,7 @@ class Ranks(TypedDict):
 def _numbers(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
     words = value.split(",") if value else []
     if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", word) for word in words):
-        raise click.BadParameter(f"`{value}` is not a list of whole numbers; write 11,11,10")
+        raise click.BadParameter(f"`{value}` is not a list of integers; write 11,11,10")
     return tuple(int(word) for word in words)
 
 
