@@ -37,20 +37,21 @@ TARGETS = ("torch", "cpu", "iree-cpu")
 Figures = dict[str, float | str]
 HEAD = f"""# Fidelity
 
-Written by `python benchmarks/fidelity.py`. Largest |difference| of a logit, over the largest |logit| of transformers,
-over all tiny configurations of a family's tests: {shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one
-(decode), against transformers' own forward with its cache, from the same weights and at the same dtype. Of a draft it
-is transformers' decoder layer, between the parts that a draft adds.
+Written by `python benchmarks/fidelity.py`. The figures are the largest absolute difference of a logit from
+transformers, divided by the largest absolute logit of transformers, over all tiny configurations of a family's tests:
+{shown.PROMPT} tokens at once (prefill), then {shown.STEPS} one by one (decode). transformers runs its own forward with
+its cache, with the same weights and dtype. For a draft model, the reference is transformers' decoder layer with the
+parts that a draft adds.
 
-- **float32** may be {shown.WORST["torch"]:.0e} away on `torch`, {shown.WORST["cpu"]:.0e} on `cpu` and
-  {shown.WORST["iree-cpu"]:.0e} on `iree-cpu`: the sums are the same, in another order.
-- **bfloat16** rounds every activation to 8 bits, and the two round in different places: bringup keeps scores, softmax,
-  norms and activations in float32 inside an operation. The last column is how far transformers' own bfloat16 is from
-  its float32: a figure of that size says nothing against either. Where a router's scores are close, rounding sends a
-  token to another expert, and its logits are then those of another function. What counts is therefore the third figure:
-  the root mean square of a row of bringup's bfloat16 logits less the exact ones (transformers at float32, the same
-  weights), over that of transformers' bfloat16 logits; in the median of rows. 1 is as near to the truth as transformers
-  is.
+- **float32**: the tolerance is {shown.WORST["torch"]:.0e} on `torch`, {shown.WORST["cpu"]:.0e} on `cpu` and
+  {shown.WORST["iree-cpu"]:.0e} on `iree-cpu`: the same sums are computed in another order.
+- **bfloat16** rounds every activation to 8 significant bits, and the two implementations round at different points:
+  inside an operation, bringup keeps scores, softmax, norms and activations in float32. The last column is the
+  difference between transformers' own bfloat16 and its float32; a difference of that size shows an error in neither.
+  If the scores of a router are close, rounding sends a token to another expert, and its logits are then those of a
+  different function. So the third figure matters most. It is the root mean square error of a row of bringup's bfloat16
+  logits against the exact logits (transformers at float32, the same weights), divided by that of transformers'
+  bfloat16 logits; the median over rows. 1 means that bringup is as accurate as transformers.
 
 """
 

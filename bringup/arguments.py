@@ -36,14 +36,14 @@ def whole(name: str, value: object, *, least: int | None = None) -> int:
     except TypeError:
         number = None
     if number is None or (least is not None and number < least):
-        raise _refused(name, value, "give a whole number" + ("" if least is None else f" from {least} on"))
+        raise _refused(name, value, "give an integer" + ("" if least is None else f" from {least} on"))
     return number
 
 
 def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
     """Several of them, in any iterable. Raises BU024."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise _refused(name, values, "give whole numbers, in a list")
+        raise _refused(name, values, "give integers, in a list")
     return [whole(name, value, least=least) for value in cast("Any", values)]
 
 

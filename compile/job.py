@@ -1,4 +1,4 @@
-"""From what the user names — a model, a checkpoint — to the graph, the adapter and the plan that belong together."""
+"""Resolves the names of a model and a checkpoint to a graph, an adapter and a plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGAIN = "correct the config and check again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One model bring-up: everything that is known before a tensor is read."""
+    """A model with its checkpoint: everything that is known before a tensor is read."""
 
     family: Family
     graph: Graph
@@ -68,13 +68,13 @@ def open_job(
 ) -> Job:
     """Resolves a model and its checkpoint and plans every parameter.
 
-    `model` is a registry name, a Python file, or None when the checkpoint names its architecture. `checkpoint` None
-    means the model's published one, or seeded dummy weights when the machine is offline. `config` is a config.json to
-    use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` is float32,
-    bfloat16, float16, or "auto", the checkpoint's own float type. `allow` gives the reason for each config key that is
-    let through. `tokenizer` is a tokenizer.json, a folder that has one, or a GGUF file, to use instead of the
-    checkpoint's. `options` is what the deployment chooses for the graph. `access` says how the checkpoint is opened:
-    see `open_checkpoint`. Each path is a text or a `Path`. Raises BU0xx to BU2xx errors.
+    `model` is a registry name, a Python file, or None if the checkpoint names its architecture. `checkpoint` None means
+    the published checkpoint of the model, or seeded dummy weights if the machine is offline. `config` is a config.json
+    to use instead of the checkpoint's; `adapter` a Python file that defines `adapter(config)`. `dtype` is float32,
+    bfloat16, float16, or "auto", the checkpoint's own float type. `allow` maps each config key to accept to the reason.
+    `tokenizer` is a tokenizer.json, its folder, or a GGUF file, to use instead of the checkpoint's. `options` are the
+    graph options of the deployment. `access` controls how the checkpoint is opened: see `open_checkpoint`. Each path is
+    a str or a `Path`. Raises BU0xx to BU2xx errors.
     """
     model = None if model is None else path("model", model)
     adapter = None if adapter is None else path("adapter", adapter)
@@ -155,7 +155,7 @@ def _with_stand_ins(
     allow: Mapping[str, str] | None,
     options: GraphOptions,
 ) -> tuple[Mapping[str, Any], Any]:
-    """The words and settings of a config with stand-ins for the sizes it lacks. Raises the findings if none fit."""
+    """The keys and settings of a config, with inferred values for missing sizes. Raises the findings if none fit."""
     for words in without_unknown(raw, findings, opened.headers) if opened else ():
         settings, again = family.load("config").read(words, allow)
         if not any(finding.stops for finding in again):
@@ -195,9 +195,9 @@ def _open(
 def _in_dialect(
     family: Family | None, opened: Checkpoint | None, given: Mapping[str, Any] | None
 ) -> tuple[Family | None, Checkpoint | None]:
-    """Of a GGUF file: its family, and the checkpoint with config.json's words.
+    """The family of a GGUF file, and its checkpoint with the keys of config.json.
 
-    Raises BU125 and BU227 where there is none, unless a config.json is given.
+    Raises BU125 and BU227 if there is no family, unless a config.json is given.
     """
     hyper = opened.gguf if opened else None
     if opened is None or hyper is None:
@@ -210,7 +210,7 @@ def _in_dialect(
 
 
 def tokenizer_file(place: Word) -> Path:
-    """The file that a path names, of a folder its tokenizer.json. Raises BU231 where there is none."""
+    """The file of a path, or the tokenizer.json in a folder. Raises BU231 if it does not exist."""
     named = Path(path("tokenizer", place))
     file = named / "tokenizer.json" if named.is_dir() else named
     if not file.is_file():
@@ -220,7 +220,7 @@ def tokenizer_file(place: Word) -> Path:
 
 
 def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The words of a config that was given, as a file or as a mapping."""
+    """The keys and values of a config, which is a file or a mapping."""
     if config is None:
         return None
     if isinstance(config, Mapping):
@@ -240,7 +240,7 @@ def _dtype(requested: str, checkpoint: Checkpoint | None, adapter: Adapter) -> s
 
 
 def _most(headers: Mapping[str, TensorInfo], adapter: Adapter) -> str:
-    """The dtype of most bytes, dropped tensors left out: those are looked for only while they can decide."""
+    """The dtype with the most bytes, ignoring dropped tensors, which are looked up only if they can decide."""
     weight: dict[str, int] = {}
     for info in headers.values():
         weight[info.dtype] = weight.get(info.dtype, 0) + _nbytes(info)
@@ -264,7 +264,7 @@ def _nbytes(info: TensorInfo) -> int:
 
 
 def as_job(given: object) -> Job:
-    """What a public function was given, a job. Raises BU024 for what is none."""
+    """Checks that the argument of a public function is a job. Raises BU024 otherwise."""
     if isinstance(given, Job):
         return given
     raise fail("BU024", f"`job` does not take a {type(given).__name__}", help="give what `bringup.open_job` returns")
@@ -273,7 +273,7 @@ def as_job(given: object) -> Job:
 def with_weights(job: Job, weights: Mapping[str, Any]) -> Job:
     """The same job with weights by exact name, as `job_of` takes them, in place of its checkpoint's tensors.
 
-    Its tokenizer stays, and so do the model, the config and the adapter that a verification of the bundle needs.
+    It has the same tokenizer, and the model, config and adapter that a verification of the bundle needs.
     """
     given = job_of(job.graph, weights)
     checkpoint = replace(given.checkpoint, tokenizer=job.checkpoint.tokenizer)

@@ -79,7 +79,7 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
         return job, f"{count} parameters dequantised: {why}" if count else ""
     found = pack_job(job)
     if not found.names and (form == "packed" or job.graph.options.activations):
-        why = found.summary or "the checkpoint stores no matrix in few bits"
+        why = found.summary or "the checkpoint has no quantised matrix"
         option = "--weights" if form == "packed" else "--activations"
         raise fail("BU410", f"no weight can stay packed: {why}", help=f"leave {option} out")
     return found.job, found.summary

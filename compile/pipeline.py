@@ -1,4 +1,4 @@
-"""The whole way, one stage after the other. Read this file first.
+"""From a checkpoint to a bundle, one stage after the other. Read this file first.
 
 checkpoint headers ─┐
 graph ── signature ─┴─ plan ── check ── program ── lowered ── bundle
@@ -57,19 +57,19 @@ def build(
 ) -> Path:
     """Compiles to a bundle at `out`, or, with `emit`, to the file of an earlier phase.
 
-    Takes a job, or a graph and the dict of its weights by exact name: missing, extra and mis-shaped ones raise before
-    anything is exported, all at once. With a job, such a dict takes the place of its checkpoint's tensors.
-    `weights_form` says how weights are held that the checkpoint stores in few bits: "packed" as they are stored,
-    "float" dequantised, "auto" packed where the target takes that. `buckets` are the prefill lengths that are compiled.
-    `all_logits` keeps the logits of every prompt token (for scoring), not only of the last. `aux_hidden` names hidden
-    states to give beside them, as drafts such as EAGLE-3 need (`Session.hidden`): i is what layer i takes, the number
-    of layers what the head takes; transformers' `hidden_states[i]`. `max_batch_size` is the largest number of sequences
-    in a step. `cache_blocks` is how many blocks of 64 tokens (`graphs.core.step.BLOCK`) they share; None is enough for
-    all of them at their full length, with fewer a batch may have to compute a sequence again (`Batch.preemptions`).
-    `max_input_len` is the longest prompt that sessions and batches take, None the context.
-    `dump_dir` receives each phase as text. `target_options` has values for options of the target (`bringup targets`
-    lists them); True and False are yes and no. What `cache`, by default the user's, has of it is not made again; a
-    bundle at `out` that would come out the same stays as it is. Raises BringupError; writes are atomic.
+    The input is a job, or a graph and a dict of its weights by exact name. Missing, additional and mis-shaped weights
+    are reported together, before anything is exported. With a job, such a dict replaces the tensors of its checkpoint.
+    `weights_form` is the form of quantised weights: "packed" as they are stored, "float" dequantised, "auto" packed if
+    the target supports it. `buckets` are the prefill lengths to compile. `all_logits` returns the logits of every
+    prompt token (for scoring), not only of the last. `aux_hidden` lists hidden states to output as well, for drafts
+    such as EAGLE-3 (`Session.hidden`): i is the input of layer i, the number of layers the input of the head
+    (transformers' `hidden_states[i]`). `max_batch_size` is the largest number of sequences in a step. `cache_blocks` is
+    the number of blocks of 64 tokens (`graphs.core.step.BLOCK`) that they share. None is enough for all sequences at
+    full length; with fewer blocks a batch may have to recompute a sequence (`Batch.preemptions`). `max_input_len` is
+    the longest prompt of sessions and batches, None the context. `dump_dir` receives each phase as text.
+    `target_options` are values for options of the target (`bringup targets` lists them); True and False mean yes and
+    no. Results in `cache`, by default the user's, are reused, and an up-to-date bundle at `out` is not changed. Raises
+    BringupError; writes are atomic.
     """
     if isinstance(job, Graph):
         job = job_of(job, {} if weights is None else weights)

@@ -1,6 +1,6 @@
-"""What most published decoders have in common: their config's words, the layer, and the model around it.
+"""The parts that most published decoders share: config keys, the layer, and the model around it.
 
-A family gives its attention and its MLP, and settings of these parts; N tokens of the step · m hidden · vocab.
+A family defines its attention, its MLP and settings of these parts. N tokens of the step · m hidden · vocab.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ NO_CAPS: Mapping[str, float | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(HFConfig):
-    """Of a decoder with rope, grouped key heads and a gated MLP. `windows` has one item a layer: None sees all.
+    """The config of a decoder with rope, grouped key heads and a gated MLP.
 
-    `local_rope` is the rope of layers with a window, where it is not that of the others. `query_scale` multiplies the
-    scores, None is 1 / √head_dim; `score_cap` and `logit_cap` bound scores and logits (`ops.activation.soft_cap`).
-    `embedding_scale` multiplies the embedded tokens.
+    `windows` is the sliding window of each layer; None is full attention. `local_rope` is the rope of layers with a
+    window, if it differs from that of the others. `query_scale` multiplies the scores, None is 1 / √head_dim;
+    `score_cap` and `logit_cap` cap scores and logits (`ops.activation.soft_cap`). `embedding_scale` multiplies the
+    embedded tokens.
     """
 
     vocab_size: int
@@ -78,14 +79,14 @@ def read_common(
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, from the keys that transformers has for them, with its defaults.
 
-    The settings are what a family has for keys that are absent; `rope` are those of `RopeConfig.from_hf`. `words` are
-    a family's own for a head's size, the activation and the norms' epsilon, by transformers' for them. `nulls`: which
-    of `num_key_value_heads` and `head_dim` may be null, which then stands for what follows from the other sizes.
-    `stretched`: `max_position_embeddings` counts the positions after rope stretched them, as Gemma 3's does.
+    The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `words` maps
+    transformers' keys for the size of a head, the activation and the epsilon of norms to the family's own. `nulls`:
+    which of `num_key_value_heads` and `head_dim` may be null and then follow from the other sizes. `stretched`:
+    `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
 
-    Some keys belong to families that name their defaults: `caps` has those of `attn_logit_softcapping` and
-    `final_logit_softcapping` (null in a config is no cap), `query_scalar` that of `query_pre_attn_scalar`, and
-    `local_theta` that of `rope_local_base_freq`, where rope differs by layer type (`ropes_by_layer_type`).
+    Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
+    `final_logit_softcapping` (null in a config means no cap), `query_scalar` that of `query_pre_attn_scalar`, and
+    `local_theta` that of `rope_local_base_freq`, if rope differs by layer type (`ropes_by_layer_type`).
     """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     shared = heads if "num_key_value_heads" in nulls else None
@@ -123,7 +124,7 @@ def read_common(
 
 
 def _cap(fields: Fields, key: str, absent: Mapping[str, float | None]) -> float | None:
-    """What bounds scores or logits, None for nothing. A family without a default for the key leaves it unread."""
+    """The cap of scores or logits, None for no cap. Without a default of the family, the key is not read."""
     if key not in absent:
         return None
     fields.read.add(key)
@@ -133,7 +134,7 @@ def _cap(fields: Fields, key: str, absent: Mapping[str, float | None]) -> float 
 
 
 def _longest(fields: Fields, derived: int) -> int:
-    """`max_sequence_length`, where a config of Llama 1's time or with linear rope states it; else what is derived."""
+    """`max_sequence_length`, if a config of Llama 1 or with linear rope has it; otherwise the derived length."""
     longest = fields.size("max_sequence_length", derived)
     if longest > derived:
         fields.overruled("max_sequence_length", longest, "max_position_embeddings", derived)
@@ -141,10 +142,10 @@ def _longest(fields: Fields, derived: int) -> int:
 
 
 def context_length(rope: RopeConfig, stated: int) -> int:
-    """The longest sequence, in tokens: what the config states, times the factor of a rope that stretches it.
+    """The longest sequence, in tokens: the length in the config, multiplied by the scaling factor of rope.
 
-    A config that states what rope stretches from has the stretched length in `max_position_embeddings`, and so has
-    `llama3`: SGLang's rule (`get_context_length`).
+    If a config states the original length, or for `llama3`, `max_position_embeddings` is already scaled: SGLang's rule
+    (`get_context_length`).
     """
     return max(1, int(min(stated * rope.stretch, MOST_ELEMENTS)))
 
@@ -164,7 +165,7 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
 
 
 def alternating_windows(fields: Fields, layers: int, window: int | None, *, full_every: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer by `layer_types`; where the config has none, each `full_every`-th sees all."""
+    """The sliding window of each layer by `layer_types`; by default every `full_every`-th layer has full attention."""
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
     if window is None and layers >= full_every > 1:
@@ -185,9 +186,9 @@ def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
 class PreNormLayer(Module):
     """x + attention(norm(x)), then x + mlp(norm(x)) (Xiong et al. 2020).
 
-    `norms` says where they are: "before" attention and MLP; "around", with a further one on the output of each
-    (Gemma 2 report, section 2); or "after", on the outputs alone (OLMo 2 report, section 3.3). Names are transformers'.
-    `norm` is their class. `rope` is the index of the (cos, sin) that the layer takes of those that all layers share.
+    `norms` is the position of the norms: "before" attention and MLP; "around", with another one on the output of each
+    (Gemma 2 report, section 2); or "after", on the outputs only (OLMo 2 report, section 3.3). Names are transformers'.
+    `norm` is the class of the norms. `rope` is the index of the layer's (cos, sin) among those that all layers share.
     """
 
     def __init__(
@@ -241,9 +242,9 @@ class Decoder(Module):
 
 
 class CausalLM(Graph):
-    """Embedding, layers, norm and head, as transformers names them. A family says what its `layer`s are.
+    """Embedding, layers, norm and head, as transformers names them. A family defines `layer`.
 
-    `norm` is the class of the last norm. A layer with a window takes rope 1 where the config has a `local_rope`.
+    `norm` is the class of the last norm. A layer with a window uses rope 1 if the config has a `local_rope`.
     """
 
     layer_path = "model.layers"

@@ -1,4 +1,4 @@
-"""Private words in identifiers and in texts for users: CONTRIBUTING.md has the field's terms for them."""
+"""Private words in identifiers, messages and pages: CONTRIBUTING.md has the field's terms for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 PRIVATE = frozenset({"told", "made", "asked", "kept", "beside", "mine", "meant"})
 OF_PACKAGES = PRIVATE | {"said"}  # identifiers of the package only: in tests, what was said is an output
+PHRASES = re.compile(
+    r"\b(?:in few bits|whole numbers?|side by side|anew|nobody|goes on where|words of (?:the|its) config)\b",
+    re.IGNORECASE,
+)
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _WORD = re.compile(r"\b[a-z]+\b")
 
@@ -26,13 +30,21 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
     Docstrings are left out, except those of commands, which `--help` prints.
     """
     docstrings = {id(node) for node in _docstrings(tree)}
+    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # below attributes
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)) if id(node) not in docstrings and " " in text.strip():
-                if PRIVATE & set(_WORD.findall(text.lower())):
+                if PRIVATE & set(_WORD.findall(text.lower())) or (id(node) not in notes and PHRASES.search(text)):
                     yield node.lineno, text
             case _:
                 pass
+
+
+def phrases(page: str) -> Iterator[str]:
+    """Every private phrase in the prose of a Markdown page; blocks of code are left out."""
+    for number, part in enumerate(page.split("```")):
+        if not number % 2:
+            yield from PHRASES.findall(" ".join(part.split()))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

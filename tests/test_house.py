@@ -159,9 +159,24 @@ def test_texts_for_users_are_plain():
     assert found == []
 
 
+# Measurements, and what other tools print.
+MEASURED = ("cpu-performance.md", "faults.md", "faults-quantised.md", "lora-faults.md")
+
+
+def test_pages_are_plain():
+    pages = [file for file in READ_BY_USERS if file.suffix == ".md" and file.name not in MEASURED]
+    found = [
+        f"{file.relative_to(ROOT)}: {text}" for file in pages for text in plain_words.phrases(file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
 def test_private_words_are_found():
     code = 'def as_told(x):\n    "kept"\n    said = x\n'
     code += '    raise fail("BU001", f"{x.madeOf} was made", help="what is meant")\n'
     tree = ast.parse(code)
     assert list(plain_words.identifiers(tree)) == [(1, "as_told"), (3, "said"), (4, "madeOf")]
     assert {text for _, text in plain_words.texts(tree)} == {"what is meant", " was made"}
+    (phrase,) = plain_words.texts(ast.parse('fail("BU001", "weights in few bits")'))
+    assert phrase == (1, "weights in few bits")
+    assert list(plain_words.phrases("Give whole\nnumbers.\n```text\nside by side\n```\n")) == ["whole numbers"]

@@ -1,1 +1,1 @@
-"""Expressions over checkpoint tensors, and the copy nests that they become. Reads no file."""
+"""Expressions over checkpoint tensors, and the copy nests that they reduce to. Reads no file."""

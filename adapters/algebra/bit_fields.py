@@ -1,4 +1,4 @@
-"""Numbers that lie in words without gaps, some across two words: a value, since no movement cuts a number."""
+"""Numbers packed in words without gaps, some across two words: a value, because no movement cuts a number."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WORD = 32  # bits
 class BitFields(Unary):
     """The numbers of `width` bits along dimension `axis` of int32 words, low bits first; to each `plus` is added.
 
-    Numbers are counted modulo 2^width. They come as uint4 up to four bits, else as uint8. Raises AxesError where the
-    words of that dimension do not end with a number, or there is no such dimension.
+    Numbers are modulo 2^width. Up to four bits they are uint4, otherwise uint8. Raises AxesError if the last number of
+    that dimension is cut off, or there is no such dimension.
     """
 
     of: Expr
@@ -82,7 +82,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of numbers: `Fields` undone."""
+    """The words of numbers: the inverse of `Fields`."""
 
     bits: int
     axis: int
@@ -103,11 +103,11 @@ class Words:
 
 
 def _cycle(bits: int) -> tuple[int, int]:
-    """The least count of numbers that fill whole words, and how many words."""
+    """The smallest count of numbers that fills whole words, and the number of words."""
     common = math.gcd(bits, WORD)
     return WORD // common, bits // common
 
 
 def _places(bits: int) -> Iterator[tuple[int, int, int]]:
-    """Where each number of a cycle begins: the number, its word and the bit in it."""
+    """The position of each number of a cycle: the number, its word and the bit in it."""
     return ((number, *divmod(number * bits, WORD)) for number in range(_cycle(bits)[0]))

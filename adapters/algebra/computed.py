@@ -27,15 +27,15 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A source that is computed: `run(*inputs)` gives an array of `shape` and `dtype`.
+    """A source that is computed: `run(*inputs)` returns an array of `shape` and `dtype`.
 
-    `inputs` are regions over the same sources. `exact` says that no information is lost; `inverse`, where there is
-    one, takes the result back to the inputs. `block` says how many values of each dimension have one scale.
+    `inputs` are regions over the same sources. `exact`: no information is lost. `inverse`, if there is one, computes
+    the inputs from the result. `block` is the number of values of each dimension that share a scale.
 
-    `grains` says which part of the inputs a part of the result takes, for each input and each dimension: so many
-    indices of the result take so many of the input, in order; (0, 0) is that any take all of the input's. Without it,
-    any part takes the whole. `form`: it is a matrix in few bits, and `arrays` are those of `Form.parts`, in their
-    order: the inputs, unless `arrays_of_form` has them.
+    `grains` declares which part of the inputs a part of the result depends on. It has a pair for each input and each
+    dimension: that many indices of the result depend on that many indices of the input, in order; (0, 0) means that
+    each depends on all. Without `grains`, each part depends on all inputs. `form`: the result is a quantised matrix,
+    and `arrays` are those of `Form.parts`, in their order: the inputs, unless `arrays_of_form` has them.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Computed:
         return self.arrays_of_form or self.inputs
 
     def part(self, box: Box) -> tuple[Computed, Box] | None:
-        """What computes a box of the result, and the box of whole grains that it gives; None for the whole.
+        """The value that computes a box of the result, and its box of complete grains; None for the whole.
 
         A box has the first index and one past the last of each dimension.
         """
@@ -102,8 +102,8 @@ def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
 class _FromBlocks:
     """The values of a block type, by the `gguf` package (ggml-org/llama.cpp, gguf-py/gguf/quants.py).
 
-    Called with rows of bytes [..., byte]. The package makes several arrays of a result's size on the way: so it gets
-    some blocks at a time.
+    Called with rows of bytes [..., byte]. The package allocates several arrays of the size of its result, so it is
+    called with some blocks at a time.
     """
 
     dtype: str

@@ -1,8 +1,8 @@
 """The normal form of every movement: strided copy nests.
 
 A nest copies `prod(extents)` elements. Element (i0, i1, …) goes from `src + Σ i·src_stride` to `dst + Σ i·dst_stride`,
-both counted in elements of the source and of the row-major result. From this one form a slice is a clip, the inverse
-is the same nest with its two sides swapped, coverage is a count, and an explanation is a printout.
+both counted in elements of the source and of the row-major result. In this form a slice is a clip, the inverse swaps
+source and result, coverage is a count, and an explanation is a printout.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _moved(
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A nest whose result side is told by axis: a start on each, and loops (extent, src stride, axis, step)."""
+    """A nest whose result side is given by axis: a start on each, and loops (extent, src stride, axis, step)."""
 
     src: int
     starts: tuple[int, ...]
@@ -158,7 +158,7 @@ def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
 
 
 def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
-    """Outermost first by result stride, no loop of one iteration, neighbours that run on merged into one."""
+    """Outermost first by result stride, without loops of one iteration, contiguous loops merged."""
     merged: list[Loop] = []
     for extent, src, dst in sorted((loop for loop in loops if loop[0] > 1), key=_outermost_first):
         if merged and merged[-1][1] == src * extent and merged[-1][2] == dst * extent:

@@ -1,7 +1,7 @@
 """Expressions over checkpoint tensors, the language of rules.
 
-Movement nodes (S, mv, cat, stack, split, at, pad, bits) only say where each element goes. Value nodes (values.py)
-compute. Expressions are plain data: building one reads nothing.
+Movement nodes (S, mv, cat, stack, split, at, pad, bits) only define the position of each element. Value nodes
+(values.py) compute. Expressions are plain data: building one reads nothing.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Expr:
         return Mv(self, parse(before.strip()), parse(after.strip()), sizes)
 
     def split(self, axis: str | int, *sizes: int) -> tuple[Expr, ...]:
-        """Consecutive parts along one axis; together they are the whole."""
+        """Consecutive parts along one axis, which together cover it."""
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         return tuple(Part(self, axis, start, size, sum(sizes)) for start, size in zip(starts, sizes, strict=True))
 
     def at(self, axis: str | int, index: int) -> Expr:
-        """One index of an axis, which then is gone."""
+        """One index of an axis, which is removed."""
         return At(self, axis, index)
 
     def pad(self, axis: str | int, before: int = 0, after: int = 0) -> Expr:
@@ -63,7 +63,7 @@ class Expr:
         return Pad(self, axis, before, after)
 
     def bits(self, dtype: str, axis: str = "bit") -> Expr:
-        """The same bits as another dtype; narrower ones come along a new last axis, low bits first."""
+        """The same bits as another dtype; a narrower dtype adds a last axis, low bits first."""
         return Bits(self, dtype, axis)
 
 
@@ -78,7 +78,7 @@ class Unary(Expr):
 
 @dataclass(frozen=True)
 class Source(Expr):
-    """A checkpoint tensor; see `S`. `literal`: the name is the checkpoint's own, whatever words a layer's class has."""
+    """A checkpoint tensor; see `S`. `literal`: the name is the checkpoint's own; `checkpoint_words` do not apply."""
 
     name: str
     axes: str
@@ -105,7 +105,7 @@ class Source(Expr):
         return scope.whole(info, axes)
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The axes with sizes from the declaration; what it does not know comes from `shape`."""
+        """The axes with sizes from the declaration, or else from `shape`."""
         if not self.axes:
             return scope.defaults
         own = {name: scope.number(name, size) for name, size in self.sizes.items()}
@@ -116,7 +116,7 @@ class Source(Expr):
 
 
 def _solve(axis: Axis, size: int) -> Axis:
-    """Gives the one unknown part of a dimension the size that is left over."""
+    """Computes the size of the one unknown part of a dimension from the others."""
     if axis.size:
         return axis
     unknown = [node.name for node in axis.walk() if not node.size and not node.parts]
@@ -261,7 +261,7 @@ class Packed(Unary):
 
 
 def _position(region: Region, axis: str | int) -> int:
-    """Where a named axis stands; a dimension also goes by the name of its only factor."""
+    """The position of a named axis; a dimension is also found by the name of its only factor."""
     if isinstance(axis, int):
         return axis
     for k, own in enumerate(region.axes):
@@ -273,15 +273,15 @@ def _position(region: Region, axis: str | int) -> int:
 def S(name: str, axes: str = "", *, dtype: str = "", plain: bool = False, **sizes: int) -> Expr:
     """A checkpoint tensor: its name, with the pattern's variables filled in, and the axes it is stored in.
 
-    Axis sizes that the target's declaration knows need not be given. Without axes, the adapter's default for such a
-    parameter holds; a vector has only one axis anyway. `dtype` is that of dummy weights, where the parameter's is not
-    what is stored. `plain` says that the tensor is as it was in a quantised checkpoint too, whatever its config says.
+    Axis sizes in the target's declaration need not be passed. Without axes, the adapter's default for such a parameter
+    applies; a vector has only one axis. `dtype` is that of dummy weights, if the stored dtype is not the parameter's.
+    `plain`: the tensor is never quantised, whatever the config of a quantised checkpoint states.
     """
     return Source(name, axes, sizes, dtype, plain=plain)
 
 
 def cat(*parts: Expr, axis: str | int = 0) -> Expr:
-    """Side by side, first part first, along the axis of that name, else the first axis, which then goes by it."""
+    """Concatenates along the axis of that name, or else along the first axis, which then gets the name."""
     return Cat(parts, axis)
 
 
@@ -291,10 +291,10 @@ def stack(of: Expr, *, over: str, n: int, axis: str = "") -> Expr:
 
 
 def packed(of: Expr, **blocks: Mapping[str, int]) -> Expr:
-    """One expression for a payload and its block scales, which then cannot come apart.
+    """One expression for a payload and its block scales, so that both move together.
 
-    The rule's pattern has a variable that tells them apart: in `packed(x, weight_scale_inv={"x": 128, "m": 128})` the
-    scale has one value per 128 along `x` and `m`. Numbers in the expression are the payload's; a cut that is not a
-    whole number of blocks is refused.
+    The rule's pattern has a variable that distinguishes them: in `packed(x, weight_scale_inv={"x": 128, "m": 128})` the
+    scale has one value per 128 along `x` and `m`. Sizes in the expression are those of the payload; a cut inside a
+    block is an error.
     """
     return Packed(of, blocks)

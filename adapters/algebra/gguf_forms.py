@@ -1,4 +1,4 @@
-"""The block types of GGUF as forms: codes and scales of a tensor's blocks, each an array of its own.
+"""The block types of GGUF as forms: codes and scales of a tensor's blocks as separate arrays.
 
 Fields and their order in a block are those of ggml-common.h, the ways to unpack them those of dequantize_row_* in
 ggml-quants.c (ggml-org/llama.cpp). Most fields are movements of bytes; those whose bits cross bytes are computed.
@@ -48,7 +48,7 @@ FORMS: dict[str, Form] = {
 
 
 def with_form(computed: Computed, dtype: str, scope: Scope) -> Computed:
-    """A dequantised tensor of GGUF, which can be had as the arrays of its form too; as it is for types without one."""
+    """A dequantised GGUF tensor with the arrays of its form; unchanged for types without a form."""
     form = FORMS.get(dtype)
     if form is None or len(computed.shape) < 2:
         return computed
@@ -98,7 +98,7 @@ class _Blocks:
         return self._number(208 if self.dtype == "q6_k" else 0)
 
     def outer_minimums(self) -> Region:
-        """What the scale of minimums is with the sign of a sum: ggml subtracts them."""
+        """The scale of minimums, negated, because ggml subtracts them."""
         return self._computed(2, 4, _negated, "float16", 1)
 
     @property
@@ -136,7 +136,7 @@ class _Blocks:
         return region.rearrange((*outer, block, Axis("bytes", size, (chunk, byte)), part), (*outer, row))
 
     def _computed(self, start: int, stop: int, run: Run, dtype: str, values: int) -> Region:
-        """What `run` makes of some bytes of every block: `values` of each, in rows."""
+        """The results of `run` on some bytes of every block: `values` of each, in rows."""
         bytes_ = self._field(start, stop)
         *leading, blocks, size = bytes_.shape
         shape = (*leading, blocks * values)

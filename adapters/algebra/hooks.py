@@ -1,7 +1,7 @@
 """Functions of whole tensors between a checkpoint and the rules, or between the rules and the parameters.
 
-Several tensors may make several: their bytes are one computed value, of which each is a part, so that an inverse gets
-all of them at once.
+A hook may compute several tensors from several: their bytes are one computed value, of which each is a part, so that an
+inverse gets all of them at once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """`run(*arrays)` gives an array, or a tuple of one for each of `gives`; see `hook`.
+    """`run(*arrays)` returns an array, or a tuple with one array for each of `gives`; see `hook`.
 
-    `read` are the patterns of `gives` that a rule has read since a plan was begun; `site` is where `with_` states it.
+    `read` are the patterns of `gives` that a rule has read since planning began; `site` is the call of `with_`.
     """
 
     run: Run
@@ -48,13 +48,13 @@ class Hook:
     site: Site | None = None
 
     def output(self, pattern: str) -> Expr:
-        """The expression of one of the tensors that it gives."""
+        """The expression of one of its results."""
         return HookOutput(self, list(self.gives).index(pattern), self.parts)
 
 
 @dataclass(frozen=True)
 class HookOutput(Expr):
-    """One of the tensors that a hook gives."""
+    """One of the results of a hook."""
 
     hook: Hook
     index: int
@@ -98,7 +98,7 @@ def _alone(inverse: Run | None) -> Run | None:
 
 @dataclass(frozen=True)
 class Tupled:
-    """An inverse that may give its only array as it is."""
+    """An inverse that may return its only array without a tuple."""
 
     inverse: Run
 
@@ -108,7 +108,7 @@ class Tupled:
 
 @dataclass(frozen=True)
 class Alone:
-    """A function's only result, also where it gives a tuple of one. Raises BU116 for another than declared."""
+    """A function's only result, also if it is a tuple of one. Raises BU116 for a result that is not as declared."""
 
     name: str
     run: Run
@@ -148,7 +148,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The inverse of `Packed`: the bytes come apart, and go back to the inputs."""
+    """The inverse of `Packed`: splits the bytes, and computes the inputs."""
 
     inverse: Run
     of: tuple[tuple[Shape, str], ...]
@@ -178,9 +178,9 @@ def hook(
     """A function from several tensors to several, for `with_(before=…)` and `with_(after=…)`.
 
     `takes` and `gives` are names, with the variables of patterns, and the axes of each: `{"layers.{L}.w": "out in"}`.
-    `run` gets the arrays in order, and gives one, or a tuple. `sizes` are those of axes that the parameter does not
-    have. `exact` says that nothing is lost; `inverse` takes the results back to what was taken, for `export`. Raises
-    ValueError where there is nothing to take or to give, or where one of several results has less than 8 bits a value.
+    `run` gets the arrays in order, and returns one, or a tuple. `sizes` are those of axes that the parameter does not
+    have. `exact`: no information is lost; `inverse` computes the inputs from the results, for `export`. Raises
+    ValueError without inputs or results, or if one of several results has less than 8 bits a value.
     """
     dtypes = dict.fromkeys(gives, dtype) if isinstance(dtype, str) else dict(dtype)
     if not takes or not gives or dtypes.keys() != gives.keys():

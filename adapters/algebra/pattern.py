@@ -52,7 +52,7 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
 
 
 def fitting(patterns: Iterable[str]) -> Callable[[str], object]:
-    """What is true of the names that fit any of the patterns: for very many names, most of which do not."""
+    """A test whether a name matches any of the patterns, which is fast for very many names that do not match."""
     plain, others = set[str](), list[str]()
     for pattern in dict.fromkeys(patterns):
         plain.add(pattern) if _is_name(pattern) else others.append(pattern)
@@ -68,16 +68,16 @@ def fitting(patterns: Iterable[str]) -> Callable[[str], object]:
 
 @cache
 def _is_name(pattern: str) -> bool:
-    """Whether a pattern stands for itself alone, as each of very many rules may: then nothing is compiled."""
+    """Whether a pattern matches only itself; then no expression is compiled, as there may be very many rules."""
     return _HOLE.search(pattern) is None
 
 
 class Unbound(ValueError):
-    """A name with a variable that its rule's target does not have."""
+    """A name has a variable that the target of its rule does not have."""
 
 
 def spelled(pattern: str) -> Iterator[str]:
-    """A pattern with each of its alternatives, numbers as `{}`: what it looks like beside names."""
+    """A pattern with each of its alternatives and `{}` for numbers, for comparison with names."""
     hole = re.search(r"\{(\w+)(?::([^}*]*))?\}", pattern)
     if hole is None:
         yield pattern
@@ -89,7 +89,7 @@ def spelled(pattern: str) -> Iterator[str]:
 
 
 def fill(pattern: str, bindings: Mapping[str, str]) -> str:
-    """The name that a pattern stands for. Raises Unbound: a mistake of the adapter's author."""
+    """The name of a pattern with its variables filled in. Raises Unbound: a mistake of the adapter's author."""
     if "{" not in pattern:
         return pattern
     try:

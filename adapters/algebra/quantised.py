@@ -1,7 +1,7 @@
-"""A matrix that is stored in few bits, as a value that rules can move like any tensor.
+"""A quantised matrix, as a value that rules can move like any tensor.
 
-A scheme states the arrays of the matrix's `Form` as movements of the checkpoint's tensors; the value computes the
-matrix from them. Who wants the matrix as it is stored takes the arrays in place of the value.
+A scheme defines the arrays of the matrix's `Form` as movements of the checkpoint's tensors; the value computes the
+matrix from them. Packed weights use the arrays instead of the value.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class QuantisedMatrix(Expr):
     """The matrix [rows, columns], float32, of the arrays in `parts`, by the names of `form.parts()`.
 
-    `scheme` is what messages call it. Codes have the shape of the matrix, one element a code (of a sub-byte dtype
-    where they are packed), scales that of its blocks. `index` has one dimension, columns. Raises AxesError where the
-    shape of a part does not follow from the codes'.
+    `scheme` is its name in messages. Codes have the shape of the matrix, one element for each code (of a sub-byte dtype
+    if they are packed), scales the shape of its blocks. `index` has one dimension, columns. Raises AxesError if the
+    shape of a part does not match that of the codes.
     """
 
     scheme: str
@@ -96,14 +96,14 @@ def shape_of_part(part: FormPart, shape: Shape) -> Shape:
 
 
 def _takes(part: FormPart) -> frozenset[str]:
-    """The dtypes that a part may be stored in: codes and zeros just theirs, scales any float."""
+    """The dtypes that a part may be stored in: only the declared one for codes and zeros, any float for scales."""
     if part.name in ("codes", "zeros", "index"):
         return frozenset({part.dtype})
     return SCALES if DTYPES[part.dtype].kind == "float" else frozenset({part.dtype})
 
 
 def _grains(form: Form, dimensions: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """How many rows and columns of the matrix take one of each part; () where a column's block may be any."""
+    """Rows and columns of the matrix for one value of each part; () if an index assigns columns to blocks."""
     if form.index:
         return ()
     leading = tuple((1, 1) for _ in range(dimensions - 2))
@@ -112,9 +112,9 @@ def _grains(form: Form, dimensions: int) -> tuple[tuple[tuple[int, int], ...], .
 
 @dataclass(frozen=True, slots=True)
 class InRange:
-    """Numbers of blocks, as they are. Raises BU115 where there is no such block, or one of more columns than a block.
+    """Returns block numbers unchanged. Raises BU115 if there is no such block, or a block has too many columns.
 
-    `size` is how many columns a block has at most; WHOLE for any number.
+    `size` is the largest number of columns of a block; WHOLE for any number.
     """
 
     scheme: str
@@ -135,7 +135,7 @@ class InRange:
 
 
 def _most_alike(index: np.ndarray) -> int:
-    """How often the number is there that is there most often."""
+    """The count of the most frequent number."""
     import numpy as np
 
     return int(np.bincount(index.reshape(-1)).max())
@@ -147,7 +147,7 @@ def _unchanged(index: np.ndarray) -> tuple[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Dequantise:
-    """The numbers of a form's arrays, in the order of `Form.parts`: float32 [rows, columns]."""
+    """Dequantises a form's arrays, in the order of `Form.parts`, to float32 [rows, columns]."""
 
     form: Form
 
@@ -181,5 +181,5 @@ class Dequantise:
 
 
 def _repeat(values: np.ndarray, axis: int, block: int, size: int) -> np.ndarray:
-    """Each value once for each index of its block; the last block may be short. A whole axis is left to broadcast."""
+    """Repeats each value for each index of its block; the last block may be shorter. A whole axis is broadcast."""
     return values.repeat(block, axis).take(range(size), axis) if block > 1 else values

@@ -1,4 +1,4 @@
-"""A typed array in the making: named axes, a dtype, and the copy nests that fill it. Every movement gives a new one."""
+"""A planned array: named axes, a dtype, and the copy nests that fill it. Every movement returns a new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return math.prod(self.shape) * self.word
 
     def to(self, wanted: Axes) -> Region:
@@ -38,7 +38,7 @@ class Region:
         return self._permuted(factors, order, wanted)
 
     def rearrange(self, before: Axes, after: Axes) -> Region:
-        """einops-style: the dimensions are named by `before` and come out as `after`."""
+        """einops-style: `before` names the dimensions, and `after` is their new order."""
         if shape_of(before) != self.shape:
             raise AxesError(f"`{show(before)}` has shape {list(shape_of(before))}, the tensor {list(self.shape)}")
         return replace(self, axes=before).to(after)
@@ -82,7 +82,7 @@ class Region:
         return replace(self, axes=self.axes[:axis] + self.axes[axis + 1 :])
 
     def padded(self, axis: int, before: int, after: int) -> Region:
-        """Zeros around one dimension: positions that no nest fills."""
+        """Pads one dimension with zeros: positions that no nest fills."""
         old = self.axes[axis]
         outer, inner = math.prod(self.shape[:axis]), math.prod(self.shape[axis + 1 :]) * self.word
         size = before + old.size + after
@@ -92,9 +92,9 @@ class Region:
     def bits(self, dtype: str, name: str) -> Region:
         """The same bits read as another dtype.
 
-        A narrower dtype appends an axis `name` (first value in the low bits); a wider one takes in the last axis,
-        which has to hold just one element's worth. Raises AxesError when it does not, and for floats of several
-        dtypes side by side, which are one only once they are converted.
+        A narrower dtype appends an axis `name` (first value in the low bits); a wider one merges the last axis, which
+        must have the size of exactly one element. Raises AxesError if it has not, and for concatenated floats of
+        several dtypes, which have a common dtype only after conversion.
         """
         stored = sorted({nest.view for nest in self.nests} - {self.dtype})
         if self.word == 1 and stored:
@@ -128,7 +128,7 @@ class Region:
 
 
 def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
-    """Regions side by side along a dimension, which becomes the sum `name` of theirs."""
+    """Regions concatenated along a dimension, which becomes the sum `name` of theirs."""
     first, shapes = regions[0], [region.shape for region in regions]
     for other, shape in zip(regions, shapes, strict=True):
         if (shape[:axis], shape[axis + 1 :]) != (shapes[0][:axis], shapes[0][axis + 1 :]):
@@ -150,7 +150,7 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
 
 
 def joined_dtype(dtypes: Sequence[str]) -> str:
-    """The dtype of arrays side by side: of different floats one that holds the values of each."""
+    """The dtype of concatenated arrays: for different floats one that represents the values of each."""
     widest = max(dtypes, key=lambda name: DTYPES[name].bits)
     mixed = len(set(dtypes)) > 1 and widest != "float64"
     return "float32" if mixed else widest  # float16 beside bfloat16 fits only there
@@ -158,7 +158,7 @@ def joined_dtype(dtypes: Sequence[str]) -> str:
 
 @cache
 def takes_bits(dtype: str) -> frozenset[str]:
-    """What may be read as another dtype: anything but truth values; as float8 or float4 only itself and whole numbers.
+    """Whether bits may be read as another dtype: any except bool; as float8 or float4 only itself and integers.
 
     A wider or another float of that width holds values, not the bits of these.
     """

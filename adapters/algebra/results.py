@@ -1,4 +1,4 @@
-"""What users' functions give: an array of the shape and dtype that their rule declares, or BU116."""
+"""Checks the results of users' functions: an array of the shape and dtype that their rule declares, or BU116."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked(name: str, found: object, shape: Shape, dtype: str, where: Site | No
 
 
 def refused(name: str, gave: str, declared: str, where: Site | None) -> BringupError:
-    """BU116: a function gave something else than its rule declares."""
+    """BU116: the result of a function is not what its rule declares."""
     help = "correct the axes or dtype that the rule declares, or the function"
     return fail("BU116", f"`{name}` gave {gave}; its rule declares {declared}", help=help, where=where)
 
@@ -39,7 +39,7 @@ def _shown(found: Any) -> str:
 
 
 def site_of(function: Any) -> Site | None:
-    """Where a function is written; None where Python does not say."""
+    """The source line of a function; None if Python does not know it."""
     inner: Any = function.func if isinstance(function, partial) else function
     code = getattr(inspect.unwrap(inner), "__code__", None)
     return Site(code.co_filename, code.co_firstlineno) if code else None

@@ -1,4 +1,4 @@
-"""The surroundings in which an expression is evaluated."""
+"""The context in which an expression is evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bringup.spec import TensorInfo
 
 
 class WrongDtype(NamedTuple):
-    """Tensors of a dtype that a node does not take."""
+    """Tensors of a dtype that a node does not accept."""
 
     tensors: tuple[str, ...]
     dtype: str
@@ -26,12 +26,11 @@ class WrongDtype(NamedTuple):
 
 @dataclass(slots=True)
 class Scope:
-    """What an expression is evaluated in: sizes of its target's axes, the checkpoint's names, pattern variables.
+    """The context of an expression: sizes of its target's axes, the checkpoint's names, pattern variables.
 
-    `defaults` are the axes of a source that is the whole rule and says none itself.
-    `sources` collects what nests index: tensors in order of appearance, and value nodes. `misfits` collects tensors
-    whose shape is not what the declaration asks for, and `wrong` those whose dtype a node does not take, so that all of
-    them are reported at once.
+    `defaults` are the axes of a source that is the complete rule and declares none. `sources` collects what nests
+    index: tensors in order of appearance, and value nodes. `misfits` collects tensors whose shape contradicts the
+    declaration, and `wrong` those whose dtype a node does not accept, so that all of them are reported at once.
     """
 
     sizes: Mapping[str, int]
@@ -44,13 +43,13 @@ class Scope:
     wrong: list[WrongDtype] = field(default_factory=list[WrongDtype])
 
     def bound(self, variable: str, value: str) -> Scope:
-        """The same surroundings with a pattern variable more. What is collected is shared."""
+        """The same context with another pattern variable. Collected items are shared."""
         bindings = {**self.bindings, variable: value}
         shared = self.sources, self.misfits, self.wrong
         return Scope(self.sizes, self.defaults, self.names, bindings, self.blocks, *shared)
 
     def whole(self, source: TensorInfo | Computed, axes: Axes) -> Region:
-        """A source as a region: one nest, everything in place."""
+        """A source as a region: one nest without any movement."""
         count = math.prod(shape_of(axes))
         loops = ((count, 1, 1),) if count > 1 else ()
         return Region(axes, source.dtype, (Nest(self.add(source), source.dtype, 0, loops, 0),))
@@ -61,7 +60,7 @@ class Scope:
         return len(self.sources) - 1
 
     def take(self, region: Region, takes: Collection[str], node: str) -> None:
-        """Notes the tensors of a node's input whose elements are not of a dtype that it takes."""
+        """Records the tensors of a node's input whose dtype it does not accept."""
         if region.word > 1:  # read in parts, as one wider type
             views = {nest.source: region.dtype for nest in region.nests}
         else:

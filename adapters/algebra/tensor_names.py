@@ -1,4 +1,4 @@
-"""How rules see a checkpoint's tensors: by the names they use, with a prefix resolved."""
+"""A checkpoint's tensors by the names that rules use, with a prefix resolved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Names:
     """Headers by the names that rules use. `prefixes` are first names that the checkpoint may carry or lack.
 
-    `outside` are first names that stand without one even in a checkpoint that carries one: the head's.
+    `outside` are first names that have no prefix even in a checkpoint with one, such as the head's.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class Names:
         return name
 
     def behind(self, name: str) -> list[TensorInfo | str]:
-        """The tensors that a name stands for, in order; where there is none, the name that would be it."""
+        """The tensors of a name, in order; if there is none, the expected name."""
         if info := self._bare(name) or self.headers.get(self.carried + name) or self.get(name):
             return [info]
         return [name if name.partition(".")[0] in self.outside else self.carried + name]
 
     def found(self, names: Sequence[str]) -> tuple[list[TensorInfo], tuple[str, ...]]:
-        """The tensors behind names, one after the other; and what there is none of."""
+        """The tensors of names, one after the other; and the names without a tensor."""
         if there := self._all(names):
             return there, ()
         behind = [one for name in names for one in self.behind(name)]
@@ -48,14 +48,14 @@ class Names:
         return [one for one in behind if not isinstance(one, str)], tuple(absent)
 
     def _all(self, names: Sequence[str]) -> list[TensorInfo] | None:
-        """`found`, where all are there and by one prefix, as they should be: that is soon told of 90,000."""
+        """A fast path of `found` for the usual case: all tensors exist and have the same prefix."""
         found = [*map(self.headers.get, [self.carried + name for name in names])]
         if all(found) and (not self.carried or self.headers.keys().isdisjoint(names)):
             return cast("list[TensorInfo]", found)
         return None
 
     def get(self, name: str) -> TensorInfo | None:
-        """The tensor of that name. One that stands there without a prefix wins over one that has it."""
+        """The tensor of that name. A tensor without a prefix takes precedence over one with it."""
         if info := self._bare(name):
             return info
         for prefix in self.prefixes:
@@ -68,7 +68,7 @@ class Names:
         return None if name.startswith(self.prefixes) else self.headers.get(name)
 
     def planned(self, name: str, scope: Scope) -> Region | None:
-        """The region of a name that stands for a parameter of a plan; None where names stand for tensors."""
+        """The region of a name of a plan's parameter; None if names refer to tensors."""
         return None
 
     def __contains__(self, name: str) -> bool:

@@ -1,6 +1,6 @@
-"""Adapters written as functions of arrays: run on headers, each step becomes a copy that is planned, and none is read.
+"""Adapters written as functions of arrays: run on headers, each step becomes a planned copy, and no tensor is read.
 
-The function is numpy's own code: the same one gives arrays for arrays, and expressions for traced tensors, which answer
+The function is plain numpy code: it returns arrays for arrays, and expressions for traced tensors, which implement
 numpy's functions (NEP 18, `__array_function__`).
 """
 
@@ -44,9 +44,9 @@ class Step(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A tensor that is only known by its header, with numpy's methods of moving elements. `name` is that of its dtype.
+    """A tensor of which only the header is known, with numpy's methods that move elements. `name` is that of its dtype.
 
-    What numpy would compute is refused with a TypeError: `compute` is for functions of values.
+    Functions that compute values raise a TypeError: use `compute` for them.
     """
 
     expr: Expr
@@ -109,13 +109,13 @@ class Traced:
     def view(self, dtype: Any) -> Traced:
         """The same bits as another dtype, by bringup's name or numpy's; the last axis changes its length.
 
-        Raises TypeError for a dtype that no checkpoint has, ValueError where the last axis does not make whole values.
+        Raises TypeError for a dtype that no checkpoint has, ValueError if the last axis does not hold whole values.
         """
         name = dtype if isinstance(dtype, str) and dtype in DTYPES else Traced._name(dtype)
         old, new = DTYPES[self.name].bits, DTYPES[name].bits
         last = self.shape[-1] * old
         if last % new:
-            raise ValueError(f"{self.shape[-1]} values of {self.name} are no whole number of {name}")
+            raise ValueError(f"{self.shape[-1]} values of {self.name} do not form whole values of {name}")
         shape = (*self.shape[:-1], last // new)
 
         def run(region: Region) -> Region:
@@ -150,7 +150,7 @@ class Traced:
         return found
 
     def cut(self, axis: int, key: Any) -> Traced:
-        """One index of an axis, which then is gone; or a range, of which every n-th."""
+        """One index of an axis, which is removed; or every n-th index of a range."""
         size = self.shape[axis]
         if not isinstance(key, slice):
             if not isinstance(key, SupportsIndex):
@@ -190,7 +190,7 @@ class Traced:
 
 
 def _numbers(given: tuple[Any, ...]) -> list[int]:
-    """Numbers that are given one by one, or as one sequence."""
+    """Numbers that are passed one by one, or as one sequence."""
     alone = len(given) == 1 and isinstance(given[0], Sequence)
     return [int(number) for number in cast("Sequence[Any]", given[0] if alone else given)]
 
@@ -257,7 +257,7 @@ def compute(
     exact: bool = False,
     inverse: Callable[..., tuple[Any, ...]] | None = None,
 ) -> Any:
-    """`run(*arrays)`, whose result has this shape and dtype: for what numpy computes, in functions that are traced.
+    """`run(*arrays)`, whose result has this shape and dtype: for computations with numpy in traced functions.
 
     `exact` and `inverse` are as those of `fn`. Raises TypeError for traced tensors beside arrays.
     """
@@ -277,7 +277,7 @@ def compute(
 
 
 class Tensors(Mapping[str, Any]):
-    """A checkpoint's tensors by name, traced. A name that is not there is BU101."""
+    """A checkpoint's tensors by name, traced. A missing name is BU101."""
 
     def __init__(self, headers: Mapping[str, TensorInfo]) -> None:
         self.headers = headers

@@ -1,6 +1,6 @@
-"""Value nodes: what a movement cannot express. Each has a law for its shape and dtype, and says whether it is exact.
+"""Value nodes, for what movements cannot express. Each derives its shape and dtype, and declares whether it is exact.
 
-Nothing here runs while a plan is made; `run` is called with arrays when the plan is materialised.
+Nothing here runs during planning; `run` is called with arrays when the plan is materialised.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ ANY_FLOAT = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "f
 class ValueNode(Expr):
     """An expression whose value is computed from other expressions' arrays; `block` as in `Computed`.
 
-    `takes` are the dtypes that it takes, one set for each part; a part without a set may have any. `grain`: how many
-    indices of each dimension of the result take one of each part. `by_element`: each takes its own of every part.
+    `takes` are the accepted dtypes, one set for each part; a part without a set may have any. `grain`: the number of
+    indices of each dimension of the result that depend on one index of each part. `by_element`: each element depends on
+    the same element of every part.
     """
 
     name: str
@@ -126,9 +127,9 @@ def dequant(
 ) -> Expr:
     """payload · scale, one scale for each block of `block` elements (the last block of an axis may be short).
 
-    Payloads are of one of the dtypes in `takes`: by default float8, float4 or signed integers, not wider floats, for
-    these are dequantised already. Scales are float64 to float16, bfloat16, e4m3, or e8m0 exponents (OCP Microscaling
-    Formats specification 1.0, section 5.4).
+    Payloads have one of the dtypes in `takes`: by default float8, float4 or signed integers, but not wider floats,
+    because these are already dequantised. Scales are float64 to float16, bfloat16, e4m3, or e8m0 exponents (OCP
+    Microscaling Formats specification 1.0, section 5.4).
     """
 
     def law(regions: tuple[Region, ...]) -> tuple[Axes, str]:
@@ -154,7 +155,7 @@ def dequant(
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
-    """Two outputs: the payload in `dtype`, and one float32 scale a block: its largest magnitude over the dtype's."""
+    """Two outputs: payload in `dtype`, and a float32 scale for each block: its largest magnitude over the dtype's."""
 
     def wide(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         import ml_dtypes
@@ -203,9 +204,9 @@ def fn(
     takes: Sequence[Collection[str]] = (),
     **sizes: int,
 ) -> Expr:
-    """The way out: any function of arrays, with the axes and dtype of its result declared (and checked when run).
+    """Any function of arrays, with the axes and dtype of its result declared (and checked when run).
 
-    `takes` are the dtypes that the function takes, one set for each input; without it, any.
+    `takes` are the dtypes that the function accepts, one set for each input; without it, any.
     """
     law: Mapping[str, int] = sizes
     name = getattr(run, "__name__", "function")

@@ -1,4 +1,4 @@
-"""Names by difference: what another checkpoint calls the sections of a rule's names, and tensors that functions make.
+"""Translation of names: another checkpoint's names for sections of a rule's names, and tensors that functions compute.
 
 As the weights loader of TensorRT-LLM translates names (docs, "Model Weights Loader"): in sections between dots.
 """
@@ -29,9 +29,9 @@ _MARK, _NUMBER = (
 
 @dataclass(frozen=True)
 class Words:
-    """One or several sections of a name → those of the checkpoint's; "" leaves them out, a tuple makes several names.
+    """One or several sections of a name → those of the checkpoint; "" removes them, a tuple stands for several names.
 
-    The longest key wins; what replaces a section is not translated again.
+    The longest key takes precedence; a replacement is not translated again.
     """
 
     table: Table = field(default_factory=lambda: NO_WORDS)
@@ -41,7 +41,7 @@ class Words:
         return max((key.count(".") + 1 for key in self.table), default=0)
 
     def of(self, name: str) -> tuple[str, ...]:
-        """The names that the checkpoint has for a rule's name, in the order of the table."""
+        """The checkpoint's names for a rule's name, in the order of the table."""
         if not self.table:
             return (name,)
         parts = name.split(".")
@@ -59,13 +59,13 @@ class Words:
         return tuple(".".join(sections) for sections in names)
 
     def over(self, other: Words) -> Words:
-        """These, and the other's where these have no word."""
+        """These, and those of the other for sections that these do not have."""
         return Words({**other.table, **self.table})
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One step from a rule's names to the checkpoint's: functions that make tensors, then other words."""
+    """One step from a rule's names to the checkpoint's: functions that compute tensors, then a table of names."""
 
     words: Words = field(default_factory=Words)
     hooks: tuple[Hook, ...] = ()
@@ -73,7 +73,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Translated(Source):
-    """A source under other names; of several, their tensors side by side along `out`, else along the first axis."""
+    """A source under other names; several tensors are concatenated along `out`, or else along the first axis."""
 
     readings: tuple[Reading, ...] = ()
 
@@ -104,7 +104,7 @@ class Translated(Source):
         return concat(parts, stored.index("out") if "out" in stored else 0, "")
 
     def _read(self, bindings: Mapping[str, str]) -> tuple[Expr | None, Mapping[str, str], tuple[str, ...]]:
-        """The expression that makes the tensor, with its variables; or the names that stand for it."""
+        """The expression that computes the tensor, with its variables; or the names that replace it."""
         names: tuple[str, ...] = (fill(self.name, bindings),)
         for at, reading in enumerate(self.readings):
             if len(names) == 1 and (found := _output_of(reading.hooks, names[0])):
@@ -116,14 +116,14 @@ class Translated(Source):
 
 @dataclass(frozen=True)
 class OneOfSeveral(Source):
-    """One of several tensors that stand for a source: no rule says how long it is."""
+    """One of several tensors of a source: no rule declares its size."""
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         return ()
 
 
 def _output_of(hooks: tuple[Hook, ...], name: str) -> tuple[Expr, dict[str, str]] | None:
-    """What makes a tensor of that name, and the variables of its pattern."""
+    """The function that computes a tensor of that name, and the variables of its pattern."""
     mark = found.group() if (found := _MARK.search(name)) else ""
     for hook in hooks:
         for pattern in hook.gives:
@@ -136,7 +136,7 @@ def _output_of(hooks: tuple[Hook, ...], name: str) -> tuple[Expr, dict[str, str]
 
 
 def translated(source: Source, readings: tuple[Reading, ...]) -> Source:
-    """A source whose names are read in further steps, after those that it has."""
+    """A source with further translation steps after its own."""
     if not readings:
         return source
     before = source.readings if isinstance(source, Translated) else ()
@@ -146,7 +146,7 @@ def translated(source: Source, readings: tuple[Reading, ...]) -> Source:
 
 
 def respoken(source: Source, words: Words) -> Source:
-    """A source in the words of a layer's class, which come before those of its first step; a literal one as it is."""
+    """A source with the names of a layer's class, which take precedence in its first step; not a literal one."""
     if source.literal:
         return source
     first, *rest = source.readings if isinstance(source, Translated) else (Reading(),)

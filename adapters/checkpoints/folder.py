@@ -271,7 +271,7 @@ def _disagrees(path: Path, kind: str, places: list[tuple[str, str]]) -> Diagnost
             code="BU216",
             severity=Severity.WARNING,
             message=f"`{path}` does not name {some(names)}, which {verb} {where}",
-            help="tools that go by the index do not load what it leaves out: write it anew (transformers' "
+            help="tools that go by the index do not load what it leaves out: write it again (transformers' "
             "save_pretrained does)",
             file=str(path),
         )

@@ -178,7 +178,7 @@ def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupE
         return fail(
             "BU227",
             f"`{hyper.path}` is a GGUF file of architecture `{short(name)}`, and `{family.name}` has no GGUF dialect",
-            help=f"write {where}: the words of its config and a table of its tensors; {HELP}",
+            help=f"write {where}: its config keys and a table of its tensors; {HELP}",
             file=str(hyper.path),
         )
     spoken = [name for family in families() if (dialect := family.load("dialect")) for name in dialect.names]

@@ -208,9 +208,9 @@ def _map_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "r": ("a whole number above 0", _is_rank),
+    "r": ("an integer above 0", _is_rank),
     "lora_alpha": ("a number other than 0, not beyond what float32 has", _is_alpha),
-    "rank_pattern": ("whole numbers above 0 by patterns of names", _map_of(_is_rank)),
+    "rank_pattern": ("integers above 0 by patterns of names", _map_of(_is_rank)),
     "alpha_pattern": ("numbers other than 0, not beyond what float32 has, by patterns of names", _map_of(_is_alpha)),
     "target_modules": ("names, or a regular expression", lambda value: value is None or _is_words(value)),
     "target_parameters": ("names", _is_list),

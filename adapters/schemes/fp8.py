@@ -101,7 +101,7 @@ def _block_size(words: Fields) -> Block:
         case [int() as rows, int() as columns] if rows > 0 and columns > 0:
             return rows, columns
         case _:
-            message = f"config key `weight_block_size` is {shown(value)}; two whole numbers are needed, as [128, 128]"
+            message = f"config key `weight_block_size` is {shown(value)}; two integers are needed, as [128, 128]"
             words.error("BU121", message, "weight_block_size")
             return 128, 128
 

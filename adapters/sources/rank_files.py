@@ -75,5 +75,5 @@ def _world_size(folder: Path, mapping: dict[str, Any]) -> int:
 
 
 def _bad(folder: Path, why: str) -> BringupError:
-    help = "fetch config.json again, or convert the published checkpoint anew"
+    help = "fetch config.json again, or convert the published checkpoint again"
     return fail("BU229", f"the `mapping` of `{folder / 'config.json'}` is wrong: {why}", help=help, file=str(folder))

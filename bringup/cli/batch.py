@@ -35,7 +35,7 @@ FORM: Mapping[str, tuple[type, ...]] = {
 WORDS: Mapping[tuple[type, ...], str] = {
     (list,): "a list of token ids",
     (str,): "a text",
-    (int,): "a whole number",
+    (int,): "an integer",
     NUMBER: "a number",
     TASK: "the name of a LoRA, or null",
 }

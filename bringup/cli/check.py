@@ -24,9 +24,9 @@ class Words(Named, Ranks):
 @job_options
 @rank_options
 @click.option("--values", is_flag=True, help="Also read the weights: broken ties, NaN, infinity, matrices of zeros.")
-@click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file, where that is certain.")
+@click.option("--fix", is_flag=True, help="Correct names and axes in the adapter's file if the fix is certain.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, without changing it.")
-@click.option("--watch", is_flag=True, help="Check again whenever a file changes that the check read.")
+@click.option("--watch", is_flag=True, help="Repeat the check whenever a file that it read changes.")
 @output_options
 @gc_pause.gc_paused()
 def command(
@@ -35,7 +35,7 @@ def command(
 ) -> int:  # fmt: skip
     """Check that a checkpoint fits MODEL's graph, without torch and, except for --values, without reading weights.
 
-    MODEL is a name (`bringup models`), a Python file, or left out when the checkpoint names its architecture.
+    MODEL is a name (`bringup models`) or a Python file; it may be omitted if the checkpoint names its architecture.
 
     With --tp, --ep or --pp, also prints what each rank holds, and what `bringup convert --rank R` reads for it.
     """

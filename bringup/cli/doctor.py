@@ -18,7 +18,7 @@ BROKEN = 3  # the machine is wrong
 def command(as_json: bool) -> int:
     """Show versions, devices, caches and settings, with a fix for each problem.
 
-    Imports none of the packages that it names. Ends with 3 when `bringup compile` and `bringup run` cannot work.
+    Does not import the packages that it lists. Exits with 3 if `bringup compile` and `bringup run` cannot work.
     """
     sections = {title: list(facts) for title, facts in _sections()}
     problems = [fact for facts in sections.values() for fact in facts if fact.problem]

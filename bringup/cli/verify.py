@@ -65,8 +65,8 @@ def command(
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
-    MODEL is a name, a Python file, or left out when the checkpoint names its architecture. The reference is
-    transformers on the same checkpoint and config, or activations that were saved.
+    MODEL is a name or a Python file; it may be omitted if the checkpoint names its architecture. The reference is
+    transformers on the same checkpoint and config, or saved activations.
     """
     from bringup.compile.bundle.folder import MANIFEST, bundle_of
     from bringup.compile.verify.command import verify

@@ -27,10 +27,10 @@ def _sections(found: Inspection) -> Iterator[str]:
     number, elements, nbytes = _sum(found.groups)
     yield f"{table(rows)}\nin all: {number:,} tensors, {count(elements)} elements, {size(nbytes)} ({', '.join(totals)})"
     yield _served(found)
-    yield from _words(f"words that {found.family} reads", found.known)
+    yield from _words(f"config keys that {found.family} reads", found.known)
     if found.neutral:
-        yield f"words that change no number: {', '.join(map(visible, found.neutral))}"
-    yield from _words("words that are not read" if found.family else "words of the config", found.unread)
+        yield f"config keys that never affect the result: {', '.join(map(visible, found.neutral))}"
+    yield from _words("config keys that are not read" if found.family else "config keys", found.unread)
     if found.refused:
         rows = [(each.code, visible(each.message)) for each in found.refused]
         yield f"values that the {found.family} graph refuses\n{_indented(rows)}"
@@ -51,7 +51,7 @@ def _served(found: Inspection) -> str:
         return f"architecture: {names}, which {found.family} serves"
     lines = [f"architecture: {names}; no graph serves it" if names else "architecture: the config names none"]
     for name, left in found.near:
-        unread = f"leaves unread: {', '.join(map(visible, left))}" if left else "reads every word"
+        unread = f"leaves unread: {', '.join(map(visible, left))}" if left else "reads every key"
         lines.append(f"  {name} {unread}")
     return "\n".join(lines)
 

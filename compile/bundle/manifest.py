@@ -67,7 +67,7 @@ FORM: dict[str, Any] = {
         "rewindable": (int, None),
     },
 }
-WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", None: "null"}
+WORDS = {str: "text", int: "an integer", bool: "true or false", dict: "an object", None: "null"}
 
 
 def read_form(path: Path, schema: int) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
         raise cannot(f"config.json has no `{lacking[0]}`, by any name that is known", "add it to config.json")
     values = {meaning: raw[key] for meaning, key in keys.items()}
     if wrong := [keys[meaning] for meaning, value in values.items() if type(value) is not int or value < 1]:
-        raise cannot(f"`{wrong[0]}` of config.json is not a whole number from 1", "correct config.json")
+        raise cannot(f"`{wrong[0]}` of config.json is not an integer from 1", "correct config.json")
     more = {"eps": EPSILONS, "act": ACTIVATION, "head_dim": HEAD_DIM, "experts": EXPERTS}
     more |= {"per_token": EXPERTS_PER_TOKEN, "expert_width": EXPERT_WIDTH}
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}

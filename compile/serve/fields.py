@@ -33,7 +33,7 @@ class Fields:
             return default
         if type(value) is not int or not least <= value <= most:
             upper = "" if most == LARGEST else f" to {most:,}"
-            raise wrong(name, f"`{name}` is {shown(value)}, not a whole number from {least}{upper}")
+            raise wrong(name, f"`{name}` is {shown(value)}, not an integer from {least}{upper}")
         return value
 
     def number(self, name: str, default: float, *, most: float, least: float = 0.0, above: float = -math.inf) -> float:

@@ -159,7 +159,7 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
 
 def _value(name: str, option: Option, value: object) -> str:
     """A value as the text that manifests and keys have."""
-    help = "give a text or a whole number"
+    help = "give a text or an integer"
     if not isinstance(value, str | int):
         raise _refused(name, value, help)
     try:
@@ -177,7 +177,7 @@ def _value(name: str, option: Option, value: object) -> str:
         try:
             return str(int(text))
         except ValueError:
-            raise _refused(name, value, "give a whole number") from None
+            raise _refused(name, value, "give an integer") from None
     return text
 
 

@@ -1,4 +1,4 @@
-"""What a target is: it compiles a program, and runs what it compiled. docs/targets.md shows how to write one."""
+"""The protocol of a target, which compiles a program and runs the result. docs/targets.md shows how to write one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ Known = Sequence[str] | Callable[[], Sequence[str]]
 class Option:
     """A setting of a target: `--target-option NAME=VALUE`. `default` is a valid value, `help` one line.
 
-    `choices` are all valid values; a function of them is called only when a value is checked, and gives nothing where
-    it cannot know them. Without choices a value is any text, or an integer where `kind` is "integer".
+    `choices` are all valid values, or a function that returns them. The function is called only to check a value, and
+    returns nothing if it cannot determine them. Without choices a value is any text, or an integer if `kind` is
+    "integer".
     """
 
     default: str
@@ -42,13 +43,13 @@ class Option:
     kind: Literal["text", "integer"] = "text"
 
     def known(self) -> Sequence[str]:
-        """All valid values; none where any value of the kind is valid."""
+        """All valid values; empty if any value of the kind is valid."""
         return self.choices() if callable(self.choices) else self.choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Bytes that a target takes while it compiles, weights apart, and while its result runs.
+    """Bytes that a target needs while it compiles, without weights, and while its result runs.
 
     `tools`: resident memory of bringup's own process. `children`: of the largest process that runs in parallel with it.
     `space`: address space of a process. `packed`: copies of weights in the target's own layout, created at load.
@@ -68,10 +69,10 @@ TRACING = Estimate(tools=550_000_000, children=475_000_000, space=1_360_000_000)
 
 @runtime_checkable
 class Target(Protocol):
-    """A compiler and what runs its results. A package offers one by the entry point group `bringup.targets`.
+    """A compiler, and the runtime of its results. A package provides one with the entry point group `bringup.targets`.
 
-    Subclasses give `name`, `summary`, `encode`, `lower` and `load`; everything else has a default. One object serves
-    every compile of a process, so it holds no state of one.
+    Subclasses define `name`, `summary`, `encode`, `lower` and `load`; everything else has a default. All compiles of a
+    process share one object, so it holds no state of a compile.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Target(Protocol):
     """
 
     takes_packed: bool = False
-    """Whether it compiles the operations of weights in few bits (`quant_linear`, `quant_experts`, …)."""
+    """Whether it compiles the operations of packed weights (`quant_linear`, `quant_experts`, …)."""
 
     activations: tuple[str, ...] = ()
     """What products with packed weights may round activations to (`Quantised.activations`); floats are always taken."""
@@ -116,9 +117,9 @@ class Target(Protocol):
 
     @abstractmethod
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
-        """A traced stage in the form that `lower` takes and the compile cache stores. It has no access to options.
+        """A traced stage in the form that `lower` receives and the compile cache stores. It has no access to options.
 
-        Nodes have no stack traces: finding them takes a fifth of the time of tracing.
+        Nodes have no stack traces, because collecting them takes a fifth of the time of tracing.
         """
         ...
 
@@ -132,10 +133,10 @@ class Target(Protocol):
     ) -> AbstractContextManager[Callable[[], str]]:
         """Starts to write the executable part of a bundle into `folder`, which exists.
 
-        Calling the value of the `with` block waits for the end and gives a few words for the progress line. Leaving the
-        block ends every process that still runs. Weights are written by bringup in the meantime. `store` caches what is
-        expensive. `dump_dir`, an existing folder, receives intermediate forms as text files. Raises BU401 for a program
-        that the compiler refuses.
+        Call the value of the `with` block to wait for the end; it returns a short text for the progress line. Leaving
+        the block ends every process that still runs. bringup writes the weights in the meantime. `store` caches
+        expensive results. `dump_dir`, an existing folder, receives intermediate forms as text files. Raises BU401 for a
+        program that the compiler rejects.
         """
         ...
 
@@ -143,7 +144,7 @@ class Target(Protocol):
     def load(
         self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
     ) -> Executor:
-        """What runs the bundle in `folder`, which may be gone afterwards. `weights` are memory maps, by name.
+        """An executor for the bundle in `folder`, which may be removed afterwards. `weights` are memory maps, by name.
 
         `device` has passed `check_device`; None is the default device. Raises OSError, ValueError, RuntimeError or
         LookupError for files that are not a program of this target, BU609 for weights that do not fit.
@@ -155,17 +156,17 @@ class Target(Protocol):
         return None
 
     def cache_key(self, options: Options) -> Mapping[str, str] | None:
-        """What else can change the result, by name; None where that is unknown, so that nothing is cached.
+        """Other inputs that affect the result, by name; None if they are unknown, so that nothing is cached.
 
-        That of default options is in the key of every traced stage, which knows no options.
+        The value for default options is in the key of every traced stage, because stages do not depend on options.
 
-        Already in every key: the target's name, options, source files with all that they import, its distribution's
-        version and those of `requires`.
+        Every key already contains the target's name, options, source files with everything that they import, its
+        distribution's version and those of `requires`.
         """
         return {}
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
-        """Memory for a program with these weights, tied ones once. The default is what tracing takes."""
+        """Memory for a program with these weights, tied ones once. The default is the memory of tracing."""
         return TRACING
 
     def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
@@ -173,7 +174,7 @@ class Target(Protocol):
         raise fail("BU008", f"target `{self.name}` has no phase `{phase}`")
 
     def devices(self) -> Sequence[str]:
-        """The devices of this machine that `run --executor NAME` accepts; none where there is no choice."""
+        """The devices of this machine that `run --executor NAME` accepts; empty if there is no choice."""
         return ()
 
     def check_device(self, name: str) -> None:

@@ -157,7 +157,7 @@ class Fields:
         value: Any = self.raw.get(key)
         if value is None or (isinstance(value, list) and all(type(v) is int for v in cast(list[Any], value))):
             return tuple(cast("list[int]", value or []))
-        message = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of whole numbers"
+        message = f"config key `{key}` is {shown(cast('object', value))}; {self.family} needs a list of integers"
         self.error("BU121", message, key)
         return ()
 

@@ -1,8 +1,8 @@
 """Named axes: the part of a tensor's type that a shape cannot express.
 
 Grammar, one item a dimension: ``out in`` · ``out:(h d) in:m`` (a named product) · ``out:(q | k | v) in`` (a sum: its
-parts lie side by side) · ``(t h d) m`` (an unnamed product). The notation is that of einops
-(https://einops.rocks), with names for groups and with sums.
+parts are concatenated) · ``(t h d) m`` (an unnamed product). The notation is that of einops (https://einops.rocks),
+with names for groups and with sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis; `parts` split it into a product (outermost first) or, with `sum`, lay parts side by side.
+    """A named axis; `parts` split it into a product (outermost first) or, with `sum`, are concatenated.
 
     `size` is 0 while unknown. An unnamed axis has the name "".
     """
@@ -73,7 +73,7 @@ class AxesError(ValueError):
 
 
 class DtypeError(AxesError):
-    """Elements of a dtype that has no meaning where they stand."""
+    """Elements of a dtype that is not valid here."""
 
 
 @cache
@@ -160,12 +160,12 @@ def sizes_of(axes: Axes) -> dict[str, int]:
 
 
 def leaf_names(axes: Axes) -> set[str]:
-    """Names that stand for themselves: not products (a sum counts as a leaf)."""
+    """Names of axes that are not products (a sum counts as a leaf)."""
     return {n.name for axis in axes for n in axis.walk() if n.name and (n.sum or not n.parts)}
 
 
 def permutation(actual: Axes, wanted: Axes) -> tuple[Axes, tuple[int, ...]]:
-    """The elementary axes of `actual`, and for each elementary axis of `wanted` where it stands among them.
+    """The elementary axes of `actual`, and the position of each elementary axis of `wanted` among them.
 
     A group named on one side may be refined on the other. Raises AxesError when the names or sizes differ.
     """
@@ -185,7 +185,7 @@ def permutation(actual: Axes, wanted: Axes) -> tuple[Axes, tuple[int, ...]]:
 
 
 def _same_parts(actual: Axis, wanted: Axis) -> bool:
-    """Part by part: equal sizes; equal names, unless ours is unnamed or goes by the name of the whole axis."""
+    """Compares part by part: equal sizes; equal names, unless ours is unnamed or has the name of the complete axis."""
     if len(actual.parts) != len(wanted.parts):
         return False
     for ours, theirs in zip(actual.parts, wanted.parts, strict=True):

@@ -1,4 +1,4 @@
-"""How a matrix is held in few bits: codes, and what turns them into numbers.
+"""The form of a quantised matrix: codes, and the arrays that dequantise them.
 
 One description for all published schemes: float8 and float4 with scales, integers with scales and zero points (AWQ,
 GPTQ, compressed-tensors), tables of values (bitsandbytes' nf4), blocks of GGUF.
@@ -16,7 +16,7 @@ WHOLE = 0  # of a block: all rows, or all columns
 
 
 class FormPart(NamedTuple):
-    """One array of a form: `name`, `dtype`, and how many rows and columns have one value; 0 stands for all of them."""
+    """One array of a form: `name`, `dtype`, and the number of rows and columns that share a value; 0 means all."""
 
     name: str
     dtype: str
@@ -27,12 +27,12 @@ class FormPart(NamedTuple):
 class Form:
     """value = (code - offset - zero) · (scale · outer scale) + minimum · outer minimum, in a matrix [rows, columns].
 
-    `codes` is the dtype of the codes; with a `table`, codes are indices into it and its entry takes the code's place.
+    `codes` is the dtype of the codes; with a `table`, codes are indices into it and are replaced by its entries.
     `scale` is the dtype of the scales, one for each `block` of rows and columns: (1, 128) is one for 128 columns of a
     row, (1, 0) one for each row, (0, 0) one for the matrix. `zero` is the dtype of zero points and `minimum` that of
-    what is added, one a block each; "" where there are none. `outer` is the block of further scales, in float32, which
-    scales, and minimums where there are any, are multiplied by first; None where there are none. `index`: which block
-    of columns a column belongs to is an array of its own (GPTQ's `g_idx`), int32 [columns].
+    the values to add, one for each block; "" if there are none. `outer` is the block of outer scales, in float32, by
+    which scales and minimums are multiplied first; None if there are none. `index`: an additional array, int32
+    [columns], assigns columns to blocks (GPTQ's `g_idx`).
 
     Computed in float32. Matrices of experts [e, rows, columns] have arrays of three dimensions as well.
     """
@@ -64,5 +64,5 @@ class Form:
 
 
 def count(size: int, of: int) -> int:
-    """How many blocks of `of` values cut an axis of `size`; the last may be short. WHOLE is one block."""
+    """The number of blocks of `of` values in an axis of `size`; the last may be shorter. WHOLE is one block."""
     return -(-size // of) if of else 1

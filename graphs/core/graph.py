@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Config(Protocol):
-    """What every family's frozen config dataclass offers; see `config.HFConfig`."""
+    """The protocol of every family's frozen config dataclass; see `config.HFConfig`."""
 
     family: ClassVar[str]
 
@@ -32,14 +32,15 @@ class Config(Protocol):
 class Graph(Module):
     """A causal language model: `prologue`, then `layers` one after the other, then `epilogue`.
 
-    `prologue(step)` gives (x[N, m], *shared): the embedded tokens and what every layer shares (rope rows).
-    Each layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` gives logits[R, vocab], of `final(x_Rm)`.
+    `prologue(step)` returns (x[N, m], *shared): the embedded tokens, and values that all layers share (rope rows). Each
+    layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` returns logits[R, vocab] of `final(x_Rm)`.
 
-    `carried` is how many values [N, …] go from layer to layer, such as 2 for a hidden state and a residual that is not
-    added yet: the first of what `prologue` gives, what each layer takes first and returns as a tuple, and what
-    `final`, `epilogue` and `hidden_state` take. `prologue` gives them in the dtypes and shapes that layers return.
+    `carried` is the number of values [N, …] that layers pass on, such as 2 for a hidden state and a residual that is
+    not yet added. `prologue` returns them first, each layer takes them as first arguments and returns them as a tuple,
+    and `final`, `epilogue` and `hidden_state` take them. `prologue` returns them in the dtypes and shapes that layers
+    return.
 
-    `options` is what the deployment chose (`core.options`); layers read it while the graph is built.
+    `options` are the choices of the deployment (`core.options`); layers read them while the graph is built.
     """
 
     layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
@@ -66,18 +67,18 @@ class Graph(Module):
 
     @property
     def inputs(self) -> Mapping[str, int]:
-        """What `prologue` takes after the step: names, and the channels of each row [N, channels]. Usually nothing."""
+        """Further inputs of `prologue`: names, and the channels of each row [N, channels]. Usually empty."""
         return {}
 
     def prologue(self, step: Step) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
     def hidden_state(self, *carried: Any, **_: Any) -> Tensor:
-        """The hidden state [N, m] that a reference's layers have in place of several carried values; the first."""
+        """The hidden state [N, m] of a reference's layers, computed from the carried values; by default the first."""
         return carried[0]
 
     def final(self, *carried: Any, **_: Any) -> Tensor:  # graphs take as many as they carry, by their own names
-        """The last hidden states [N, m]: what the head makes logits of."""
+        """The last hidden states [N, m], the input of the head."""
         raise NotImplementedError
 
     def epilogue(self, *carried: Any, **_: Any) -> Tensor:
@@ -91,18 +92,18 @@ class Graph(Module):
         return Signature({name: replace(d, words=words[name]) if name in words else d for name, d in declared.items()})
 
     def kinds(self) -> list[int]:
-        """For each layer, the index of the first layer that is alike: equal numbers are lowered once."""
+        """For each layer, the index of the first layer of the same kind; each kind is lowered once."""
         seen: list[object] = []
         for layer in self.layers:
             seen.append(layer.structural_key())
         return [seen.index(key) for key in seen]
 
     def recompute_lengths(self) -> list[int]:
-        """The numbers of tokens past which a sequence's states are computed again, in order."""
+        """The lengths in tokens beyond which the states of a sequence are recomputed, in order."""
         return sorted({module.recompute_past for module in self.parts() if module.recompute_past is not None})
 
     def states_vary_past(self) -> int | None:
-        """The number of tokens past which a sequence's states depend on how long it was when they were computed."""
+        """The length in tokens beyond which states depend on the length of the sequence when they were computed."""
         return min((module.varies_past for module in self.parts() if module.varies_past is not None), default=None)
 
     def state_bytes(self, sizes: CacheSizes | None = None) -> int:

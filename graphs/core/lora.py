@@ -1,4 +1,4 @@
-"""Which modules of a graph take LoRAs: those whose class does, by the names that PEFT's `target_modules` has."""
+"""Which modules of a graph support LoRAs, by the names of PEFT's `target_modules`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ALL_LINEAR = "all-linear"
 
 
 def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None:
-    """Gives the named modules of a graph room for `slots` LoRAs of up to `rank`.
+    """Adds slots for `slots` LoRAs of up to `rank` to the named modules of a graph.
 
-    A module is named by its path or the last parts of it; `all-linear` names all of the layers, and so neither the
-    embedding nor the head. Raises BU024 for a name of none.
+    A module is named by its path or the last parts of it; `all-linear` names all modules of the layers, but neither the
+    embedding nor the head. Raises BU024 for a name without a module.
     """
     found = list(takers(graph))
     for name in names:
@@ -31,7 +31,7 @@ def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None
 
 
 def takers(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The modules below one, or itself, whose class takes LoRAs, by path."""
+    """The module and its descendants whose class supports LoRAs, by path."""
     if module.lora_parameters:
         yield prefix.removesuffix("."), module
     for name, part in module.children():

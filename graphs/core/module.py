@@ -1,4 +1,4 @@
-"""What a graph is made of: Module, and its typed leaves Param (loaded), State (kept between steps), Const (computed).
+"""The parts of a graph: Module, and its typed leaves Param (loaded), State (cached between steps), Const (computed).
 
 Names come from the attribute hierarchy, exactly as in torch: `transformer.h.0.attn.c_attn.weight`. Building a graph
 needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the one written here.
@@ -30,7 +30,7 @@ _LAYERS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "layers", "")
 
 
 class Leaf(_Leaf):
-    """A declared tensor. Sizes fill the named axes, as a mapping or by keyword; one left without is an AxesError.
+    """A declared tensor. The sizes of its axes are a mapping or keywords; a missing size is an AxesError.
 
     `dtype` None means the model's dtype. `site` is the line that declared it, for diagnostics.
     """
@@ -46,16 +46,16 @@ class Leaf(_Leaf):
             raise AxesError(f"sizes given for {sorted(unknown)}, which axes `{axes}` do not name")
 
     def structural_key(self) -> tuple[Any, ...]:
-        """Equal for leaves that a forward cannot tell apart but by their values."""
+        """Equal for leaves that differ only in their values."""
         return (type(self), self.axes, self.declared_dtype)
 
 
 class Param(Leaf):
     """A parameter: loaded from a checkpoint, exact name and shape.
 
-    Sub-byte types say how they are stored: `Param("in out", dtype="int4", pack="out:8")` is logically
-    [in, out] and stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits.
-    `forward` sees the words. Raises BU302 for a pack that its axes and dtype cannot have.
+    Sub-byte types declare how they are stored: `Param("in out", dtype="int4", pack="out:8")` is logically [in, out] and
+    stored as int32 [in, out / 8], eight values to a word along `out`, first value in the low bits. `forward` sees the
+    words. Raises BU302 for a pack that its axes and dtype cannot have.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Param(Leaf):
 
 
 class State(Leaf):
-    """What a step keeps for the next (K/V caches): updated in place. The first axis is sized at export.
+    """A tensor that steps update in place, such as a K/V cache. The size of the first axis is set at export.
 
-    `slot`: one row a token, in the blocks that `Step.block_table` names. `sequence`: one row a sequence, that of
-    `Step.rows`. With a `window`, queries see the last `window` positions only: where that takes fewer rows than the
-    context does, each sequence has a ring of rows instead, and a position is in row position % ring of it.
+    `slot`: one row for each token, in the blocks of `Step.block_table`. `sequence`: one row for each sequence, that of
+    `Step.rows`. With a `window`, queries attend to the last `window` positions only. If that needs fewer rows than the
+    context, each sequence has a ring of rows instead, and the row of a position is position % ring.
 
-    `lora`: a row for each slot of a LoRA, as many as declared. Steps read these, and only the host writes them.
+    `lora`: one row for each LoRA slot, as many as declared. Steps read them, and only the host writes them.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class State(Leaf):
         return (*super().structural_key(), self.window)
 
     def kind(self, sizes: CacheSizes) -> str:
-        """What its rows are, as `program.StateSpec` has it: "paged", "ring", "sequence" or "lora"."""
+        """The kind of its rows, as in `program.StateSpec`: "paged", "ring", "sequence" or "lora"."""
         if self.axes[0].name in ("sequence", "lora"):
             return self.axes[0].name
         return "ring" if sizes.ring(self.window) else "paged"
 
     def sized(self, sizes: CacheSizes) -> Shape:
-        """The shape for caches of these sizes. The rings of all sequences are one after the other, padding's last."""
+        """The shape for caches of these sizes. The rings of all sequences are concatenated, that of padding last."""
         ring = sizes.ring(self.window)
         known = {"slot": sizes.rows * ring if ring else sizes.slots, "sequence": sizes.rows}
         return shape_of(tuple(axis.sized(known) for axis in self.axes))
@@ -117,7 +117,7 @@ class State(Leaf):
 class Const(Leaf):
     """A table that is computed, not loaded (rope, ALiBi): never part of the signature.
 
-    `table(n)` gives the float32 array; n is the number of positions the program is exported for.
+    `table(n)` returns the float32 array; n is the number of positions that the program is exported for.
     """
 
     def __init__(self, axes: str, table: Callable[[int], np.ndarray], **sizes: int) -> None:
@@ -138,16 +138,18 @@ Kind = TypeVar("Kind", bound=Leaf)
 class Module(_Callable):
     """A part of a graph: attributes that are leaves, Modules or lists of Modules form the hierarchy.
 
-    `recompute_past` is a number of tokens, for modules that read a longer sequence another way: once it is longer, its
-    states are computed again from its first token. `varies_past` is one for modules whose states of a longer sequence
-    depend on how long it was when they were computed: another sequence with the same tokens cannot use them.
+    `recompute_past` is a number of tokens, for modules that process a longer sequence in another way: once a sequence
+    is longer, its states are recomputed from its first token. `varies_past` is a number of tokens, for modules whose
+    states of a longer sequence depend on its length when they were computed: other sequences with the same tokens
+    cannot share them.
 
-    `checkpoint_words`: what checkpoints call sections of the names of this class's parameters, as `Adapter.with_` has
-    it in `names`, before whose words these come. Those of an inner module come before those of an outer one.
+    `checkpoint_words`: the names in checkpoints of sections of this class's parameter names, like `names` of
+    `Adapter.with_`, over which they take precedence. Those of an inner module take precedence over those of an outer
+    one.
 
-    `packable`: the parameters of this class that its forward takes in few bits as well (`layers.packed_weight`).
+    `packable`: the parameters of this class that its forward also supports in packed form (`layers.packed_weight`).
 
-    `lora_parameters`: those to which its forward adds what LoRAs add, once it has room for them (`core.lora`).
+    `lora_parameters`: the parameters to which its forward applies LoRAs, if it has slots for them (`core.lora`).
     """
 
     recompute_past: int | None = None
@@ -187,7 +189,7 @@ class Module(_Callable):
     def parameter_words(
         self, prefix: str = "", outer: Words = NO_WORDS
     ) -> dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]]:
-        """The words of each parameter below whose classes have any, by full name."""
+        """The `checkpoint_words` of each parameter below, by full name."""
         own = {**outer, **self.checkpoint_words}
         found: dict[str, tuple[tuple[str, str | tuple[str, ...]], ...]] = {}
         for name, value in self.children():
@@ -208,7 +210,7 @@ class Module(_Callable):
 class Windowed(Module):
     """A module whose states have a window. `ring` is the number of rows of a sequence's ring in a program, see `State`.
 
-    `to_torch` sets it: None for paged states.
+    `to_torch` sets it; None means paged states.
     """
 
     ring: int | None = None
@@ -219,7 +221,7 @@ class Windowed(Module):
 
 
 def _modules(name: str, value: object) -> list[Module]:
-    """The modules of a list attribute. Raises TypeError for parts that names could not reach."""
+    """The modules of a list attribute. Raises TypeError for items that would have no name."""
     if not isinstance(value, list | tuple | dict | set):
         return []
     held = cast(Any, value)
@@ -232,7 +234,7 @@ def _modules(name: str, value: object) -> list[Module]:
 
 
 def packable(module: Module, prefix: str = "") -> set[str]:
-    """The parameters below a module that its layers take in few bits as well, by full name."""
+    """The parameters below a module that its layers also support in packed form, by full name."""
     found = {f"{prefix}{name}" for name in module.packable}
     for name, part in module.children():
         if isinstance(part, Module):

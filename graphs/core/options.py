@@ -1,4 +1,4 @@
-"""Graph options: what a deployment chooses for a graph, besides the config, which says what the model is."""
+"""Graph options: the choices of a deployment that are not in the config of the model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ ACTIVATIONS = ("int8",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOptions:
-    """What a deployment chooses: the same model and the same weights, computed or stored in another way.
+    """The choices of a deployment: how the same model and weights are computed and stored.
 
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
-    that the model computes in. `quantize` is a recipe by which float weights are quantised as they are loaded
-    (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. `activations` is what activations are
-    rounded to before a product with a packed weight, "int8" (`ops.quant_linear.in_int8`); None leaves them. With a
-    `max_lora_rank`, the modules that
-    `lora_target_modules` names, as PEFT names them, have `max_loras` slots for LoRAs of up to this rank (core/lora.py).
-    Options are plain values (text, numbers, tuples of them): they are in cache keys, and in a bundle's manifest by
-    name. Raises BU024 for a value that an option does not take.
+    that the model computes in. `quantize` is a recipe for quantising float weights while they are loaded
+    (adapters/apply/quantise.py), such as "int8"; None does not quantise. `activations` is the dtype to which
+    activations are rounded before a product with a packed weight, "int8" (`ops.quant_linear.in_int8`); None does not
+    round. With a `max_lora_rank`, the modules in `lora_target_modules`, by PEFT's names, have `max_loras` slots for
+    LoRAs of up to this rank (core/lora.py). Options are plain values (text, numbers, tuples of them): they are part of
+    cache keys, and in a bundle's manifest by name. Raises BU024 for an invalid value.
     """
 
     cache_dtype: str | None = None
@@ -65,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_options(given: object) -> GraphOptions:
-    """The options of a call. Raises BU024 for what is none."""
+    """Checks the `options` argument of a call. Raises BU024 for another type."""
     if isinstance(given, GraphOptions):
         return given
     help = "give a `bringup.graphs.GraphOptions`"
@@ -94,9 +93,9 @@ def current_options() -> GraphOptions:
 
 
 def build_graph(make: Callable[..., Any], config: object, dtype: str, options: GraphOptions) -> Any:
-    """`make(config, dtype)`, a graph with these options: the one way from a job to its graph.
+    """`make(config, dtype)`, a graph with these options. Every job builds its graph with this function.
 
-    Raises BU024 for modules of LoRAs that the graph does not have.
+    Raises BU024 for LoRA modules that the graph does not have.
     """
     with graph_options(options):
         graph = make(config, dtype)

@@ -1,4 +1,4 @@
-"""A parameter of any dimensions in few bits: a matrix's form, once rules have moved the matrix to where it belongs."""
+"""A packed parameter of any number of dimensions: the form of a matrix after the movements of a rule."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WORD_VALUES = (8, 2)  # 4-bit codes side by side in a word: int32, or uint8 wher
 class PackedForm:
     """How the arrays of a parameter of `shape` are read.
 
-    `block` is how many indices of each dimension have one scale, zero and minimum, `outer` that of outer scales.
-    `indexed` is the dimension that the form's index is along: there `block` is 1, and scales have a place for each
-    block of the index; -1 where there is no index, and `groups` is how many of them there are. `dtypes` are the parts'
-    as the checkpoint stores them, in the order of `form.parts()`; `dtype` is that of products with the parameter.
+    `block` is the number of indices of each dimension that share a scale, zero and minimum, `outer` that of outer
+    scales. `indexed` is the dimension of the form's index, -1 without one: `block` is 1 there, and scales have `groups`
+    entries. `dtypes` are those of the parts as the checkpoint stores them, in the order of `form.parts()`; `dtype` is
+    that of products with the parameter.
     """
 
     form: Form
@@ -32,13 +32,13 @@ class PackedForm:
     dtype: str
 
     def block_of(self, part: FormPart) -> Shape:
-        """How many indices of each dimension have one value of a part."""
+        """The number of indices of each dimension that share a value of a part."""
         if part.name == "codes":
             return (1,) * len(self.shape)
         return self.outer if part.name.startswith("outer") else self.block
 
     def shape_of(self, part: FormPart) -> Shape:
-        """The shape of a part's array, its elements not yet in words."""
+        """The shape of a part's array, before elements are packed into words."""
         if part.name == "index":
             return (self.shape[self.indexed],)
         sizes = [-(-size // block) for size, block in zip(self.shape, self.block_of(part), strict=True)]
@@ -48,9 +48,9 @@ class PackedForm:
 
     @property
     def pack(self) -> tuple[int, int]:
-        """The dimension along which codes stand in words, and how many; one where they stand alone.
+        """The dimension along which codes are packed into words, and the number of codes in a word; 1 if unpacked.
 
-        Not the last dimension, where another fits: what neighbours of a row are made of then are neighbours as well.
+        Another dimension than the last is preferred: adjacent elements of a row then have adjacent codes.
         """
         if DTYPES[self.dtypes[0]].bits != 4:
             return 0, 1
@@ -59,7 +59,7 @@ class PackedForm:
         return found[0] if found else (0, 1)
 
     def stored_dtype(self, number: int) -> str:
-        """The dtype of the elements of a part's array: of narrow floats, and of sub-byte numbers apart, their bits."""
+        """The dtype of a part's array; narrow floats and unpacked sub-byte numbers are stored as bits."""
         dtype = DTYPES[self.dtypes[number]]
         if dtype.bits < 8:
             return "uint4" if number == 0 and self.pack[1] > 1 else "uint8"
@@ -67,24 +67,24 @@ class PackedForm:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays; tables apart, which are a few numbers."""
+        """Bytes of all arrays, without tables, which are a few numbers."""
         parts = enumerate(self.form.parts())
         return sum(DTYPES[self.stored_dtype(number)].nbytes(self.shape_of(part)) for number, part in parts)
 
     @property
     def table(self) -> tuple[float, ...]:
-        """The numbers that codes stand for; () where they are whole numbers."""
+        """The values of codes; () if codes are integers."""
         return self.form.table or numbers_of(self.dtypes[0])
 
     @property
     def scale_table(self) -> tuple[float, ...]:
-        """The numbers that scales stand for; () where they are stored as numbers."""
+        """The values of scale codes; () if scales are stored as numbers."""
         return numbers_of(self.dtypes[1])
 
 
 @cache
 def numbers_of(dtype: str) -> tuple[float, ...]:
-    """What each code of a float of at most 8 bits stands for; () for other dtypes.
+    """The value of each code of a float of at most 8 bits; () for other dtypes.
 
     From the layouts in the OCP 8-bit floating point specification, and the OCP Microscaling Formats specification 1.0.
     """
@@ -103,7 +103,7 @@ def numbers_of(dtype: str) -> tuple[float, ...]:
 
 
 def _minifloat(exponent: int, mantissa: int) -> list[float]:
-    """The numbers that are not negative, in the order of their codes, all exponents finite."""
+    """The non-negative values, in the order of their codes; all exponents are finite."""
     bias, steps = 2 ** (exponent - 1) - 1, 2**mantissa
     found: list[float] = []
     for code in range(2 ** (exponent + mantissa)):

@@ -1,4 +1,4 @@
-"""How sub-byte values are stored: several along one axis side by side in a whole number, the first in its low bits."""
+"""How sub-byte values are stored: several along one axis in an integer word, the first in its low bits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WORDS = {8: "uint8", 16: "int16", 32: "int32", 64: "int64"}
 
 
 class Pack(NamedTuple):
-    """`values` of them along `axis` stand in one word."""
+    """`values` values along `axis` in one word."""
 
     axis: str
     values: int
 
 
 def read_pack(text: str, axes: Axes, dtype: str | None) -> Pack | None:
-    """A pack as `Param` takes it: `out:8`; "" packs nothing. Raises BU302 for one that does not fit."""
+    """Parses the pack of a `Param`, such as `out:8`; "" packs nothing. Raises BU302 for an invalid one."""
     if not text:
         return None
     name, colon, count = text.partition(":")
@@ -33,7 +33,7 @@ def read_pack(text: str, axes: Axes, dtype: str | None) -> Pack | None:
 
 
 def misfit(pack: Pack, axes: Axes, dtype: str | None) -> tuple[str, str] | None:
-    """What is wrong with a pack, and what to do; None where it fits."""
+    """The error of a pack, and the fix; None if it is valid."""
     outer = {axis.name: axis.size for axis in axes if axis.name}
     name, count = pack
     if name not in outer:

@@ -23,7 +23,7 @@ MOST = 1 << 48  # elements along an axis: what a byte each of would fill the add
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One parameter. `axes` are logical; `pack` puts sub-byte values along one of them in words."""
+    """One parameter. `axes` are logical; `pack` packs sub-byte values along one of them into words."""
 
     name: str
     axes: Axes
@@ -59,7 +59,7 @@ class Signature(Mapping[str, Declared]):
         return len(self.params)
 
     def to_json(self) -> str:
-        """One line a parameter, so that a diff shows what changed; read back by `from_json`."""
+        """One line for each parameter, so that a diff shows what changed; `from_json` reads it."""
         rows = {
             d.name: {"axes": show(d.axes), "sizes": sizes_of(d.axes), "dtype": d.dtype, "pack": d.pack}
             for d in self.values()
@@ -69,7 +69,7 @@ class Signature(Mapping[str, Declared]):
 
     @classmethod
     def from_json(cls, path: str | Path) -> Signature:
-        """Reads what `to_json` wrote. Raises BU123 when the file is not that."""
+        """Reads the output of `to_json`. Raises BU123 for another file."""
         try:
             rows = json.loads(Path(path).read_text("utf-8"))
             return cls({name: _declared(name, row) for name, row in rows.items()})

@@ -18,13 +18,13 @@ class Step:
 
     tokens[N]; positions[N]: of each token in its sequence; slots[N]: the row of the paged caches that each token's
     state is written to, for padding a row of the padding block; starts[B + 1]: sequence b has the tokens
-    starts[b]:starts[b + 1], and what comes from starts[B] on is padding; block_table[B, P]: the numbers of the cache
-    blocks of each sequence, in order of positions (those past a sequence's end are any valid number); rows[B]: the
-    row of the per-sequence caches; lengths[B]: tokens of each sequence in the cache once this step is done;
-    totals[B]: once the whole prompt is in that this step may be a part of (rope that depends on a sequence's length
-    goes by it).
+    starts[b]:starts[b + 1], and tokens from starts[B] on are padding; block_table[B, P]: the numbers of the cache
+    blocks of each sequence, in order of positions (entries beyond the end of a sequence are any valid number); rows[B]:
+    the row of the per-sequence caches; lengths[B]: tokens of each sequence in the cache after this step; totals[B]:
+    tokens after the complete prompt, of which this step may process a part (for rope that depends on the length of a
+    sequence).
 
-    The last two are static: the entry point that is traced decides them. `decode`: each sequence has exactly one
+    Two fields are static, because the traced entry point determines them. `decode`: each sequence has exactly one
     token, so N = B and token b is that of sequence b. `contiguous`: there is one sequence, and its blocks are 0, 1, ….
     """
 
@@ -45,7 +45,7 @@ class Step:
         return self.totals.shape[0]
 
     def sequences(self) -> Tensor:
-        """The number of each token's sequence, int64 [N]; that of padding is B."""
+        """The sequence number of each token, int64 [N]; that of padding is B."""
         import torch
 
         if self.decode:
@@ -53,7 +53,7 @@ class Step:
         return (torch.arange(self.tokens.shape[0])[:, None] >= self.starts[None, 1:]).long().sum(-1)
 
     def per_token(self, values_B: Tensor) -> Tensor:
-        """Each token's value of its sequence [N]; that of padding is the last sequence's."""
+        """For each token the value of its sequence [N]; padding has that of the last sequence."""
         if self.decode:
             return values_B
         if self.num_sequences == 1:
@@ -74,9 +74,10 @@ def step_shapes(num_tokens: int, num_sequences: int, num_blocks: int) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    """What the caches hold: `sequences` of up to `context` tokens, of which a step takes in up to `chunk`.
+    """The sizes of the caches, for `sequences` of up to `context` tokens. A step processes up to `chunk` tokens.
 
-    `cache_blocks`: blocks of the paged caches, padding's apart; None for as many as all sequences at their full length.
+    `cache_blocks`: blocks of the paged caches, without that of padding; None is enough for all sequences at full
+    length.
     """
 
     context: int
@@ -91,7 +92,7 @@ class CacheSizes:
 
     @property
     def blocks(self) -> int:
-        """Blocks of all sequences, and one more that padding is written to: the last."""
+        """Blocks of all sequences, and one more for padding, the last."""
         return (self.cache_blocks or self.sequences * self.blocks_each) + 1
 
     @property
@@ -105,10 +106,11 @@ class CacheSizes:
         return self.sequences + 1
 
     def ring(self, window: int | None) -> int | None:
-        """Rows of each sequence's ring in a cache of which queries see the last `window` positions; None without one.
+        """Rows of each sequence's ring, for a cache with attention to the last `window` positions; None without one.
 
-        The first query of a step sees its window after the last token of the step was written. A ring is read whole,
-        however short the sequence is, so there is one only where the context is at least four times as long.
+        The first query of a step reads its window after the last token of the step was written, so a ring has more rows
+        than the window. Attention reads the complete ring, however short the sequence is, so it is used only if the
+        context is at least four times as long.
         """
         if window is None:
             return None

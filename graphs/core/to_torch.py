@@ -18,7 +18,7 @@ def to_torch(module: Module, dtype: str, sizes: CacheSizes) -> nn.Module:
     ordinary module.
 
     Params and States are on the meta device, the latter as buffers; Consts are real tables for as many positions as the
-    context of `sizes`. `dtype` is what leaves without one of their own have.
+    context of `sizes`. `dtype` is that of leaves that declare none.
     """
     import torch
     from torch import nn
@@ -56,7 +56,7 @@ def to_torch(module: Module, dtype: str, sizes: CacheSizes) -> nn.Module:
 
 @cache
 def _torch_class(kind: type[Module]) -> type[Any]:
-    """The graph's class with torch's behind it: attributes and calls are torch's, forward is the graph's."""
+    """A class that derives from the graph's and torch's: attributes and calls are torch's, forward is the graph's."""
     from torch import nn
 
     return type(kind.__name__, (kind, nn.Module), {})

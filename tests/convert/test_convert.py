@@ -270,8 +270,8 @@ def test_a_failure_leaves_nothing(bringup: Bringup, llama: Path, tmp_path: Path,
         (["--tp", "3"], "BU130", "does not divide among 3 ranks"),
         (["--tp", "2", "--rank", "2"], "BU045", "there is no rank 2 among 2"),
         (["--to", "graphs"], "BU024", "`--to` does not take `graphs`"),
-        (["--stage-layers", "a"], "BU024", "not a list of whole numbers"),
-        (["--stage-layers", "\u00b2,1"], "BU024", "not a list of whole numbers"),
+        (["--stage-layers", "a"], "BU024", "not a list of integers"),
+        (["--stage-layers", "\u00b2,1"], "BU024", "not a list of integers"),
     ],
 )
 def test_refusals(bringup: Bringup, llama: Path, tmp_path: Path, words: list[str], code: str, said: str) -> None:

@@ -22,7 +22,7 @@ def test_every_option_has_a_value():
         ("iree-cpu", {"pack-wieghts": "no"}, "`iree-cpu` has no option `pack-wieghts`", "did you mean `pack-weights`?"),
         ("iree-cpu", {"pack-weights": "on"}, "`pack-weights` does not take `on`", "it takes yes, no"),
         ("iree-cpu", {"pack-weights": 2}, "`pack-weights` does not take 2", "it takes yes, no"),
-        ("iree-cpu", {"pack-weights": None}, "`pack-weights` does not take None", "a text or a whole number"),
+        ("iree-cpu", {"pack-weights": None}, "`pack-weights` does not take None", "a text or an integer"),
         ("iree-cpu", {"cpu": "hsot"}, "`cpu` does not take `hsot`", "did you mean `host`?"),
         ("iree-cpu", {"cpu": "a\nb"}, "`cpu` does not take", "a text"),
         ("iree-cpu", {"cpu": 10**5000}, "`cpu` does not take so large a number", "a text"),

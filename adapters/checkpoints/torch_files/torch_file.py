@@ -31,7 +31,7 @@ LEGACY = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER
 PROTOCOL = 1001  # torch.serialization.PROTOCOL_VERSION
 MAX_PICKLE = 16 << 20  # bytes; 20,000 tensors take 4 MB
 MAX_NAME = 1000  # characters of a tensor's name
-AGAIN = "the file is damaged or was not written by torch.save: download it again, or save it anew as safetensors"
+AGAIN = "the file is damaged or was not written by torch.save: download it again, or save it again as safetensors"
 STATE = "save the state dict alone: `torch.save(model.state_dict(), FILE)`, or save it as safetensors"
 
 

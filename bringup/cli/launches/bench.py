@@ -35,7 +35,7 @@ class _Counts(click.ParamType[list[int]]):
             return value
         words = value.split(",")
         if not all(word.isdecimal() and int(word) for word in words):
-            self.fail(f"`{value}` is not a list of whole numbers from 1 on; write 32,512")
+            self.fail(f"`{value}` is not a list of integers from 1 on; write 32,512")
         return [int(word) for word in words]
 
 
@@ -49,13 +49,13 @@ def _default(values: Sequence[int]) -> str:
 @click.command("bench")
 @job_options
 @click.option("--input", "taken", type=COUNTS, metavar="N,N", help=f"Tokens of prompts [{_default(INPUTS)}].")
-@click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each [{OUTPUT}].")
+@click.option("--output", "new", type=click.IntRange(1), metavar="N", help=f"New tokens of each sequence [{OUTPUT}].")
 @click.option("--batch", "batches", type=COUNTS, metavar="B,B", help=f"Sequences at a time [{_default(BATCHES)}].")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
-@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Rounds before them.")
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Warm-up rounds.")
 @click.option("--against", type=OneOf(PEERS), multiple=True, metavar="ENGINE",
-              help="Another engine to time: transformers, torch.compile or llama.cpp (repeatable).")  # fmt: skip
-@click.option("--gguf", type=click.Path(), metavar="FILE", help="The file of the same model that llama.cpp opens.")
+              help="Another engine to measure: transformers, torch.compile or llama.cpp (repeatable).")  # fmt: skip
+@click.option("--gguf", type=click.Path(), metavar="FILE", help="The GGUF file of the same model, for llama.cpp.")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Processors for each engine; default: all.")
 @click.option("--target", type=TARGET, metavar="T", help="Target to compile a MODEL for.  [default: cpu]")
@@ -63,17 +63,17 @@ def _default(values: Sequence[int]) -> str:
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", help="Dtype that a MODEL computes in.")
 @weights_option
 @quantize_option
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Of the prompts.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Seed of the prompts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def command(
     taken: list[int] | None, new: int | None, batches: list[int] | None, rounds: int, warmup: int,
     against: tuple[str, ...], gguf: str | None, executor: str | None, threads: int | None, target: str | None,
     target_option: Mapping[str, str], weights: str | None, seed: int, as_json: bool, **named: Unpack[Named],
 ) -> None:  # fmt: skip
-    """Time BUNDLE, or MODEL compiled for the purpose: time to the first token, latency of the others, memory.
+    """Measure BUNDLE, or MODEL, which is then compiled: time to the first token, latency of the others, memory.
 
-    Prompts are random tokens, the same for every engine; each engine is a process of its own. Shapes that a bundle
-    has no room for are left out, unless an option asks for them.
+    Prompts are random tokens, the same for every engine; each engine runs in a separate process. Shapes that do not
+    fit the bundle are skipped, unless an option requests them.
     """
     from bringup.compile.bench.bench import bench
     from bringup.compile.bench.timing import Shape

@@ -20,7 +20,7 @@ FORMATS = ("text", "json")
 
 @click.group("kernels")
 def command() -> None:
-    """Run the kernels of a bundle on the CPU, and report what they do."""
+    """Test the kernels of a bundle on the CPU."""
 
 
 @command.command("test")
@@ -28,10 +28,11 @@ def command() -> None:
 @click.option("--format", "format_", type=OneOf(FORMATS), default="text", show_default=True, metavar="FORMAT",
               help="text, json.")  # fmt: skip
 def test(bundle: Path, format_: str) -> None:
-    """Run each kernel of BUNDLE's launches in an emulator and by the reference. Exit code 1 on a finding.
+    """Run each kernel of BUNDLE in an emulator, and compare it with the reference. Exits with 1 on a finding.
 
-    Checked are addresses, races and reads of unwritten shared memory, the order between blocks, asynchronous copies at
-    their latest and earliest, blocks and warps in another order, and the results. Bytes and sectors are counted.
+    Checks addresses, data races and uninitialised reads in shared memory, the order between thread blocks, asynchronous
+    copies executed as late and as early as possible, thread blocks and warps in another order, and the results. Counts
+    bytes and sectors.
     """
     from bringup.compile.runtime.kernel_trial import trial_of
     from bringup.render.progress import StageLines

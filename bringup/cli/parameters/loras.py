@@ -74,7 +74,7 @@ def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
 
 _LIMITS = (
     click.option(
-        "--max-lora-rank", type=click.IntRange(1), metavar="R", help="Take LoRAs of up to this rank at run time."
+        "--max-lora-rank", type=click.IntRange(1), metavar="R", help="Support LoRAs of up to this rank at run time."
     ),
     click.option(
         "--lora-target-modules",
@@ -88,14 +88,14 @@ _LIMITS = (
         "--lora-slots",
         type=click.IntRange(1),
         metavar="N",
-        help="LoRAs that are in the device's memory at a time; default: one for each sequence.",
+        help="LoRAs in the device's memory at a time; default: one for each sequence.",
     ),
     click.option(
         "--lora-dir",
         type=click.Path(),
         multiple=True,
         metavar="DIR",
-        help="Take LoRAs like this one: its rank and its modules (repeatable).",
+        help="Support LoRAs with the rank and modules of this one (repeatable).",
     ),
 )
 _OF_A_RUN = (
@@ -106,7 +106,7 @@ _OF_A_RUN = (
         metavar="NAME=PATH",
         help="A LoRA, as PEFT saves one, for the prompt or for the requests of --batch that name it (repeatable).",
     ),
-    click.option("--lora-name", metavar="NAME", help="Which of several LoRAs answers the prompt."),
+    click.option("--lora-name", metavar="NAME", help="The LoRA for the prompt, if there are several."),
 )
 
 

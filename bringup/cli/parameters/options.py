@@ -60,7 +60,9 @@ _OPTIONS = (
         help="A second checkpoint; its names begin with PREFIX (repeatable).",
     ),
     click.option("--no-mmap", is_flag=True, help="Read tensors into memory instead of mapping files."),
-    click.option("--download-dir", type=click.Path(), metavar="DIR", help="Where a remote checkpoint's files go."),
+    click.option(
+        "--download-dir", type=click.Path(), metavar="DIR", help="Folder for the files of a remote checkpoint."
+    ),
     click.option("--revision", metavar="R", help="Branch, tag or commit on the Hugging Face hub."),
     click.option(
         "--config", type=click.Path(), metavar="FILE", help="A config.json to use instead of the checkpoint's."
@@ -84,20 +86,20 @@ def cache_dtype_option(command: Command) -> Command:
 
 def weights_option(command: Command) -> Command:
     """`--weights`, for what is compiled."""
-    help = "Of a quantised checkpoint: as it is stored, or dequantised; default: packed where the target takes it."
+    help = "Quantised weights: dequantised, or packed as they are stored; default: packed if the target supports it."
     forms = OneOf(("float", "packed"))
     return click.option("--weights", type=forms, metavar="float|packed", default=None, help=help)(command)
 
 
 def quantize_option(command: Command) -> Command:
     """`--quantize`, for what is compiled."""
-    help = "Quantise float weights as they are loaded: int8, int4-gN (groups of N), fp8, fp8-block or mxfp4."
+    help = "Quantise float weights while they are loaded: int8, int4-gN (groups of N), fp8, fp8-block or mxfp4."
     return click.option("--quantize", metavar="RECIPE", default=None, help=help)(command)
 
 
 def activations_option(command: Command) -> Command:
     """`--activations`, for what is compiled."""
-    help = "What activations are rounded to before a product with a packed weight: int8; default: as they are."
+    help = "Round activations that are multiplied by packed weights to int8; default: no rounding."
     return click.option("--activations", type=OneOf(ACTIVATIONS), metavar="D", default=None, help=help)(command)
 
 

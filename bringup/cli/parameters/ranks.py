@@ -33,14 +33,14 @@ class Ranks(TypedDict):
 def _numbers(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
     words = value.split(",") if value else []
     if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", word) for word in words):
-        raise click.BadParameter(f"`{value}` is not a list of whole numbers; write 11,11,10")
+        raise click.BadParameter(f"`{value}` is not a list of integers; write 11,11,10")
     return tuple(int(word) for word in words)
 
 
 _SIZE = click.IntRange(1)
 _OPTIONS = (
     click.option("--tp", type=_SIZE, metavar="N", help="Divide heads, feed-forward and vocabulary among N ranks."),
-    click.option("--ep", type=_SIZE, metavar="N", help="Divide experts, whole ones, among N ranks."),
+    click.option("--ep", type=_SIZE, metavar="N", help="Divide the experts among N ranks."),
     click.option("--pp", type=_SIZE, metavar="N", help="Divide layers among N pipeline stages."),
     click.option(
         "--stage-layers", callback=_numbers, metavar="N,N,…", help="Layers of each stage; default: spread evenly."

@@ -42,7 +42,7 @@ def named(parameter: click.Parameter) -> str:
 
 def _in_house_style(text: str) -> str:
     """Click's sentences as ours: lower case, names in backticks, no final stop."""
-    text = text.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
+    text = text.replace("a valid integer range", "an integer").replace("a valid float range", "a number")
     text = re.sub(r"(?<!\w)'([^']*)'", r"`\1`", text).removesuffix(".")
     return text[:1].lower() + text[1:]
 

@@ -27,24 +27,24 @@ VARIABLE = "BRINGUP_API_KEY"
 @click.command("serve")
 @click.argument("bundle", type=BUNDLE)
 @serve_lora_option
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to serve at.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="P")
 @click.option(
     "--api-key",
     metavar="KEY",
-    help=f"What requests carry as bearer token. Better in {VARIABLE}: other users of a machine can read options.",
+    help=f"The bearer token of requests. Safer in {VARIABLE}: other users of the machine can read options.",
 )
-@click.option("--model-name", metavar="NAME", help="What requests call the model; default: the bundle's name.")
+@click.option("--model-name", metavar="NAME", help="The name of the model in requests; default: the bundle's name.")
 @click.option(
     "--max-queue",
     type=click.IntRange(0),
     default=64,
     show_default=True,
     metavar="N",
-    help="Sequences that wait besides those that run; more are refused with 429.",
+    help="Sequences that may wait; further ones are rejected with 429.",
 )
 @click.option(
-    "--max-body-bytes", type=click.IntRange(1), default=MIB, show_default=True, metavar="N", help="Of a request."
+    "--max-body-bytes", type=click.IntRange(1), default=MIB, show_default=True, metavar="N", help="Size of a request."
 )
 @click.option(
     "--step-seconds",
@@ -52,13 +52,13 @@ VARIABLE = "BRINGUP_API_KEY"
     default=600.0,
     show_default=True,
     metavar="N",
-    help="A step of the program that takes longer ends the server.",
+    help="If a step of the program takes longer, the server ends.",
 )
 @click.option(
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="A name that requests may call the server by besides this machine's own, such as a proxy's; repeatable.",
+    help="An additional host name in requests, such as that of a proxy (repeatable).",
 )
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 def command(
@@ -67,8 +67,8 @@ def command(
 ) -> None:  # fmt: skip
     """Serve BUNDLE over HTTP: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
 
-    A request's `model` is the name of the model or of a LoRA. SIGTERM ends the server once all requests that it has
-    accepted are answered.
+    A request's `model` is the name of the model or of a LoRA. After SIGTERM the server answers all accepted requests,
+    and then ends.
     """
     from bringup.compile.serve.hosts import is_loopback
     from bringup.compile.serve.limits import Limits

@@ -27,8 +27,8 @@ class Words(Named, Ranks):
 
 @click.command("convert")
 @job_options
-@click.option("--to", type=OneOf(TO), default="graph", show_default=True, help="What is written; see above.")
-@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="Whose --to layout it is.")
+@click.option("--to", type=OneOf(TO), default="graph", show_default=True, help="The form to write; see above.")
+@click.option("--target", type=TARGET, default="cpu", show_default=True, metavar="T", help="The target of --to layout.")
 @click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True)
 @rank_options
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank; default: all of them.")
@@ -40,7 +40,7 @@ def command(
     to: str, target: str, rank: int | None, form: str, layered: bool, out: Path, force: bool,
     **words: Unpack[Words],
 ) -> None:  # fmt: skip
-    """Write MODEL's weights as named arrays, whole or as each rank of a group holds them.
+    """Write MODEL's weights as named arrays, for one process or for each rank of a group.
 
     \b
     --to graph          the graph's parameters, by name, in their declared shape
@@ -48,10 +48,9 @@ def command(
     --to trtllm         TensorRT-LLM's checkpoint: rankN.safetensors and config.json
     --to sharded_state  what vLLM and SGLang load with --load-format sharded_state
 
-    The folder also gets config.json, and bringup.json, which says how ranks divide the model. A checkpoint that is such
-    a folder already, divided in the same way, is copied; TensorRT-LLM's is read as any other where another form or
-    division is requested. A conversion that is stopped goes on where it was when the
-    command is given again.
+    The folder also contains config.json, and bringup.json, which describes how the model is divided among ranks. A
+    checkpoint that is already such a folder, divided in the same way, is copied. A checkpoint of TensorRT-LLM can be
+    converted to another form or division. Run the command again to resume an interrupted conversion.
     """
     from bringup.compile.convert.presharded import copy_presharded, presharded
     from bringup.render.progress import StageLines

@@ -18,7 +18,7 @@ from bringup.render.words import plural, table
 @click.option("--headers", is_flag=True, help="Compare names, shapes and dtypes only, and read no weights.")
 @click.option("--format", "form", type=OneOf(["text", "json"]), default="text", help="text or json.")
 def command(first: str, second: str, headers: bool, form: str) -> int:
-    """Print what differs between A and B, and end with 1 when something does.
+    """Print the differences between A and B. Exits with 1 if there are any.
 
     A and B are checkpoints, bundles, folders that `bringup convert` wrote, or two locks of plans (`bringup lock`).
     Tensors are compared bit by bit, one at a time.

@@ -16,7 +16,7 @@ from bringup.cli.parameters.words import CHECKPOINT, OneOf
 
 @click.command("export")
 @job_options
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Of the parameters.")
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the parameters.")
 @quantize_option
 @click.option(
     "--with-dropped", type=CHECKPOINT, metavar="SRC", help="Copy the tensors that the adapter drops from this source."
@@ -24,14 +24,15 @@ from bringup.cli.parameters.words import CHECKPOINT, OneOf
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier export wrote.")
 def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Named]) -> None:
-    """Write the weights of MODEL, or of a bundle, in the layout of the checkpoint that they came from.
+    """Write the weights of MODEL, or of a bundle, in the layout of their original checkpoint.
 
-    Tensors that the model reads have the bytes that they had; files, their order and their metadata are those of the
-    checkpoint. Of a bundle, --checkpoint names the checkpoint when it has moved: its headers are read, not its weights.
-    Refused, with the list of rules, where a rule rounds values or has no inverse.
+    Tensors that the model reads have their original bytes; files, their order and their metadata are those of the
+    checkpoint. If the checkpoint of a bundle has moved, name it with --checkpoint: only its headers are read. It is an
+    error, which lists the rules, if a rule rounds values or has no inverse.
 
-    With --quantize, and of a bundle that was compiled with it, matrices are written as codes and scales in a published
-    format: int8, int4 and mxfp4 of compressed-tensors, its fp8 with a scale a row, or fp8 in blocks as DeepSeek has it.
+    With --quantize, and for a bundle that was compiled with it, matrices are written as codes and scales in a published
+    format: int8, int4, mxfp4 and fp8 with a scale for each row in that of compressed-tensors, fp8 in blocks in that of
+    DeepSeek.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.bundle.folder import bundle_of

@@ -55,24 +55,29 @@ class Words(Named, Ranks):
 @click.command("fit")
 @job_options
 @click.option("--device", type=_Device(_devices), required=True, metavar="D", help="h200, mi300x, …, or 24GB.")
-@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Of the weights.")
+@click.option("--dtype", type=OneOf(FLOAT_DTYPES), default="auto", show_default=True, help="Dtype of the weights.")
 @rank_options
 @click.option("--ctx", type=_Tokens(), metavar="N", help="Tokens of each sequence (32k); default: the model's longest.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, metavar="B", help="Sequences at a time.")
 @click.option(
-    "--page-size", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Tokens of a page."
+    "--page-size",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Tokens in a cache page.",
 )
 @cache_dtype_option
 @weights_option
 @click.option(
     "--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True, metavar="F",
-    help="The part of the device's memory that may be used.",
+    help="The fraction of the device's memory to use.",
 )  # fmt: skip
 def command(
     device: str, ctx: int | None, batch: int, page_size: int, memory_share: float, weights: str | None,
     **words: Unpack[Words],
 ) -> int:  # fmt: skip
-    """Print what each rank of MODEL needs of a device's memory, and end with 1 when it does not fit.
+    """Print the memory that each rank of MODEL needs on a device. Exits with 1 if it does not fit.
 
     Weights and cache are exact; workspace is an upper bound for eager execution. No weight is read.
     """

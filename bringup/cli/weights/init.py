@@ -19,11 +19,11 @@ from bringup.cli.parameters.words import CHECKPOINT
     "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder; default: the family's name."
 )
 def command(checkpoint: str, revision: str | None, name: str | None, out: Path | None) -> None:
-    """Draft graph, adapter, dialect and test of an architecture that no family serves.
+    """Draft graph, adapter, dialect and test of an architecture that no family supports.
 
-    Reads config.json, and names and shapes of the tensors; no weights. Rules are written where the checker proves
-    them. What names and shapes leave open is printed, and is in the files as comments that begin with `# ?`.
-    docs/adding-a-model.md says how to go on.
+    Reads config.json, and names and shapes of the tensors; no weights. A rule is written only if the checker proves it.
+    Questions that names and shapes leave open are printed, and are comments in the files that begin with `# ?`.
+    docs/adding-a-model.md explains the next steps.
     """
     from bringup.adapters.sources.open_checkpoint import open_checkpoint
     from bringup.compile.draft.draft import draft, write_draft

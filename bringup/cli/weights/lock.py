@@ -26,12 +26,12 @@ REQUEST = ("model", "checkpoint", "config", "adapter", "also", "allow_config", "
 @click.option("--check", "locked", type=FILE, metavar="FILE", help="Compare with the lock in FILE, and in FILES.")
 @click.argument("files", nargs=-1, type=click.Path())
 def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **named: Unpack[Named]) -> None:
-    """Write what every parameter of MODEL is computed from to a file, or check that it still is.
+    """Write the sources of every parameter of MODEL to a file, or check that they have not changed.
 
-    The file belongs in the repository. In CI, `bringup lock --check FILE` plans the model again, from headers only, and
-    fails when a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. It takes model and
-    checkpoint from the file where they are not named. Several files are checked one after the other: further words
-    that end in .lock are FILES, as pre-commit gives them.
+    Commit the file to your repository. In CI, `bringup lock --check FILE` plans the model again, from headers only, and
+    fails if a name, a shape, an axis or a rule has changed, in the adapter or in the checkpoint. Model and checkpoint
+    are taken from the file if they are not named. Further arguments that end in .lock are FILES to check as well, as
+    pre-commit passes them.
     """
     from bringup.compile.convert.lock import lock_of, write_lock
 

@@ -30,7 +30,7 @@ class Words(Named):
 
 @click.group("lora")
 def command() -> None:
-    """Check, convert or merge a LoRA: what peft, mlx-lm or llama.cpp's converter wrote."""
+    """Check, convert or merge a LoRA of peft, mlx-lm or llama.cpp's converter."""
 
 
 def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def check(lora: str, formats: Sequence[Output], output_file: Path | None, **words: Unpack[Words]) -> int:
     """Check that ADAPTER fits MODEL, without reading a tensor.
 
-    Where neither MODEL nor a checkpoint is named, the base is the one that the adapter's config names.
+    Without MODEL and a checkpoint, the base model is the one that the adapter's config names.
     """
     from bringup.cli.errors.failures import findings_of
     from bringup.compile.lora.check import check_lora
@@ -65,7 +65,7 @@ def check(lora: str, formats: Sequence[Output], output_file: Path | None, **word
 @click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier merge wrote.")
 def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
-    """Write the base's checkpoint with ADAPTER added to its weights, in the layout that it has."""
+    """Write the base model's checkpoint with ADAPTER added to its weights, in the same layout."""
     from bringup.compile.lora.export import merge_lora
     from bringup.compile.lora.opening import load_lora
     from bringup.render.progress import StageLines
@@ -77,7 +77,7 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
 
 @command.command("convert")
 @_base_options
-@click.option("--to", type=OneOf(("trtllm", "peft")), default="trtllm", show_default=True, help="What is written.")
+@click.option("--to", type=OneOf(("trtllm", "peft")), default="trtllm", show_default=True, help="The form to write.")
 @click.option(
     "--storage-type",
     type=OneOf(("float16", "bfloat16", "float32")),
@@ -91,17 +91,18 @@ def merge(lora: str, out: Path, force: bool, **words: Unpack[Words]) -> None:
     type=OneOf(("safetensors", "numpy")),
     default="safetensors",
     show_default=True,
-    help="Of the two tensors.",
+    help="File format of the two tensors.",
 )
 @click.option("-o", "--out", type=FOLDER, required=True, metavar="DIR", help="Output folder.")
 @click.option("--force", is_flag=True, help="Replace a folder that an earlier convert wrote.")
 def convert(
     lora: str, to: str, storage_type: str, form: str, out: Path, force: bool, **words: Unpack[Words]
 ) -> None:  # fmt: skip
-    """Write ADAPTER as LoraWeights and LoraConfig of a TensorRT-LLM request, or such files as peft's.
+    """Write ADAPTER as LoraWeights and LoraConfig of a TensorRT-LLM request, or convert such files to peft's.
 
-    Both tensors are of the whole model: its tensor-parallel and pipeline ranks take their parts of them. Modules of
-    cross attention, which no graph here has, are converted by their names, without a proof that they fit.
+    Both tensors are for the complete model: TensorRT-LLM's tensor-parallel and pipeline ranks select their parts of
+    them. Modules of cross attention, which no graph of bringup has, are converted by name, without a proof that they
+    fit.
     """
     from bringup.compile.lora.convert import convert_lora, restore_lora
 

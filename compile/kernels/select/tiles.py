@@ -1,4 +1,4 @@
-"""How large the tiles of a product are: one table, by its sizes and dtype."""
+"""Tile sizes of matrix products, by their sizes and dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 class Tiles:
     """Rows, lanes and channels of a tile, and the warps and stages of its kernel.
 
-    `together`: up to how many tiles next to each other a product of one row fetches at once, if they have all channels.
+    `together`: the largest number of adjacent tiles that a product of one row prefetches, if a tile has all channels.
     """
 
     rows: int
@@ -29,11 +29,12 @@ class Tiles:
 
 
 def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, norm: bool) -> Tiles:
-    """Of one row: its weights are read once, so what counts is how many loads are under way.
+    """The tile of a product with one row. It is memory-bound, so the number of outstanding loads matters.
 
-    Measured on an H200 (benchmarks/results/2026-11-24-tiles.md). After a norm a row of up to 4096 channels of 16 bits
-    is there at once, so its statistics need no second read. Few programs start sooner than many: where there are few
-    lanes, a program has several, each by a warp of its own or by all. `head`: the lanes that a tile has to have.
+    Measured on an H200 (benchmarks/results/2026-11-24-tiles.md). After a norm, a row of up to 4096 channels of 16 bits
+    is held in registers, so its statistics need no second read. Fewer programs start faster: if there are few lanes, a
+    program computes several, each in a separate warp or in all warps. `head`: the number of lanes that a tile must
+    have.
     """
     vector = 16 // size_of(dtype)  # numbers of a load
     warp = 32 * vector  # channels that a warp loads at a time
@@ -57,16 +58,16 @@ def gemv(lanes: int, channels: int, dtype: str, accumulators: int, head: int | N
 
 
 def _most_channels(lanes: int, vector: int) -> int:
-    """Of a tile of a whole head: what eight warps hold in registers, `LOADS` loads of each thread."""
+    """Channels of a tile with a complete head, in the registers of eight warps: `LOADS` loads of each thread."""
     return max(32, power_of_two(8 * 32 * vector * LOADS // lanes))
 
 
 def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, heads: bool) -> Tiles:
-    """Of several rows, by matrix instructions; float32 by products of single numbers, in small tiles.
+    """The tile of a product with several rows, by matrix instructions; float32 by scalar products, in small tiles.
 
-    A tile is as wide as leaves each processor a program, or two where the weights are most of the bytes. `heads` says
-    whether rope or norms of heads follow: these need registers, so a thread has half as many sums. `head` is the number
-    of lanes of a head that is normed; a tile then has whole heads.
+    The width of a tile is the largest that still gives each multiprocessor one program, or two if the weights are most
+    of the bytes. `heads`: rope or norms of heads follow in the epilogue. They need registers, so a thread has half as
+    many accumulators. `head` is the number of lanes of a head with a norm; a tile then consists of complete heads.
     """
     small = size_of(dtype) == 4
     height = max(NARROWEST, min(power_of_two(rows), 32 if small else 128))

@@ -1,1 +1,1 @@
-"""The kernels of the CPU, one file each: a function that emits the IR of one kernel by its settings."""
+"""The kernels of the CPU, one file each: a function that emits the IR of one kernel for given settings."""

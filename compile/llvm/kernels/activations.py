@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Rows of x as products with packed weights take them: as float32, or rounded to int8.
+"""Rows of x for products with packed weights: converted to float32, or rounded to int8.
 
-The codes are those of `graphs.ops.quant_linear.in_int8`, number by number: the same divisions and products of float32,
-and the same rounding, by adding a number whose last bit is one. So every kernel and every processor has the same.
+The codes equal those of `graphs.ops.quant_linear.in_int8`: the same float32 divisions and products, and the same
+rounding, by adding a number whose last bit is one. So every kernel and every processor computes the same codes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Load = Callable[[Value, int], Value]  # (k, lanes) -> numbers of x
 def given_rows(
     e: Emitter, settings: Mapping[str, Any], x: Value, stride: Value, rows: int, channels: Value, memory: Value
 ) -> tuple[Value, Value]:
-    """Rows of x as float32, and their stride: in `memory`, one after the other, where the kernel `converts`."""
+    """Rows of x as float32, and their stride. If the kernel `converts`, they are contiguous in `memory`."""
     if not settings.get("activations"):
         return as_float32(e, settings["x"], x, stride, rows, channels, memory, I64(0))
     b = e.b
@@ -52,9 +52,9 @@ def given_rows(
 
 
 def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Value, Value]:
-    """Of columns that share a scale: what x is multiplied by to be a code, and what a code is multiplied by to be x.
+    """For columns that share a scale: the factor from x to a code, and the factor from a code to x.
 
-    The scale is NaN where a number is not finite.
+    The scale is NaN if a number is not finite.
     """
     b, width = e.b, e.machine.lanes
     tops = {lanes: Cell(b, vector(lanes), real(0.0, vector(lanes)(ir.Undefined))) for lanes in (width, 1)}
@@ -74,7 +74,7 @@ def step_and_scale(e: Emitter, load: Load, begin: Value, end: Value) -> tuple[Va
 
 
 def factors(e: Emitter, top: Value, none: Value, largest: float = LARGEST) -> tuple[Value, Value]:
-    """The same of the largest size of these numbers, and of their sum times 0."""
+    """The same, from the largest magnitude of these numbers and their sum times 0."""
     b = e.b
     top = b.select(b.fcmp_ordered(">", top, real(LEAST)), top, real(LEAST))
     return b.fdiv(real(largest), top), b.fadd(b.fdiv(top, real(largest)), none)

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""x · weightᵀ + bias of some batches, each by the kernel of one product, with a weight of its own or of its expert.
+"""Batched x · weightᵀ + bias, each by the kernel of one product, with its own weight or that of its expert.
 
-Nothing is read of an expert that no batch has.
+The weights of an expert without batches are not read.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def batch_linear(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: the `count` of the kernel `inner` for the first batch, where `moved` names those that are addresses of
     x, weight, bias and out; by how many bytes each of them moves; batches; then of experts: the expert of each batch.
 
-    With `rows`, the slot of `inner` that says how many rows there are, or -1 where these are fixed: a batch is a block
-    of rows of tokens, and empty rows are left out. Then the row of each choice follows, choices, rows of a block, and
-    how many bytes of scratch memory are `inner`'s own: after them is a number for each block.
+    With `rows`, the slot of `inner` with the number of rows, or -1 if it is fixed: a batch is a block of rows of
+    tokens, and empty rows are skipped. The next slots are the row of each choice, choices, rows of a block, and the
+    bytes of scratch memory that `inner` uses; they are followed by a number for each block.
     """
     b, count, moved = e.b, settings["count"], settings["moved"]
     after = count + len(moved)

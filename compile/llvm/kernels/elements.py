@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Results of a group of element-wise operations, copies and look-ups: each thread has some rows of each."""
+"""Results of a group of element-wise operations, copies and look-ups: each thread computes some rows of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def elements(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _write(e: Emitter, code: Code, buffer: Buffer, place: Value) -> None:
-    """A loop over rows around one along them; of a single row each thread has some columns."""
+    """A loop over rows around a loop along them; each thread computes some columns of a single row."""
     b, lead, width = e.b, buffer.shape[:-1], buffer.shape[-1] if buffer.shape else 1
     rows = prod(lead)
     begin, end = e.share(I64(rows)) if rows > 1 else (I64(0), I64(rows))

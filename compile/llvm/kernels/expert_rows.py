@@ -15,7 +15,8 @@ from bringup.compile.llvm.ir.emitter import I64, POINTER, Cell, Emitter, Value
 def rows_of_experts(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: chosen, dense; expert of each block; row of each choice; F; E; R; B. `single`: R is 1.
 
-    Else one thread does it all, with a number for each expert in its scratch memory: of choices, then of its next row.
+    Otherwise one thread does everything, with a counter for each expert in scratch memory: of choices, then its next
+    row.
     """
     b = e.b
     chosen, expert, row = (e.slot(at, POINTER) for at in (0, 1, 2))
@@ -70,7 +71,7 @@ def to_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
 def from_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: y, dense; weights, their stride of tokens; row of each choice; out, dense; N; m. `each` is K.
 
-    A thread has some columns of all tokens.
+    A thread computes some columns of all tokens.
     """
     b, count, dtype = e.b, settings["each"], settings["y"]
     y, weights, row, out = (e.slot(at, POINTER) for at in (0, 1, 3, 4))
@@ -96,14 +97,14 @@ def from_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def rows_of_blocks(e: Emitter, row: Value, choices: Value, height: Value, blocks: Value, place: Value) -> None:
-    """Writes how many rows of each block are of a token: those come first in it."""
+    """Writes the number of token rows in each block; they come first."""
     _count(e, I64(0), blocks, choices, lambda f: e.b.udiv(e.load(row, "int64", f), height), place)
 
 
 def _count(
     e: Emitter, first: Value, after: Value, choices: Value, number: Callable[[Value], Value], place: Value
 ) -> None:
-    """Writes how often `number(f)` is each of first:after."""
+    """Writes the count of each number in first:after among `number(f)`."""
     with e.loop(first, after) as n:
         e.store(place, "int64", n, I64(0))
     with e.loop(I64(0), choices) as f:

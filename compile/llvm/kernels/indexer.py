@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The choice of keys for attention (DeepSeek-V3.2); see `bringup.graphs.ops.topk_keys`.
+"""The selection of keys for attention (DeepSeek-V3.2); see `bringup.graphs.ops.topk_keys`.
 
-Of keys after a query nothing is read, and what is computed has no meaning.
+Keys after a query are not read, and their results are undefined.
 
 N tokens · B sequences · L keys · H heads · D channels
 """
@@ -79,8 +79,8 @@ def index_scores(e: Emitter, settings: Mapping[str, Any]) -> None:
 def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: scores, their stride; positions; out, dense; N; L; count. Scratch memory has `BINS` numbers.
 
-    A score's bits, as a whole number that grows with it, are found digit by digit for the last key that is chosen: how
-    many keys with the digits so far have each next one.
+    A radix selection: scores are mapped to integers of the same order. The bits of the lowest selected score are found
+    digit by digit, from the counts of keys for each next digit after the known prefix.
     """
     b = e.b
     scores, positions, out = (e.slot(at, POINTER) for at in (0, 2, 3))
@@ -112,7 +112,7 @@ def top_keys(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _digit(e: Emitter, bits: Callable[[Value], Value], seen: Value, shift: int, prefix: Cell, room: Cell) -> None:
-    """Extends the prefix by the digit of the last key that is chosen; all digits 0 where there is room for all keys."""
+    """Extends the prefix by the digit of the lowest selected score; all digits are 0 if all keys are selected."""
     b = e.b
     with e.loop(I64(0), I64(BINS)) as n:
         e.store(e.scratch, "int64", n, I64(0))
@@ -134,7 +134,7 @@ def _digit(e: Emitter, bits: Callable[[Value], Value], seen: Value, shift: int, 
 
 
 def _ordered(e: Emitter, value: Value) -> Value:
-    """A whole number from 0 on that is larger where a float32 is; -0 counts as 0."""
+    """A non-negative integer with the order of float32; -0 equals 0."""
     b = e.b
     bits = b.bitcast(b.fadd(value, real(0.0)), I32)
     is_below = b.icmp_signed("<", bits, I32(0))

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Which rows of a cache a query sees, and how a score is completed: what both kernels of attention share.
+"""The rows of a cache that a query attends to, and the computation of scores; both attention kernels use it.
 
-A query at position p sees the keys at positions j with p - window < j <= p; with a ring, those that it has.
+A query at position p attends to the keys at positions j with p - window < j <= p; with a ring, to those in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEAST = -3.4e38  # the score of a key that is not seen
 
 
 class Keys:
-    """The arguments of attention that say where keys are.
+    """The arguments of attention that locate keys.
 
     Slots: q, its strides of tokens and heads; keys, their strides of rows and heads; values, theirs; out, which is
     dense; positions; starts; block table; rows; columns of the table; ring; window; scale; softcap; sinks; slopes;
@@ -45,12 +45,12 @@ class Keys:
         return self.e.load(self.positions, "int64", token)
 
     def first(self, position: Value) -> Value:
-        """The first key that the query at a position sees."""
+        """The first key that the query at a position attends to."""
         b = self.e.b
         return self.e.most(I64(0), b.sub(b.add(position, I64(1)), self.window))
 
     def is_chosen(self, token: Value, at: Value) -> Value:
-        """Whether a token's query may see the key at a position."""
+        """Whether a token's query may attend to the key at a position."""
         b = self.e.b
         return self.e.load(self.chosen, "bool", b.add(b.mul(token, b.mul(self.columns, I64(BLOCK))), at))
 
@@ -83,7 +83,7 @@ class Keys:
         return self.e.at(self.q, self.settings["q"], b.add(b.mul(token, self.q_row), b.mul(head, self.q_head)))
 
     def score(self, product: Value, head: Value, distance: Value) -> Value:
-        """A score from the product of query and key; `distance`: the key's position less the query's, as float32."""
+        """A score from the product of query and key; `distance`: the key's position minus the query's, as float32."""
         e, lanes = self.e, getattr(product.type, "count", 1)
         found = e.b.fmul(product, e.spread(self.scale, lanes))
         if self.settings["softcap"]:

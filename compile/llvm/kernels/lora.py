@@ -3,9 +3,8 @@
 
 N rows: tokens, or rows of blocks of experts · B sequences · r rank · i in · o out · v rows of a table
 
-`rows` says how the factors of a row are found: in "decode" the slot is that of the sequence of the row's number, of
-"prompts" that of the sequence whose tokens the row is among, and of "experts" there is a slot for each row, with a set
-of factors for each expert.
+`rows` selects how the factors of a row are found. "decode": row b has the slot of sequence b. "prompts": the slot of
+the sequence that contains the token. "experts": there is a slot for each row, with a set of factors for each expert.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def lora_shrink(e: Emitter, settings: Mapping[str, Any]) -> None:
 def lora_expand(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: h, its stride; B of all slots, dense; out, dense; N; r; o; and those of `_factors`.
 
-    A thread has some columns.
+    A thread computes some columns.
     """
     b = e.b
     h, weight, out = (e.slot(at, POINTER) for at in (0, 2, 3))
@@ -85,7 +84,7 @@ def lora_lookup(e: Emitter, settings: Mapping[str, Any]) -> None:
 def slots_to_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: the slot of each token, its stride; the row of each choice, dense; out; choices; choices of a token; rows.
 
-    A thread has some rows, and reads all choices.
+    A thread writes some rows, and reads all choices.
     """
     b = e.b
     slot, row, out = (e.slot(at, POINTER) for at in (0, 2, 3))
@@ -102,7 +101,7 @@ def slots_to_blocks(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _factors(e: Emitter, settings: Mapping[str, Any], row: Value) -> Value:
-    """The number of a row's factors; below 0 where it has no LoRA, and for padding.
+    """The index of a row's factors; negative without a LoRA, and for padding.
 
     Slots, from the seventh: slots; starts of sequences and B; or the expert of each block, rows of a block, experts.
     """

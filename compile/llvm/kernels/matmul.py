@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""x · matrix of some batches, where the columns of a matrix lie side by side: a vector is some columns.
+"""Batched x · matrix, for matrices with contiguous rows: a vector holds adjacent columns.
 
 B batches · M rows · K channels · N columns
 """
@@ -18,7 +18,7 @@ Factor = Callable[[int, Value], Value]  # (row of a tile, channel) -> the number
 def matmul(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots: x, its three strides; matrices, their strides of batches and channels; out, dense; B; M; K; N.
 
-    A thread has some blocks of columns.
+    A thread computes some blocks of columns.
     """
     b = e.b
     x, matrices, out = (e.slot(at, POINTER) for at in (0, 4, 7))
@@ -52,7 +52,7 @@ def combined(
     e: Emitter, dtype: str, matrix: Value, stride: Value, channels: Value, first: Value, last: Value, rows: int,
     factor: Factor, write: Callable[[int, Value, Value], None],
 ) -> None:  # fmt: skip
-    """`write(row, column, sums)`: the columns first:last of the sum of a matrix's rows, each times its factor."""
+    """`write(row, column, sums)`: columns first:last of the sum of a matrix's rows, each multiplied by its factor."""
     b, lanes = e.b, e.machine.lanes
     width = VECTORS * lanes
     middle = b.add(first, b.mul(b.sdiv(b.sub(last, first), I64(width)), I64(width)))

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Which experts a token goes to, row by row of scores [N, E]; see `bringup.graphs.ops.moe_routing`.
+"""The experts of each token, from rows of scores [N, E]; see `bringup.graphs.ops.moe_routing`.
 
-The best are found one after the other: each is the best of those that come after the last one, where of equal scores
-the lower number comes first. NaN is never chosen; where nothing else is left the number is 0.
+The best are selected one after the other, in the order of scores; of equal scores the lower number comes first. NaN is
+never selected; if nothing else is left, the number is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INFINITY = float("inf")
 
 
 class Best:
-    """The numbers below `count` in order of their scores, which `score` gives."""
+    """The numbers below `count` in the order of their scores, which `score` returns."""
 
     def __init__(self, e: Emitter, count: Value, score: Callable[[Value], Value]) -> None:
         self._e, self._count, self._score = e, count, score

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Spans of a sequence's keys: how many there are, who has which, and what is left to do with all of them."""
+"""Spans of a sequence's keys: their number, their assignment to threads, and the combination of their results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bringup.compile.llvm.kernels.keys import Keys
 
 
 def most_spans(e: Emitter, keys: Keys, size: Value) -> Value:
-    """The number of spans of the sequence that has most; `size` keys a span."""
+    """The largest number of spans of a sequence; a span has `size` keys."""
     found = Cell(e.b, I64, I64(1))
     with e.loop(I64(0), keys.sequences) as sequence:
         found.set(e.most(found.get(), spans_of(e, keys.position(sequence), keys.window, size)))
@@ -16,7 +16,7 @@ def most_spans(e: Emitter, keys: Keys, size: Value) -> Value:
 
 
 def share_of_rows(e: Emitter, rows: Value, parts: Value) -> tuple[Value, Value]:
-    """This part of a launch of rows with so many parts: whole rows, where there are enough; keys are read in order."""
+    """The share of one part of a launch over rows: complete rows, if there are enough; keys are read in order."""
     b = e.b
     is_enough = b.icmp_signed(">=", rows, e.parts)
     whole, single = e.share(rows), e.share(b.mul(rows, parts))
@@ -25,12 +25,12 @@ def share_of_rows(e: Emitter, rows: Value, parts: Value) -> tuple[Value, Value]:
 
 
 def inverse(e: Emitter, total: Value) -> Value:
-    """1 / total; of 0, where no key is seen, 0, and of NaN NaN."""
+    """1 / total; 0 for 0 (no key is attended to), NaN for NaN."""
     b = e.b
     return b.select(b.fcmp_unordered("ueq", total, real(0.0)), total, b.fdiv(real(1.0), total))
 
 
 def spans_of(e: Emitter, position: Value, window: Value, size: Value) -> Value:
-    """How many spans of `size` keys a query at a position sees."""
+    """The number of spans of `size` keys that a query at a position attends to."""
     b = e.b
     return b.udiv(b.add(e.least(b.add(position, I64(1)), window), b.sub(size, I64(1))), size)

@@ -1,1 +1,1 @@
-"""Kernels of any shape, strides and dtype: what operations of users' models run as where nothing is faster."""
+"""Kernels for any shape, strides and dtype, for operations of users' models without a faster kernel."""

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Reductions of many terms to one result: sums, extremes and their places, products of matrices, convolutions.
+"""Reductions of many terms to one result: sums, extremes and their indices, matrix products, convolutions.
 
-A thread has some of the results. Floats are summed in float64.
+A thread computes some of the results. Floats are summed in float64.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _folded(code: Code, terms: Terms, index: Index) -> list[tuple[Value, Kind]]:
 
 
 def _total(e: Emitter, terms: Terms, term: Callable[[Index], Value]) -> Value:
-    """All terms put together: a sum, or what the rule says."""
+    """All terms combined, by a sum or the rule."""
     b, kind = e.b, terms.kind
     types = {"double": F64, "int": I64, "bool": I1}
     first = {"prod": 1, "all": 1}.get(terms.rule, 0)
@@ -88,7 +88,7 @@ def _total(e: Emitter, terms: Terms, term: Callable[[Index], Value]) -> Value:
 
 
 def _extreme(code: Code, terms: Terms, index: Index) -> list[tuple[Value, Kind]]:
-    """The largest or the smallest term and its number: of equal ones the first, and before all others NaN."""
+    """The largest or the smallest term and its index: the first of equal ones; NaN takes precedence."""
     e, b = code.e, code.b
     is_real_kind = is_real(terms.kind)
     first = terms.term(index, tuple(I64(0) for _ in terms.sizes))
@@ -110,7 +110,7 @@ def _extreme(code: Code, terms: Terms, index: Index) -> list[tuple[Value, Kind]]
 
 @contextmanager
 def _nested(e: Emitter, sizes: Sequence[int]) -> Generator[Index]:
-    """A loop for each axis around one another, the last one inside."""
+    """Nested loops over the axes, the last one innermost."""
     if not sizes:
         yield ()
         return

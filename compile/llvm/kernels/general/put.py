@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Writes elements to the places that indices name, in a copy of a tensor or in a state.
+"""Writes elements to indexed positions, in a copy of a tensor or in a state.
 
-Of several for one place the last counts, or all are added. A thread has some places of the axes that no index names,
-so that no two write one element. What an index names beyond its axis is written nowhere.
+If several elements have one position, the last is stored, or all are added. A thread has some positions of the axes
+without indices, so that no two threads write one element. An index outside its axis writes nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def put(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) -> Value:
-    """What is there and what is put there."""
+    """Combines the stored element with the new one."""
     b, e = code.b, code.e
     if kind == "bool":
         return (b.and_ if rule in ("prod", "multiply", "amin") else b.or_)(before, value)
@@ -64,7 +64,7 @@ def _together(code: Code, before: Value, value: Value, kind: Kind, rule: str) ->
 
 
 def _indexed(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, Shape, Moves]:
-    """`index_put`: lists of places on some axes."""
+    """`index_put`: lists of positions on some axes."""
     listed = listed_of(node)
     first, inner = spread_of(target, listed)
     outer = tuple(size for view, size in zip(listed, target.shape, strict=True) if view is None)
@@ -86,7 +86,7 @@ def _indexed(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, S
 
 
 def _number(code: Code, number: Value, size: int) -> tuple[Value, Value]:
-    """A place on an axis, where -1 is the last, and whether it is one."""
+    """A position on an axis, where -1 is the last, and whether it is valid."""
     b = code.b
     below = b.icmp_signed("<", number, I64(0))
     number = b.select(below, b.add(number, I64(size)), number)
@@ -94,7 +94,7 @@ def _number(code: Code, number: Value, size: int) -> tuple[Value, Value]:
 
 
 def _scattered(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, Shape, Moves]:
-    """`scatter`: a place on one axis for each element of the source."""
+    """`scatter`: a position on one axis for each element of the source."""
     axis, numbers = node.argument("dim"), node.argument("index")
     source = node.argument("src")
     given = node.argument("value") if source is None else source
@@ -114,7 +114,7 @@ def _scattered(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape,
 
 
 def _copied(code: Code, node: Node, target: View, kind: Kind) -> tuple[Shape, Shape, Moves]:
-    """`copy_` and `as_strided_scatter`: all places of a view."""
+    """`copy_` and `as_strided_scatter`: all elements of a view."""
 
     def moves(own: Index, at: Index) -> tuple[Index, Value, Value]:
         return own, code.argument(node.argument("src"), own, kind), code.truth(value=True)

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Lines in order of their numbers: `sort`, `topk`, `kthvalue`. A thread has some lines, and merges runs of each.
+"""Sorts lines: `sort`, `topk`, `kthvalue`. A thread sorts some lines, by merging sorted runs.
 
-NaN is above all other numbers. Equal numbers stay in their order, whether up or down.
+NaN is above all other numbers. The sort is stable in both directions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def sort(e: Emitter, settings: Mapping[str, Any]) -> None:
 
 
 def _key(code: Code, value: Value, kind: Kind, *, descending: bool) -> Value:
-    """A whole number in whose order the numbers are."""
+    """An integer with the same order as the number."""
     b = code.b
     if is_real(kind):
         wide = code.b.fadd(code.cast(value, kind, "double"), F64(0.0))  # -0 is 0
@@ -74,7 +74,7 @@ def _key(code: Code, value: Value, kind: Kind, *, descending: bool) -> Value:
 
 
 def _merged(e: Emitter, keys: Value, source: Value, target: Value, size: int, width: int) -> None:
-    """Runs of `width` in order become runs of twice that."""
+    """Merges sorted runs of `width` into runs of twice that."""
     b = e.b
     with e.loop(I64(0), I64(size), 2 * width) as begin:
         middle, end = (e.least(b.add(begin, I64(n * width)), I64(size)) for n in (1, 2))

@@ -16,8 +16,8 @@ from bringup.spec import Shape
 class Terms:
     """`term(index, at)`: the term at `at`, of as many axes as there are `sizes`, for the result at an index.
 
-    `rule`: how they are put together. `results`: how many buffers they give. `correction` is what a variance divides
-    by less than the number of terms; `finish` makes the result of their sum.
+    `rule`: how terms are combined. `results`: the number of result buffers. A variance divides by the number of terms
+    minus `correction`; `finish` computes the result from the sum.
     """
 
     rule: str
@@ -34,7 +34,7 @@ _RULES = {"amax": "max", "amin": "min", "argmax": "max", "argmin": "min", "var_m
 
 
 def axes_of(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes that a reduction leaves out: all where it names none."""
+    """The axes of a reduction; all if it names none."""
     given = node.argument("dim")
     listed = [given] if isinstance(given, int) else given if isinstance(given, tuple) else []
     named = {axis % max(rank, 1) for axis in listed if isinstance(axis, int)}
@@ -74,7 +74,7 @@ def _kind_of_terms(rule: str, own: Kind, result: Kind) -> Kind:
 
 
 def _product(code: Code, node: Node) -> Terms:
-    """`mm`, `bmm` and `dot` of any strides."""
+    """`mm`, `bmm` and `dot` with any strides."""
     one, other = (_view(value) for value in node.arguments[:2])
     kind: Kind = "double" if is_real(kind_of(code.buffers[node.outputs[0]].dtype)) else "int"
 
@@ -110,7 +110,7 @@ def _linear(code: Code, node: Node) -> Terms:
 
 
 def _convolution(code: Code, node: Node) -> Terms:
-    """Of any number of axes, with strides, padding of zeros, dilation and groups; as torch has it, a correlation."""
+    """Any number of axes, with strides, zero padding, dilation and groups; a correlation, as in torch."""
     b = code.b
     x, weight = (_view(value) for value in node.arguments[:2])
     bias, groups = node.argument("bias"), node.argument("groups")
@@ -142,7 +142,7 @@ def _convolution(code: Code, node: Node) -> Terms:
 
 
 def whole_numbers(value: Argument) -> tuple[int, ...]:
-    """A setting that is a list of whole numbers."""
+    """A setting that is a list of integers."""
     assert isinstance(value, tuple)
     return tuple(int(each) for each in value if isinstance(each, int))
 
