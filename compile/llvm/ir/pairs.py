@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import I32, Emitter, Value, vector
+from bringup.compile.llvm.ir.emitter import I16, I32, Emitter, Value, vector
 from bringup.compile.llvm.ir.machine import Machine
 
 
@@ -36,9 +36,14 @@ def adds_pairs(machine: Machine, settings: Mapping[str, Any]) -> bool:
     return settings["x"] == settings["weight"] == "bfloat16" and machine.adds_pairs
 
 
-def pairs_at(e: Emitter, place: Value, index: Value) -> Value:
-    """32 bfloat16 after each other, in 16 pairs."""
-    return e.b.load(e.at(place, "bfloat16", index), typ=vector(LANES, I32), align=2)
+def pairs_at(e: Emitter, place: Value, index: Value, lanes: int = LANES) -> Value:
+    """Twice as many bfloat16 after each other, in `lanes` pairs."""
+    return e.b.load(e.at(place, "bfloat16", index), typ=vector(lanes, I32), align=2)
+
+
+def last_pair(e: Emitter, place: Value, index: Value) -> Value:
+    """A bfloat16 that has no other after it, and 0."""
+    return e.b.zext(e.b.load(e.at(place, "bfloat16", index), typ=I16, align=2), I32)
 
 
 def add_pairs(e: Emitter, total: Value, one: Value, other: Value) -> Value:

@@ -51,14 +51,15 @@ def product_call(
         is_large = count > 1 and count * channels * (2 if pairs else 4) >= LARGE and machine.registers >= 32
         rows = {"rows": count, "together": TOGETHER if is_large else 1}
         return call("linear_rows", settings | rows, [*given, columns, channels], 4 * wide * count)
-    tile, panels, scratch = tiles_of(machine, count, channels, converts=bool(wide))
+    tile, panels, scratch = tiles_of(machine, count, -(-channels // 2) if pairs else channels, converts=bool(wide))
     return call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch)
 
 
 def tiles_of(machine: Machine, count: int, channels: int, *, converts: bool) -> tuple[int, int, int]:
     """Rows of a tile, panels that are packed at a time, and bytes of scratch memory.
 
-    Of `count` rows of x; with `converts` these become float32, a block at a time.
+    Of `count` rows of x and so many channels, or pairs of these; with `converts` rows of x become float32, a block at
+    a time.
     """
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes
