@@ -16,8 +16,11 @@ from bringup.compile.llvm.select.call import SHARED, Call, Kernel
 from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
-# What a processor has beyond any of its kind, by what kernels differ in: the width of vectors, float16, sums of bytes.
-_VARIANTS = {"f16c": ("avx", "f16c"), "avx2": ("avx", "avx2", "f16c", "fma")}
+# What a processor has beyond any of its kind, by what kernels differ in: the width of vectors, float16, sums of bytes,
+# sums of pairs of bfloat16, which are what a host of the last kind has beyond "avx512".
+_AVX2 = ("avx", "avx2", "f16c", "fma")
+_AVX512 = ("avx", "avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma")
+_VARIANTS = {"f16c": ("avx", "f16c"), "avx2": _AVX2, "avx512": _AVX512}
 
 
 def _machines() -> Mapping[str, Machine]:

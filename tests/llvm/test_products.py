@@ -9,7 +9,7 @@ import pytest
 
 from bringup.compile.schedule.graph.op_graph import View
 from tests.kernels.graphs import NUMPY, Function, far
-from tests.llvm.native import run
+from tests.llvm.native import MACHINES, run
 
 # Largest |difference| over largest |result|: sums of float32; narrower results are rounded.
 TOLERANCES = {"float32": 1e-6, "bfloat16": 4e-3, "float16": 5e-4}
@@ -42,6 +42,9 @@ CASES = {
     "blocks_bfloat16": Case(rows=263, columns=30, channels=9, dtype="bfloat16", gap=3),
     "ahead_bfloat16": Case(rows=2, columns=3, channels=1100, dtype="bfloat16"),
     "tiles_float16": Case(rows=13, columns=31, channels=45, dtype="float16", gap=3),
+    "large_rows": Case(rows=8, columns=11, channels=837, gap=3),
+    "large_rows_bfloat16": Case(rows=7, columns=10, channels=1800, dtype="bfloat16", gap=1),
+    "long_row_bfloat16": Case(rows=1, columns=7, channels=128 * 5 + 32 * 3 + 21, dtype="bfloat16"),
     "many_panels": Case(rows=12, columns=400, channels=24),
 }
 
@@ -58,7 +61,7 @@ def function_of(case: Case) -> Function:
     return function
 
 
-@pytest.mark.parametrize("machine", ["host", "generic"])
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", CASES)
 def test_products(name: str, machine: str) -> None:
     case = CASES[name]

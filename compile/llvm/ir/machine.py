@@ -39,6 +39,11 @@ class Machine:
         """Whether there are instructions from float16 to float32 and back."""
         return "f16c" in self.features if self.is_x86 else self.triple.startswith(("aarch64", "arm64"))
 
+    @property
+    def adds_pairs(self) -> bool:
+        """Whether there are instructions for sums of products of bfloat16, in vectors of 64 bytes."""
+        return self._vectors == _AVX512 and "avx512bf16" in self.features
+
     def runs_on(self, other: Machine) -> bool:
         """Whether code for this machine runs on another."""
         return self.triple == other.triple and set(self.features) <= set(other.features)

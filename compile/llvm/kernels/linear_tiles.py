@@ -3,7 +3,8 @@
 """x · weightᵀ + bias of many rows, tile by tile in registers (Goto and van de Geijn 2008).
 
 A thread has some panels of the weight: as many rows of it as a tile has columns, transposed and in float32, in its
-scratch memory. All rows of x pass over them while they are in the cache.
+scratch memory. All rows of x pass over them while they are in the cache. Where the processor multiplies pairs of
+bfloat16, panels have pairs of channels in place of numbers, and x stays as it is.
 
 M rows of x · N rows of the weight · K channels
 """
@@ -16,6 +17,7 @@ from typing import Any
 from llvmlite import ir
 
 from bringup.compile.llvm.ir.emitter import I32, I64, POINTER, Cell, Emitter, Value, vector
+from bringup.compile.llvm.ir.pairs import add_pairs, adds_pairs, last_pair, pairs_at
 from bringup.compile.llvm.kernels.activations import given_rows
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, TILE_VECTORS, converts
 
@@ -28,12 +30,15 @@ def linear_tiles(e: Emitter, settings: Mapping[str, Any]) -> None:
     """
     x, weight, bias, out = (e.slot(at, POINTER) for at in (0, 2, 4, 5))
     x_stride, w_stride, rows, columns, channels, most = (e.slot(at, I64) for at in (1, 3, 6, 7, 8, 9))
-    last = e.b.sub(columns, I64(1))
+    b, last, pairs = e.b, e.b.sub(columns, I64(1)), adds_pairs(e.machine, settings)
 
     def numbers(row: Value, k: Value, lanes: int) -> Value:
         """Of the weight; of rows past its end those of the last one."""
-        place = e.at(weight, settings["weight"], e.b.mul(e.least(row, last), w_stride))
-        return e.load(place, settings["weight"], k, lanes)
+        place = e.at(weight, settings["weight"], b.mul(e.least(row, last), w_stride))
+        if not pairs:
+            return e.load(place, settings["weight"], k, lanes)
+        first = b.mul(k, I64(2))
+        return b.bitcast(pairs_at(e, place, first, lanes) if lanes else last_pair(e, place, first), vector(lanes))
 
     tiles(e, settings, numbers, (x, bias, out), (x_stride, rows, columns, channels, most))
     e.finish()
@@ -43,14 +48,20 @@ def tiles(
     e: Emitter, settings: Mapping[str, Any], numbers: Callable[[Value, Value, int], Value],
     places: tuple[Value, Value, Value], sizes: tuple[Value, Value, Value, Value, Value],
 ) -> None:  # fmt: skip
-    """`numbers(row, k, lanes)` gives the weight's. Places: x, bias, out; sizes: x's stride, M, N, K, panels."""
+    """`numbers(row, k, lanes)` gives the weight's. Places: x, bias, out; sizes: x's stride, M, N, K, panels.
+
+    Where pairs are multiplied, it gives bits of pair k and on, and with no lanes those of a last channel and 0.
+    """
     b, width = e.b, TILE_VECTORS * e.machine.lanes
-    tile, is_wide = settings["tile"], not converts(settings)
+    pairs = adds_pairs(e.machine, settings)
+    tile, is_wide = settings["tile"], pairs or not converts(settings)
+    dtype = "bfloat16" if pairs else "float32"  # of the rows of x that are multiplied
     (x, bias, out), (x_stride, rows, columns, channels, most) = places, sizes
     wide = packed = e.at(e.scratch, "float32", I64(width))
     if not is_wide:
         packed = e.at(wide, "float32", b.mul(e.least(rows, I64(BLOCK_ROWS)), channels))
-    size = b.mul(channels, I64(width))
+    steps = b.udiv(b.add(channels, I64(1)), I64(2)) if pairs else channels
+    size = b.mul(steps, I64(width))
     begin, end = e.share(b.udiv(b.add(columns, I64(width - 1)), I64(width)))
 
     def block(top: Value, bottom: Value, own: Value, stride: Value) -> None:
@@ -60,12 +71,12 @@ def tiles(
             last = e.least(b.add(first, most), end)
             with e.loop(first, last) as panel:
                 place = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
-                _pack(e, numbers, b.mul(panel, I64(width)), channels, place)
+                _pack(e, numbers, b.mul(panel, I64(width)), channels, place, pairs=pairs)
             for start, stop, count in ((top, whole, tile), (whole, bottom, 1)):
                 with e.loop(start, stop, count) as row, e.loop(first, last) as panel:
-                    place = e.at(own, "float32", b.mul(b.sub(row, top), stride))
+                    place = e.at(own, dtype, b.mul(b.sub(row, top), stride))
                     factors = e.at(packed, "float32", b.mul(b.sub(panel, first), size))
-                    sums = _products(e, place, stride, factors, channels, count)
+                    sums = _products(e, place, stride, factors, channels, count, pairs=pairs)
                     _store(e, settings, sums, out, bias, row, b.mul(panel, I64(width)), columns)
 
     if is_wide:
@@ -80,17 +91,38 @@ def tiles(
             block(top, bottom, wide, channels)
 
 
-def _products(e: Emitter, x: Value, stride: Value, factors: Value, channels: Value, count: int) -> list[list[Value]]:
+def _products(
+    e: Emitter, x: Value, stride: Value, factors: Value, channels: Value, count: int, *, pairs: bool
+) -> list[list[Value]]:
     """The sums of a tile: for each of its rows, `TILE_VECTORS` vectors."""
     b, lanes = e.b, e.machine.lanes
     cells = [[Cell(b, vector(lanes), e.zero(lanes)) for _ in range(TILE_VECTORS)] for _ in range(count)]
-    with e.loop(I64(0), channels) as k:
+
+    def add(k: Value, number: Callable[[Value], Value], multiply: Callable[[Value, Value, Value], Value]) -> None:
         at = b.mul(k, I64(TILE_VECTORS * lanes))
         loaded = [e.load(factors, "float32", b.add(at, I64(n * lanes)), lanes) for n in range(TILE_VECTORS)]
         for row, sums in enumerate(cells):
-            one = e.spread(e.load(x, "float32", b.add(b.mul(I64(row), stride), k)), lanes)
+            one = e.spread(number(b.mul(I64(row), stride)), lanes)
             for cell, other in zip(sums, loaded, strict=True):
-                cell.set(e.multiply_add(one, other, cell.get()))
+                cell.set(multiply(one, other, cell.get()))
+
+    if pairs:
+        whole = b.udiv(channels, I64(2))
+
+        def add_pair(k: Value, read: Callable[[Emitter, Value, Value], Value]) -> None:
+            add(
+                k,
+                lambda place: read(e, x, b.add(place, b.mul(k, I64(2)))),
+                lambda one, other, total: add_pairs(e, total, one, other),
+            )
+
+        with e.loop(I64(0), whole) as k:
+            add_pair(k, lambda e, place, at: pairs_at(e, place, at, 1))
+        with e.loop(whole, b.sub(channels, whole)) as k:
+            add_pair(k, last_pair)
+    else:
+        with e.loop(I64(0), channels) as k:
+            add(k, lambda place: e.load(x, "float32", b.add(place, k)), e.multiply_add)
     return [[cell.get() for cell in sums] for sums in cells]
 
 
@@ -123,11 +155,12 @@ def _store(
 
 
 def _pack(
-    e: Emitter, numbers: Callable[[Value, Value, int], Value], column: Value, channels: Value, place: Value
-) -> None:
+    e: Emitter, numbers: Callable[[Value, Value, int], Value], column: Value, channels: Value, place: Value, *,
+    pairs: bool,
+) -> None:  # fmt: skip
     """Writes the rows of a panel, transposed."""
     b, lanes = e.b, e.machine.lanes
-    width = TILE_VECTORS * lanes
+    width, whole = TILE_VECTORS * lanes, b.udiv(channels, I64(2)) if pairs else channels
     with e.loop(I64(0), I64(width), lanes) as part:
         first = b.add(column, part)
         rows = [b.add(first, I64(n)) for n in range(lanes)]
@@ -137,7 +170,10 @@ def _pack(
             for n, value in enumerate(transposed(e, loaded) if count > 1 else [_joined(e, loaded)]):
                 e.store(place, "float32", b.add(b.mul(b.add(k, I64(n)), I64(width)), part), value)
 
-        e.each(I64(0), channels, write)
+        e.each(I64(0), whole, write)
+        if pairs:
+            with e.loop(whole, b.sub(channels, whole)) as k:
+                write(k, 0)
 
 
 def transposed(e: Emitter, rows: list[Value]) -> list[Value]:

@@ -6,11 +6,15 @@ from bringup.compile.kernels.call import Operand
 from bringup.compile.kernels.code.types import rows_of
 from bringup.compile.kernels.select.tensors import Tensor, argument_of, result_of
 from bringup.compile.llvm.ir.machine import Machine
+from bringup.compile.llvm.ir.pairs import adds_pairs
 from bringup.compile.llvm.select.call import Call, call
 from bringup.compile.llvm.select.sizes import BLOCK_ROWS, FEW_ROWS, FLOATS, TILE_VECTORS
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph, View
 
 TILE_ROWS = 6  # the slot of `linear_tiles` that says how many rows there are
+# Bytes of rows of x that do not stay in the nearest cache next to the weight: then it is better to read several rows
+# of the weight at a time, which is slower where x does stay there.
+LARGE, TOGETHER = 24 << 10, 3
 PANELS = 256 << 10  # bytes of panels that a thread has in its cache at a time
 
 
@@ -41,17 +45,21 @@ def product_call(
     columns, channels = weight.shape
     settings = {"x": x.dtype, "weight": weight.dtype, "bias": bias.dtype if bias else "", "out": out.dtype}
     given: list[Operand] = [x.place, stride, weight.place, weight.strides[0], bias.place if bias else 0, out.place]
-    wide = 0 if x.dtype == "float32" else channels  # numbers of a row that is converted
+    pairs = adds_pairs(machine, settings)
+    wide = 0 if x.dtype == "float32" or pairs else channels  # numbers of a row that is converted
     if count <= FEW_ROWS:
-        return call("linear_rows", settings | {"rows": count}, [*given, columns, channels], 4 * wide * count)
-    tile, panels, scratch = tiles_of(machine, count, channels, converts=bool(wide))
+        is_large = count > 1 and count * channels * (2 if pairs else 4) >= LARGE and machine.registers >= 32
+        rows = {"rows": count, "together": TOGETHER if is_large else 1}
+        return call("linear_rows", settings | rows, [*given, columns, channels], 4 * wide * count)
+    tile, panels, scratch = tiles_of(machine, count, -(-channels // 2) if pairs else channels, converts=bool(wide))
     return call("linear_tiles", settings | {"tile": tile}, [*given, count, columns, channels, panels], scratch)
 
 
 def tiles_of(machine: Machine, count: int, channels: int, *, converts: bool) -> tuple[int, int, int]:
     """Rows of a tile, panels that are packed at a time, and bytes of scratch memory.
 
-    Of `count` rows of x; with `converts` these become float32, a block at a time.
+    Of `count` rows of x and so many channels, or pairs of these; with `converts` rows of x become float32, a block at
+    a time.
     """
     tile = 8 if machine.registers >= 32 else 4
     panel = TILE_VECTORS * machine.lanes

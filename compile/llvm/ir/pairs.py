@@ -1,0 +1,52 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Sums of products of bfloat16 in pairs, for processors with AVX512_BF16.
+
+A lane of a sum gets one product after the other, each rounded to float32; numbers below the normal ones count as 0
+(Intel 64 and IA-32 Architectures Software Developer's Manual, VDPBF16PS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import I16, I32, Emitter, Value, vector
+from bringup.compile.llvm.ir.machine import Machine
+
+
+class _BFloat(ir.types._BaseFloatType):  # pyright: ignore
+    """LLVM's type of a bfloat16, which llvmlite has no name for; it is only that of an instruction's arguments."""
+
+    null, intrinsic_name = "0.0", "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_BFloat._create_instance()  # pyright: ignore
+PAIRS: Any = ir.VectorType(_BFloat(), 32)
+LANES = 16  # of a sum
+
+
+def adds_pairs(machine: Machine, settings: Mapping[str, Any]) -> bool:
+    """Whether a processor has the instruction, and a product's x and weight are both of bfloat16."""
+    return settings["x"] == settings["weight"] == "bfloat16" and machine.adds_pairs
+
+
+def pairs_at(e: Emitter, place: Value, index: Value, lanes: int = LANES) -> Value:
+    """Twice as many bfloat16 after each other, in `lanes` pairs."""
+    return e.b.load(e.at(place, "bfloat16", index), typ=vector(lanes, I32), align=2)
+
+
+def last_pair(e: Emitter, place: Value, index: Value) -> Value:
+    """A bfloat16 that has no other after it, and 0."""
+    return e.b.zext(e.b.load(e.at(place, "bfloat16", index), typ=I16, align=2), I32)
+
+
+def add_pairs(e: Emitter, total: Value, one: Value, other: Value) -> Value:
+    """total + one · other of 16 pairs, each with that of the same lane."""
+    words = [e.b.bitcast(each, PAIRS) for each in (one, other)]
+    return e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", vector(LANES), [total, *words])
