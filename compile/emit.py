@@ -1,4 +1,4 @@
-"""The phases before a bundle, as files to read."""
+"""Writes the intermediate forms before a bundle as files."""
 
 from __future__ import annotations
 

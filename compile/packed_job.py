@@ -1,4 +1,4 @@
-"""The job with parameters as the checkpoint stores them, in few bits, where graph and rules allow."""
+"""Derives a job with packed parameters, as the checkpoint stores them, if graph and rules allow it."""
 
 from __future__ import annotations
 

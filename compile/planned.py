@@ -1,4 +1,4 @@
-"""The plan of a job's parameters: what its rules give, quantised where the deployment asks for it."""
+"""The plan of a job's parameters, quantised if the deployment requests it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that a config does not say, so that the rest of a checkpoint is checked all the same."""
+"""Infers sizes that a config lacks, so that the rest of a checkpoint can be checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2 with seeded dummy weights: check, compile, run. Give a folder to use a real checkpoint."""
+"""GPT-2 with seeded dummy weights: check, compile, run. Pass a folder to use a real checkpoint."""
 
 import sys
 import tempfile

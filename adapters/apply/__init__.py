@@ -1,1 +1,1 @@
-"""What is done with a plan: arrays, shards, fused buffers, and the published layout back."""
+"""The uses of a plan: arrays, shards, fused buffers, and the published layout."""

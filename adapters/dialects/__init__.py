@@ -1,1 +1,1 @@
-"""How llama.cpp writes each family in GGUF: one table a family, in a file of its name."""
+"""The names and layouts of llama.cpp's GGUF files: one table for each family, in a file of its name."""

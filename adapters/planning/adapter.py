@@ -1,4 +1,4 @@
-"""An adapter: a table of rules, looked up from the target, and the tensors it drops with a reason."""
+"""An adapter: a table of rules by target parameter, and the tensors that it drops with a reason."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class OfParameter(Changeable):
 class Adapter:
     """How one family's checkpoints become its graph's parameters.
 
-    `defaults` say how matrices without axes of their own are stored, one string for each kind of parameter, such as
-    `"out in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may carry or lack;
-    `wrappers` are others that may take its place. `infix` is a name that may occur inside of others. `trace` is that of
-    `traced`, whose rules follow from headers. `before` and `after` are the functions of `with_`, which rules hold.
+    `defaults` state how matrices without declared axes are stored, one string for each kind of parameter, such as `"out
+    in"` (torch's Linear) and `"vocab m"`. `prefix` is a first name that a checkpoint may have or lack; `wrappers` are
+    alternatives to it. `infix` is a name that may occur inside of others. `trace` is that of `traced`, whose rules
+    follow from headers. `before` and `after` are the functions of `with_`, which rules refer to.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Adapter:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What rules leave out of names: of those that begin a name the first."""
+        """The prefixes that rules omit: the first one that a name begins with."""
         return tuple(filter(None, (*self.wrappers, self.prefix)))
 
     def __setitem__(self, pattern: str, expr: Expr | Tied) -> None:
@@ -106,13 +106,13 @@ class Adapter:
         requires: str = "",
         wrong: Callable[[str, np.ndarray], str] | None = None,
     ) -> None:
-        """Leaves out the tensors of a pattern.
+        """Drops the tensors of a pattern.
 
-        `expect` (least, most) bounds how many there are for each number {L} and each alternative {b:x|y}: by default
-        one at most, and any number where the pattern has a variable that stands for anything. `when` looks at the
-        pattern's variables and says whether it applies. `requires` names a tensor, with the same variables, that
-        the checkpoint has to have as well. `wrong` is given the name and the values of each tensor, once they are read;
-        it says what about them forbids to leave them out (BU115), "" where nothing does.
+        `expect` (least, most) bounds the number of tensors for each number {L} and each alternative {b:x|y}: by default
+        at most one, and any number if the pattern has a variable that matches anything. `when(variables)` decides
+        whether the drop applies. `requires` names a tensor, with the same variables, that the checkpoint must also
+        have. `wrong(name, values)` is called once the values are read; it returns the reason why they must not be
+        dropped (BU115), or "".
         """
         open_ended = any(name not in closed(pattern) for name in compile_pattern(pattern).groupindex)
         bounds = expect or (0, sys.maxsize if open_ended or "**" in pattern else 1)
@@ -128,16 +128,16 @@ class Adapter:
         before: Iterable[Hook] = (),
         after: Iterable[Hook] = (),
     ) -> Adapter:
-        """Another adapter, of which only the differences are stated.
+        """An adapter that is defined by its differences from this one.
 
-        `names` says what the checkpoint has for one or several sections of a name that these rules read, or for the
-        prefix: `{"self_attn": "attention"}`; "" leaves the section out, and a tuple reads several tensors side by side,
-        along `out` or else the first axis. `rules` take the place of those that claim the same parameters; they, and
-        `drops` (pattern → why), are in the checkpoint's own names. `before` makes tensors that these rules read, from
-        the checkpoint's; `after` makes parameters, from what these rules give for parameters.
+        `names` maps one or several sections of a name in these rules, or the prefix, to the checkpoint's names:
+        `{"self_attn": "attention"}`. "" removes the section, and a tuple reads several tensors, concatenated along
+        `out` or else the first axis. `rules` replace those for the same parameters; they, and `drops` (pattern → why),
+        are in the checkpoint's own names. `before` computes tensors that these rules read, from the checkpoint's;
+        `after` computes parameters from the results of these rules.
 
-        Raises ValueError for two functions that make one name, TypeError for `names` and `before` of a traced function:
-        it reads the checkpoint's names by itself.
+        Raises ValueError for two functions with the same result, TypeError for `names` and `before` of a traced
+        function, which reads the checkpoint's names itself.
         """
         before, after, site = tuple(before), tuple(after), Site.outside(__file__)
         for hooks in (before, after):
@@ -206,7 +206,7 @@ class Adapter:
         return derived
 
     def unused(self, names: Iterable[str]) -> Iterator[Hook]:
-        """Functions of which no rule of these parameters reads anything, once all are planned."""
+        """Functions whose results no rule of these parameters reads, after planning."""
         yield from (hook for hook in self.before if not hook.read)
         named = list(names)
         for hook in self.after:
@@ -214,13 +214,13 @@ class Adapter:
                 yield hook
 
     def matching(self, name: str) -> Iterator[tuple[Rule, dict[str, str]]]:
-        """Every rule that claims a parameter, with its pattern's variables: of those that differ, only these."""
+        """Every rule for a parameter, with its pattern's variables; rules of `with_` replace the others."""
         found = [(rule, bindings) for rule in self.rules if (bindings := match(rule.pattern, name)) is not None]
         highest = max((rule.level for rule, _ in found), default=0)
         yield from (claim for claim in found if claim[0].level == highest)
 
     def on(self, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
-        """The adapter of a checkpoint: itself, where its rules do not depend on headers."""
+        """The adapter for a checkpoint: itself, if its rules do not depend on headers."""
         return self.trace(self, signature, headers) if self.trace else self
 
     def claims(self, declared: Declared) -> list[tuple[Rule, dict[str, str]]]:
@@ -238,7 +238,7 @@ class Adapter:
         return self._spoken[key]
 
     def leaves_out(self, name: str, names: Names) -> bool:
-        """Whether a tensor, by the name that drops use, is one that some drop means."""
+        """Whether a drop applies to a tensor, by the name that drops use."""
         return any(drop.means(name, names) is not None for drop in self.drops)
 
     def idle(self, names: Iterable[str]) -> dict[str, Rule]:
@@ -248,7 +248,7 @@ class Adapter:
         return {name: rule for name, rule in spelt.items() if name not in claimed}
 
     def names(self, headers: Mapping[str, TensorInfo]) -> Names:
-        """A checkpoint's tensors by the names that rules use; one without the infix wins over one that has it."""
+        """A checkpoint's tensors by the names that rules use; a tensor without the infix takes precedence."""
         if self.infix:
             short = {name: name.replace(f".{self.infix}.", ".") for name in headers}
             headers = {name if short[name] in headers else short[name]: info for name, info in headers.items()}
@@ -275,7 +275,7 @@ class Adapter:
 
 
 def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
-    """`own` where the checkpoint has it; else, when the config says the two are tied, `other`.
+    """`own` if the checkpoint has it; otherwise `other`, if the config states that the two are tied.
 
     An untied parameter that is absent is an error. One that is tied and present is used, and compared with `other`.
     """
@@ -283,5 +283,5 @@ def tied(own: Expr, other: Expr, *, when: bool) -> Tied:
 
 
 def either(own: Expr, other: Expr) -> Tied:
-    """`own` where the checkpoint has it; else `other`, which serves another model as well and may have other values."""
+    """`own` if the checkpoint has it; otherwise `other`, which may belong to another model and have other values."""
     return Tied(own, other, when=True, alike=False)

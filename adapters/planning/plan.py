@@ -89,7 +89,7 @@ class Plan:
 
     @cached_property
     def wanted(self) -> dict[str, str]:
-        """The tensors that parameters ask for, with the first parameter that does. Known once all are planned."""
+        """The tensors that parameters read, each with its first parameter. Complete after planning."""
         wanted: dict[str, str] = {}
         for parameter, names in self.requests:
             for name in names:
@@ -108,7 +108,7 @@ class Plan:
 
 
 def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
-    """Plans every parameter of a signature. Problems are collected; only a name that has no meaning raises (BU027)."""
+    """Plans every parameter of a signature. Problems are collected; only an unbound variable raises (BU027)."""
     adapter = adapter.on(signature, headers)
     plan = Plan(signature, headers, prefix=adapter.prefix)
     names = adapter.names(headers)
@@ -250,7 +250,7 @@ def _scope(adapter: Adapter, declared: Declared, expr: Expr, bindings: Mapping[s
 
 
 def _evaluate(declared: Declared, expr: Expr, scope: Scope) -> Region:
-    """The region that fills a parameter's array. Raises AxesError when the axes cannot be brought to the declared."""
+    """The region that fills a parameter's array. Raises AxesError if the axes do not match the declared ones."""
     region = expr.region(scope)
     if scope.misfits:
         return region

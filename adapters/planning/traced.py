@@ -21,12 +21,12 @@ Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def traced(function: Function, *, name: str = "") -> Adapter:
-    """The adapter of `function(tensors)`, which gives {parameter: array} from {tensor of the checkpoint: array}.
+    """The adapter of `function(tensors)`, which returns {parameter: array} for {tensor of the checkpoint: array}.
 
-    The function moves elements with numpy (`algebra.traced.FUNCTIONS`, indices, ranges), and computes by `compute`. It
-    is called with a checkpoint's headers, so that its plan is proved before a tensor is read. Arrays have the
-    parameters' shapes, in the declared order of axes: which axis is which, it alone says. `drop` names what it does not
-    read. Dummy weights cannot be had, as there are no headers to call it with (BU118).
+    The function moves elements with numpy (`algebra.traced.FUNCTIONS`, indices, ranges), and computes with `compute`.
+    It is called with a checkpoint's headers, so that its plan is proved before a tensor is read. Arrays have the
+    parameters' shapes, in the declared order of axes; only the function determines which axis is which. `drop` lists
+    tensors that it does not read. Dummy weights are not possible, because there are no headers (BU118).
     """
     adapter = Adapter(name or getattr(function, "__name__", "traced"))
     site = site_of(function) or Site.outside(__file__)

@@ -1,1 +1,1 @@
-"""Quantisation schemes: how published checkpoints store matrices in few bits, one file each."""
+"""Quantisation schemes: how published checkpoints store quantised matrices, one file each."""

@@ -1,1 +1,1 @@
-"""TensorRT-LLM's checkpoints: one table of names and words, by which ranks are written and by which they are read."""
+"""TensorRT-LLM's checkpoints: one table of names and config keys, by which ranks are written and read."""

@@ -1,1 +1,1 @@
-"""The bench command: times a bundle and other engines, in turns, each in a process of its own."""
+"""The bench command: measures a bundle and other engines in alternating rounds, each in a separate process."""

@@ -1,4 +1,4 @@
-"""How fast this machine's memory is read by several threads."""
+"""The read bandwidth of this machine's memory with several threads."""
 
 from __future__ import annotations
 

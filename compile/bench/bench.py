@@ -1,4 +1,4 @@
-"""Rounds: in each, every contender has a turn at every shape, between two probes of the memory's bandwidth."""
+"""Rounds: in each, every contender runs every shape once, between two probes of the memory bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines that are timed. Each is opened in a process of its own; see `process`."""
+"""The measured engines. Each is opened in a separate process; see `process`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""llama.cpp, by its C functions: several sequences in one batch, greedily."""
+"""llama.cpp, through its C functions: several sequences in one batch, greedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A contender in a process of its own: what it holds of memory is not another's, and nobody shares its threads."""
+"""A contender in a separate process, so that its memory and threads are its own."""
 
 from __future__ import annotations
 

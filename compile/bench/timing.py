@@ -1,4 +1,4 @@
-"""What is timed: shapes, the times at which tokens came, and figures of several rounds."""
+"""Measurements: shapes, arrival times of tokens, and figures over several rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a bundle beside its program: weights, tokenizer, manifest."""
+"""The contents of a bundle besides its program: weights, tokenizer, manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function computes, as a text: its source, what it closes over, and what of its own module it names."""
+"""The identity of a function as text: its source, its closure, and the names of its module that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle's manifest has to hold before anything in it is used: a bundle may come from anywhere."""
+"""Validates the manifest of a bundle before anything in it is used: a bundle may come from anywhere."""
 
 from __future__ import annotations
 

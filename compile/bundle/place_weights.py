@@ -1,4 +1,4 @@
-"""Weights that another bundle already has are linked instead of written. The store has their path, not their bytes."""
+"""Links weights of another bundle instead of writing them. The store has their path, not their bytes."""
 
 from __future__ import annotations
 

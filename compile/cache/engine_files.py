@@ -1,4 +1,4 @@
-"""The installed package as an input of all that it makes: which of its files count, and which distributions it uses.
+"""The installed package as an input of all results: its relevant files, and the distributions that it uses.
 
 Every Python file of the package counts, but for two kinds. `cli` and `render` show results: nothing that makes one
 imports them. The files of a family, its graph and its adapter, count where they are used: `sources` finds them by the

@@ -1,4 +1,4 @@
-"""Which bytes a file has: a digest of them where that is quick, else what the file system tells of it."""
+"""The identity of a file's bytes: a digest if that is fast, otherwise metadata of the file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source file imports: files to be read as well, and distributions, whose version says enough."""
+"""The imports of a source file: other source files, and distributions, which are identified by their version."""
 
 from __future__ import annotations
 

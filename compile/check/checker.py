@@ -1,4 +1,4 @@
-"""The proof: does this checkpoint fit this graph? Every finding at once, one mistake one diagnostic."""
+"""Proves that a checkpoint fits a graph, or reports all findings, one diagnostic for each mistake."""
 
 from __future__ import annotations
 

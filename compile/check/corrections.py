@@ -1,4 +1,4 @@
-"""Words of a config that the tensors contradict: what follows from one wrong word is one finding.
+"""Config keys that the tensors contradict: all consequences of one wrong key are one finding.
 
 A word is corrected as the tensors have it, and the checkpoint is planned once more. When less is wrong then and nothing
 new, what has gone were consequences.

@@ -1,4 +1,4 @@
-"""Absent tensors that rules read, and tensors that nothing reads: two sides of the same few mistakes."""
+"""Missing tensors that rules read, and unread tensors: often two sides of one mistake."""
 
 from __future__ import annotations
 

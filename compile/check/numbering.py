@@ -1,4 +1,4 @@
-"""What the numbers of layers and experts say of tensors that are missing."""
+"""Findings from the numbers of layers and experts of missing tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing and unread tensors that are one thing under two names, and those that shapes cannot tell apart."""
+"""Pairs missing tensors with unread ones that have another name, and lists pairs that shapes cannot distinguish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank of a group would hold and read, or why it cannot."""
+"""The memory and the reads of each rank of a group, or why the model cannot be divided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that differ from those that rules ask for only in how they are written: leading zeros, look-alike letters."""
+"""Names that differ from the expected ones only in spelling: leading zeros, look-alike letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers themselves give away: NaN, infinity, matrices of zeros. Looked at while they are written."""
+"""Errors in values: NaN, infinity, matrices of zeros. Checked while weights are written."""
 
 from __future__ import annotations
 

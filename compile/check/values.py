@@ -1,4 +1,4 @@
-"""What can be found only in the values of tensors: broken ties, NaN, zeros, and what a format does not allow."""
+"""Errors that only the values of tensors show: broken ties, NaN, zeros, and values that a format does not allow."""
 
 from __future__ import annotations
 

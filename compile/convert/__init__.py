@@ -1,1 +1,1 @@
-"""Weights on disk in another form: each rank's arrays, the published layout back, plans that are compared."""
+"""Weights on disk in another form: arrays for ranks, the published layout, locks and differences of plans."""

@@ -1,4 +1,4 @@
-"""What differs between two checkpoints, bundles, folders that `convert` wrote, or locks of plans."""
+"""The differences between two checkpoints, bundles, folders that `convert` wrote, or locks of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint as the arrays that each rank wants, written to a folder in one pass over the checkpoint's files."""
+"""Writes the arrays of each rank to a folder, in one pass over the checkpoint's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides the bytes of a conversion, and whether the checkpoint's files still are what they were."""
+"""The inputs of a conversion, and a check that the checkpoint's files have not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Back to the published layout: the tensors that a checkpoint had, in its own files, from a model's parameters."""
+"""The published layout: restores the tensors and files of a checkpoint from a model's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are quantised as they are loaded, written as a checkpoint in a published format of that kind."""
+"""Writes weights that are quantised while they are loaded as a checkpoint in a published format."""
 
 from __future__ import annotations
 

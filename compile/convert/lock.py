@@ -1,4 +1,4 @@
-"""A plan in a file: what each parameter is computed from, one a line, so that a change shows in a review and in CI."""
+"""A plan in a file: the sources of each parameter, one on each line, so that reviews and CI show changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file under way whose arrays have their places before the first is written."""
+"""A file whose arrays have their offsets before the first is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders whose weights are divided among ranks already: what `convert` wrote, and TensorRT-LLM's checkpoints."""
+"""Folders whose weights are already divided among ranks: those of `convert`, and TensorRT-LLM's checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion in shards that a later run takes over: what was written before a kill is not computed again.
+"""Conversion in shards, which a later run reuses: shards written before a kill are not computed again.
 
 Arrays are written to files in `.NAME.resume`, next to the folder NAME that they become. Its journal (`staging.py`) has
 a line for every shard that is on the disk: the digest of all that decides its bytes (`convert_inputs.py`), and that of

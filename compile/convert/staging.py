@@ -1,4 +1,4 @@
-"""The folder of a conversion under way, `.NAME.resume`, and its journal: which shards are on the disk."""
+"""The staging folder of a conversion, `.NAME.resume`, and its journal of written shards."""
 
 from __future__ import annotations
 

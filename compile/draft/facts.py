@@ -1,4 +1,4 @@
-"""What a draft knows of a model: sizes, which parts its layers have, and the questions that are left."""
+"""The facts of a draft: sizes, the parts of layers, and open questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What installed libraries know of an architecture: hints for a draft, none of which is believed without a proof.
+"""Hints of installed libraries on an architecture, which a draft uses only after a proof.
 
 transformers: the configuration class (what an absent key means), `conversion_mapping.py` (which tensors it merges, in
 which order) and the text of the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of the

@@ -1,4 +1,4 @@
-"""What published checkpoints call their tensors and their sizes: the words by which a draft knows them."""
+"""The names of tensors and sizes in published checkpoints, by which a draft recognises them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a compile takes at most: a bound that `--dry-run` states and tests hold it to."""
+"""An upper bound on the memory of a compile, which `--dry-run` prints and tests verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compile will take and give, in numbers, before a tensor is read."""
+"""Sizes of the inputs and results of a compile, before a tensor is read."""
 
 from __future__ import annotations
 

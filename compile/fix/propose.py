@@ -1,4 +1,4 @@
-"""What might repair a finding: other names for its tensors, or its axes the other way round."""
+"""Proposes repairs of a finding: other names for its tensors, or another order of its axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python file as text with positions: where it writes a source, `S(…)`, and what an edit makes of it."""
+"""A Python file as text with positions: the positions of sources, `S(…)`, and the result of an edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other spellings of a pattern: which edit of it, and of the string that writes it, turns its names into others."""
+"""Other spellings of a pattern: edits of its string literal that change its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which findings of a check can be repaired for certain, and how."""
+"""Finds certain repairs of a check's findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of an edit: the job planned and checked once more with the edited file."""
+"""The proof of an edit: plans and checks the job again with the edited file."""
 
 from __future__ import annotations
 

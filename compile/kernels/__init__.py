@@ -1,1 +1,1 @@
-"""GPU kernels in Triton, and which of them a launch of a schedule becomes."""
+"""GPU kernels in Triton, and the selection of kernels for a launch of a schedule."""

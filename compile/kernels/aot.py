@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, without a GPU: each once, in parallel processes, cached by content."""
+"""Compiles kernels ahead of time, without a GPU: each once, in parallel processes, cached by content."""
 
 from __future__ import annotations
 

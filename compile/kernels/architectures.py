@@ -1,4 +1,4 @@
-"""The GPU architectures that kernels are compiled for, and the limits of a processor (NVIDIA: SM, AMD: CU) of each."""
+"""The GPU architectures that kernels are compiled for, and the limits of their multiprocessors (SM, CU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled: what Triton gives for a kernel, as plain data with a JSON codec."""
+"""Compiled: Triton's output for a kernel, as plain data with a JSON codec."""
 
 from __future__ import annotations
 

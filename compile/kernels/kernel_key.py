@@ -1,4 +1,4 @@
-"""Which inputs a compiled kernel depends on."""
+"""The inputs of a compiled kernel."""
 
 from __future__ import annotations
 

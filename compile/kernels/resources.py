@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a processor: registers, memory for spilled registers, shared memory, occupancy."""
+"""The resources of a compiled kernel: registers, memory for spilled registers, shared memory, occupancy."""
 
 from __future__ import annotations
 

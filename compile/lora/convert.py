@@ -1,4 +1,4 @@
-"""An adapter as the files of a TensorRT-LLM request, and such files as an adapter."""
+"""Converts an adapter to the files of a TensorRT-LLM request, and back."""
 
 from __future__ import annotations
 

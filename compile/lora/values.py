@@ -1,4 +1,4 @@
-"""What only the values of an adapter show."""
+"""Errors that only the values of an adapter show."""
 
 from __future__ import annotations
 

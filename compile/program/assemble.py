@@ -1,4 +1,4 @@
-"""A program's stages and how they are put together. What traces a stage is handed in; nothing here needs torch."""
+"""Assembles a program from its stages. The tracer is an argument; nothing here needs torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights by name, as every executor takes them."""
+"""Binds weights by name, for every executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is made for: which layers are alike, the lengths compiled, and the context."""
+"""The options of an export: kinds of layers, compiled lengths, and the context."""
 
 from __future__ import annotations
 

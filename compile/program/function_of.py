@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What a traced graph says of its function: shapes, dtypes, and the states that it updates in place."""
+"""The interface of a traced graph: shapes, dtypes, and the states that it updates in place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-"""A traced graph run without updates in place: its results, and the inputs that it changes.
+"""Runs a traced graph without in-place updates: its results, and the inputs that it changes.
 
 torch's functionalization gives a tensor that is written to another value, whatever writes to it: one operation, an
 operation of lists, or a graph inside the graph (`torch.autocast`, `torch.enable_grad`). An input whose value is another

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-"""Traces without work of torch that no stage has a use for. Shares are of a trace, measured with torch 2.13."""
+"""Removes work of torch that tracing does not need. Shares are of the time of a trace, measured with torch 2.13."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Linear layers of one input whose weights are side by side in one buffer become one linear layer.
+"""Merges linear layers with the same input whose weights are adjacent in one buffer.
 
 Fused q, k and v, or gate and up, are then one product that reads the activations once.
 """

@@ -1,4 +1,4 @@
-"""Physical buffers: what a target's layout makes of the graph's parameters, and where each parameter is in them.
+"""Physical buffers: a target's layout of the graph's parameters, and the position of each parameter.
 
 A program reads buffers. What a forward sees as a parameter is a view of one: its region of the buffer follows from the
 copy nests of the layout's rule.

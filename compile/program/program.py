@@ -1,4 +1,4 @@
-"""A Program: what export hands to every lowering. Plain data but for `Program.exported`."""
+"""A Program: the result of export, for every target. Plain data except for `Program.exported`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of the probability as whole numbers, so that a host and a device take the same tokens of equal logits.
+"""Probabilities as integers, so that host and device sample the same tokens from equal logits.
 
 The weight of a token is 2^40 times its probability over that of the likeliest token, without the fraction. Sums of
 weights are exact, whatever their order. A share is a fraction in units of 2^-64, times a sum, without the fraction.

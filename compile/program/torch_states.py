@@ -1,4 +1,4 @@
-"""The states of a program as torch tensors: what every executor that torch runs has in common."""
+"""The states of a program as torch tensors, for every executor that torch runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every stage of a graph in the form that a lowering takes: found in the cache, or traced."""
+"""Every stage of a graph in the form of a target: from the cache, or traced."""
 
 from __future__ import annotations
 

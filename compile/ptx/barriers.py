@@ -1,4 +1,4 @@
-"""Barriers of a thread block (PTX ISA, `bar`, `barrier`): which lanes wait where, and when they go on."""
+"""Barriers of a thread block (PTX ISA, `bar`, `barrier`): which lanes wait where, and when they continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs contexts until their lanes have returned: picks the basic block to run next and follows where the lanes go."""
+"""Runs contexts until their lanes have returned: selects the next basic block, and follows branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy nests in words."""
+"""Descriptions of copy nests."""
 
 from __future__ import annotations
 

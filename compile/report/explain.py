@@ -1,4 +1,4 @@
-"""What a plan does with one name, in words: how a parameter is made, and what becomes of a tensor."""
+"""Explains a name in a plan: how a parameter is computed, or how a tensor is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, from its headers and its config.json: for who adds a model, before there is a graph."""
+"""The contents of a checkpoint, from its headers and its config.json, for adding a model."""
 
 from __future__ import annotations
 

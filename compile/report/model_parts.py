@@ -1,4 +1,4 @@
-"""Which part of a model each parameter belongs to, and what the parts of each layer weigh.
+"""The part of a model that each parameter belongs to, and the sizes of the parts of each layer.
 
 Told from structure alone, so that it holds for any graph: what keeps a state for the next step is attention, what has
 only vectors is a norm, an axis `vocab` or `position` makes a table of embeddings.

@@ -34,13 +34,13 @@ GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that nobody reads
 class Batch:
     """Requests that run together. One thread uses it.
 
-    `add` requests at any time, and call `step` while there are some (`while batch:`). What runs at the same time
-    changes no request's tokens, but for what rounding does to logits that are nearly equal: programs for several
-    sequences add up in another order than programs for one. Requests that begin with the same tokens compute whole
-    blocks of them once (`shared_tokens`).
+    `add` requests at any time, and call `step` while there are any (`while batch:`). The tokens of a request do not
+    depend on the others, except for rounding of nearly equal logits: programs for several sequences add in another
+    order than programs for one. Requests that begin with the same tokens share the complete blocks of this prefix
+    (`shared_tokens`).
 
-    Each request may name a LoRA; `loras` has those that were sent, and any thread may add more. A request whose LoRA
-    has no slot waits until one is free.
+    Each request may name a LoRA; `loras` is their cache, to which any thread may add. A request whose LoRA has no slot
+    waits until one is free.
     """
 
     def __init__(self, opened: Opened, loras: Loras | None = None) -> None:
@@ -58,12 +58,12 @@ class Batch:
 
     @property
     def preemptions(self) -> int:
-        """How often a request gave up its blocks, since an older one needed them."""
+        """The number of times that a request lost its blocks to an older one."""
         return self._scheduler.preemptions
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens that a request did not compute, since another one had."""
+        """Tokens that a request did not compute, because it shares the blocks of another."""
         return self._scheduler.shared_tokens
 
     @property
@@ -73,12 +73,12 @@ class Batch:
 
     @property
     def num_blocks_used(self) -> int:
-        """Blocks that requests hold. Others may have tokens that the next request finds there, and are free."""
+        """Blocks of current requests. Free blocks may contain tokens that a later request can reuse."""
         return self.num_blocks - self._engine.pool.num_free
 
     @property
     def max_tokens(self) -> int:
-        """The longest that a prompt and its continuation can be."""
+        """The largest number of tokens of a prompt and its continuation."""
         return self._engine.max_tokens
 
     @property
@@ -92,9 +92,9 @@ class Batch:
         return self._engine.executor
 
     def close(self) -> None:
-        """Gives back what the executor holds of a device, such as its memory; no step follows.
+        """Releases the device resources of the executor, such as memory. No step may follow.
 
-        Leaving a `with` block closes it, and so does the end of the last reference to the executor.
+        Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
         close_executor(self.executor)
 
@@ -105,11 +105,11 @@ class Batch:
         self.close()
 
     def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
+        """The bundle's tokenizer. Raises BU014 if it has none, BU608 if it is not the one it was compiled with."""
         return self._opened.tokenizer()
 
     def read_lora(self, path: str | PathLike[str]) -> LoraWeights:
-        """The LoRA in a folder that PEFT wrote, or another form that `bringup lora check` reads; raises what that does.
+        """Reads a LoRA in PEFT's form, or another that `bringup lora check` supports; raises the same errors.
 
         Any thread may call it.
         """
@@ -124,7 +124,7 @@ class Batch:
         return read_request(self.manifest, weights, config)
 
     def check(self, request: Request) -> CheckedRequest:
-        """Raises what `add` raises, and adds nothing."""
+        """Raises the errors of `add`, without adding the request."""
         if inputs := self.interface.entries[-1].token_inputs:
             names = ", ".join(f"`{spec.name}`" for spec in inputs)
             help = "run one sequence at a time: bringup.load(bundle)"
@@ -138,11 +138,12 @@ class Batch:
         return checked
 
     def add(self, request: Request) -> int:
-        """The number of this request, by which events name it. It runs from the next step on, if there is room.
+        """Adds a request, which runs from the next step on if there is room. Returns its number, which is in its
+        events.
 
-        Raises BU015 for what is no token of the vocabulary, BU016 when the context has no room for the prompt, BU019
-        and BU024 for settings out of range, BU029 for a model that takes more than tokens; of its LoRA BU620 where its
-        weights have to be sent, BU621 where there is no room for them, BU622 where the bundle does not take it.
+        Raises BU015 for a token outside the vocabulary, BU016 if the prompt exceeds the context, BU019 and BU024 for
+        settings out of range, BU029 for a model with inputs besides tokens. For its LoRA: BU620 if its weights must be
+        passed, BU621 if there is no memory for them, BU622 if the bundle does not support it.
         """
         checked = self.check(request)
         weights = self.loras.hold(checked.lora, checked.lora_weights)
@@ -158,24 +159,23 @@ class Batch:
         return job.id
 
     def remove(self, id: int) -> bool:
-        """Ends a request without another event. False when there is none of that number: it may have finished."""
+        """Ends a request without another event. False if there is none with that number: it may have finished."""
         found = [job for job in (*self._scheduler.running, *self._scheduler.waiting) if job.id == id]
         for job in found:
             self._end(job)
         return bool(found)
 
     def _end(self, job: Job) -> None:
-        """Takes a request out for good."""
+        """Removes a request."""
         self._scheduler.stop(job)
         self.loras.release(job.request.lora)
 
     def step(self) -> list[Event]:
-        """Runs the program once: the next token of each request whose last one it took in, oldest request first.
+        """Runs the program once. Returns the next token of each completely processed request, oldest request first.
 
-        There are none when only parts of prompts were taken in, or there is no request. A step that fails takes nothing
-        in and draws no token. What it raises comes through; all requests wait with the tokens that they have, and are
-        computed again from these. Raises RequestFailed, with BU607, where the logits of a request are no numbers:
-        `remove` it to go on.
+        The list is empty if only parts of prompts were processed, or there is no request. If a step fails, its
+        exception is raised and no token is sampled; all requests wait with their tokens and are recomputed from these.
+        Raises RequestFailed, with BU607, if the logits of a request are NaN or infinite: `remove` it to continue.
         """
         with ExitStack() as failed:
             failed.callback(self._scheduler.restart)
@@ -185,7 +185,7 @@ class Batch:
         return list(map(self._event, ended))
 
     def _run(self, planned: Sequence[Planned]) -> list[Drawn]:
-        """Takes in what is planned; the next token of the jobs of which all tokens are in."""
+        """Processes the planned tokens; returns the next token of each job whose tokens are all processed."""
         start = time.perf_counter()
         needs_logits = any(each.job.request.needs_logits for each in planned)
         if not (self._scheduler.prefilled or needs_logits) and self._engine.can_draw(len(planned)):
@@ -203,7 +203,7 @@ class Batch:
         ]
 
     def _draw(self, planned: Sequence[Planned], start: float) -> list[Drawn]:
-        """The same for a step of decode whose tokens the executor draws."""
+        """The same for a decode step whose tokens the executor samples."""
         last = [len(each.cached.tokens) + each.count == len(each.job.tokens) for each in planned]
         with ExitStack() as failed:
             draws = [
@@ -257,11 +257,11 @@ def load_batch(
     lora_bytes: int = HOST_BYTES,
     lora_fraction: float | None = None,
 ) -> Batch:
-    """Opens a bundle for several sequences at a time: as many as `--max-batch-size` said when it was compiled.
+    """Opens a bundle for several sequences at a time, up to the `--max-batch-size` that it was compiled with.
 
-    Other requests wait. `lora_bytes` is the size of the host's cache of LoRAs, `lora_fraction` the part of the memory
-    that is then free which their slots may fill: fewer than `--max-loras`, where that is less. Raises what `load`
-    raises; `executor` is as there.
+    Other requests wait. `lora_bytes` is the size of the host's cache of LoRAs. `lora_fraction` limits the LoRA slots to
+    a fraction of the free device memory, which may be fewer slots than `--max-loras`. `executor` and errors are as for
+    `load`.
     """
     opened = open_bundle(bundle, executor)
     return Batch(opened, Loras(opened.interface, opened.executor, host_bytes=lora_bytes, fraction=lora_fraction))

@@ -1,4 +1,4 @@
-"""The blocks of a paged cache: who uses them, and which of them hold tokens that another sequence can use too."""
+"""The blocks of a paged cache: their users, and the blocks whose tokens other sequences can share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def block_digest(before: bytes, tokens: Sequence[int]) -> bytes:
-    """What a full block is found by: the digest of the block before it (or a salt), and its own tokens.
+    """The digest of a full block: of the digest of the previous block (or a salt), and its own tokens.
 
     Equal digests are equal prefixes: the keys and values of a token depend on all tokens before it, and on no other.
     """
@@ -19,8 +19,8 @@ def block_digest(before: bytes, tokens: Sequence[int]) -> bytes:
 class BlockPool:
     """Blocks 0 to `count - 1`, each free or used by one or several sequences.
 
-    A block that was published under a digest is found by it while it is used, and afterwards until it is allocated
-    again. Free blocks that nobody can find are allocated first, then those that were released the longest time ago.
+    A published block is found by its digest while it is used, and afterwards until it is allocated again. Unpublished
+    free blocks are allocated first, then the least recently released.
     """
 
     def __init__(self, count: int) -> None:
@@ -36,11 +36,11 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can give: those that nobody uses."""
+        """Blocks that `allocate` can return: those without a user."""
         return len(self._free)
 
     def allocate(self) -> int | None:
-        """A free block for one user, found by no digest from now on. None when all are used."""
+        """A free block for one user, no longer found by a digest. None if all are used."""
         if not self._free:
             return None
         block, _ = self._free.popitem(last=False)
@@ -50,7 +50,7 @@ class BlockPool:
         return block
 
     def find(self, digest: bytes) -> int | None:
-        """The block published under a digest, for one more user. It must not be written to. None without one."""
+        """The block that is published under a digest, for one more user, or None. It must not be written to."""
         block = self._blocks.get(digest)
         if block is not None:
             self._users[block] += 1
@@ -58,13 +58,13 @@ class BlockPool:
         return block
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Has a full block found by the digest of its tokens. The first of several blocks that are equal counts."""
+        """Publishes a full block under the digest of its tokens. Of several equal blocks the first is found."""
         assert self._users[block], "a free block holds nothing that is sure"
         if block not in self._digests and digest not in self._blocks:
             self._blocks[digest], self._digests[block] = block, digest
 
     def release(self, block: int) -> None:
-        """One user less. Without a user the block is free, and can still be found until it is allocated again."""
+        """Removes one user. A block without users is free, and can be found until it is allocated again."""
         assert self._users[block], "a block is released once by each of its users"
         self._users[block] -= 1
         if not self._users[block]:

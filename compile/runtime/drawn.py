@@ -1,4 +1,4 @@
-"""What a step gives each of its requests: the next token, and how likely tokens were."""
+"""The results of a step for each request: the next token, and probabilities of tokens."""
 
 from __future__ import annotations
 

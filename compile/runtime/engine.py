@@ -1,4 +1,4 @@
-"""One step of several sequences: blocks for what it writes, the entry, its arrays, and the results of each sequence."""
+"""One step of several sequences: blocks for its writes, the entry point, its arrays, the results of each sequence."""
 
 from __future__ import annotations
 

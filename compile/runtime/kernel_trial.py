@@ -1,4 +1,4 @@
-"""The trial of a bundle's files."""
+"""The test of a bundle's kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch is given, and what it gives."""
+"""The input and output of a batch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Reason = Literal["eos", "length", "context"]
 class Request:
     """A prompt, and how it is continued: by at most `max_new_tokens`, until one of `eos`.
 
-    `temperature`, `top_p` and `seed` are those of `Session.generate`, and give the tokens that it gives; `top_k` leaves
-    that many of the likeliest tokens to draw from, 0 all. `logit_bias` is added to the logits of tokens before one
-    is drawn; of those that the answer has, `presence_penalty` is taken off once, and `frequency_penalty` for each time.
+    `temperature`, `top_p` and `seed` are those of `Session.generate`, with the same tokens. `top_k` samples from that
+    many of the most likely tokens, 0 from all. `logit_bias` is added to the logits before sampling. For tokens in the
+    answer, `presence_penalty` is subtracted once, and `frequency_penalty` for each occurrence.
 
-    With `logprobs` events have scores, of the token and of so many of the likeliest, by the logits as the program gives
-    them; with `prompt_logprobs` the first event has those of the prompt. A bundle that gives no logits of prompts
-    (`build(all_logits=False)`) then takes in the prompt a token at a time.
+    With `logprobs`, events have scores of the token and of that many of the most likely tokens, from the logits of the
+    program; with `prompt_logprobs`, the first event has those of the prompt. A bundle without logits of prompts
+    (`build(all_logits=False)`) then processes the prompt one token at a time.
 
-    `lora` is the task id of a LoRA, a number or a name; None and -1 are for none. The first request of a task brings
-    the LoRA in `lora_weights`, or `Batch.loras.add` has; others name it alone.
+    `lora` is the task id of a LoRA, a number or a name; None and -1 mean none. The first request of a task passes the
+    LoRA in `lora_weights`, unless `Batch.loras.add` has added it; others pass the id alone.
     """
 
     tokens: Iterable[SupportsIndex]
@@ -49,7 +49,7 @@ class Request:
     prompt_logprobs: bool = False
 
     def checked(self) -> CheckedRequest:
-        """Raises BU015 for what is no token, BU019 and BU024 for settings out of range."""
+        """Raises BU015 for an invalid token, BU019 and BU024 for settings out of range."""
         check_sampling(self.temperature, self.top_p)
         return CheckedRequest(
             integers(self.tokens),
@@ -85,12 +85,12 @@ class CheckedRequest(NamedTuple):
 
     @property
     def needs_logits(self) -> bool:
-        """Whether its tokens are no executor's to draw."""
+        """Whether its tokens must be sampled on the host."""
         return bool(self.top_k or self.shift or self.logprobs is not None or self.prompt_logprobs)
 
 
 def task_id(given: TaskId | None) -> TaskId | None:
-    """The id of a LoRA; None for -1 too. Raises BU024 for what is none."""
+    """The id of a LoRA; None for -1 too. Raises BU024 for an invalid one."""
     if given is None or (isinstance(given, str) and given):
         return given
     number = whole("lora", given, least=-1)
@@ -100,9 +100,9 @@ def task_id(given: TaskId | None) -> TaskId | None:
 class Event(NamedTuple):
     """A new token of a request.
 
-    `reason` is why it is the last: one of the request's `eos`, its `max_new_tokens`, or a full context; None before.
-    `stats` are those of the request so far: of the steps that it had a part in. `score` and `prompt_scores` as the
-    request wants them; the first token of a prompt has none, since nothing is before it.
+    `reason` of the last token: "eos", "length" (`max_new_tokens`) or "context" (the context is full); None before.
+    `stats` are those of the steps in which the request took part so far. `score` and `prompt_scores` are set if the
+    request has them; the first token of a prompt has no score.
     """
 
     id: int

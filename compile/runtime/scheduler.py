@@ -1,4 +1,4 @@
-"""Which requests of a batch run, and which of their tokens the next step takes in."""
+"""Selects the requests of a batch that run, and their tokens for the next step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGE = attrgetter("id")
 class Job:
     """A request that is not finished: its prompt and the tokens after it. `cached` is None while it waits.
 
-    `lora` is the number of its LoRA, which it holds until it ends. `prompt_scores` are by place.
+    `lora` is the number of its LoRA, which it pins until it ends. `prompt_scores` are by position.
     """
 
     id: int
@@ -37,13 +37,13 @@ class Job:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether tokens of the prompt have to be scored yet: the logits of each one before are needed."""
+        """Whether tokens of the prompt are not yet scored: the logits of each previous token are needed."""
         return self.request.prompt_logprobs and len(self.prompt_scores) < len(self.request.tokens) - 1
 
 
 @dataclass(slots=True)
 class Planned:
-    """A job of which a step takes in `count` tokens, as part of a prompt of `total`."""
+    """A job of which a step processes `count` tokens, as part of a prompt of `total`."""
 
     job: Job
     cached: Cached
@@ -56,16 +56,16 @@ class Planned:
 
     @property
     def done(self) -> bool:
-        """Whether all tokens of the job are taken in: the logits of the last one give its next token."""
+        """Whether all tokens of the job are processed, so that the last logits determine its next token."""
         return len(self.cached.tokens) == len(self.job.tokens)
 
 
 class Scheduler:
     """The requests of a batch, oldest first.
 
-    A request is admitted when the cache has blocks for the tokens of all that run, in the order in which requests were
-    added. When blocks run out, the youngest request that runs gives up its own, and waits: it is computed again from
-    its prompt and the tokens that it has.
+    A request is admitted if the cache has blocks for the tokens of all running requests, in the order in which they
+    were added. When blocks run out, the youngest running request is preempted and waits: it is recomputed from its
+    prompt and the tokens generated so far.
     """
 
     def __init__(self, engine: Engine, loras: Loras) -> None:
@@ -77,7 +77,7 @@ class Scheduler:
         self.prefilled = False  # in the latest step
 
     def stop(self, job: Job) -> None:
-        """Takes a request out; its blocks are free."""
+        """Removes a request and frees its blocks."""
         if job.cached is None:
             self.waiting.remove(job)
         else:
@@ -87,7 +87,7 @@ class Scheduler:
             job.cached = None
 
     def restart(self) -> None:
-        """Has all requests wait, with empty caches."""
+        """Makes all requests wait, with empty caches."""
         for job in self.running:
             self.loras.leave(job.request.lora)
         self.waiting = sorted((*self.waiting, *self.running), key=AGE)
@@ -97,9 +97,9 @@ class Scheduler:
         self.engine.reset()
 
     def plan(self) -> list[Planned]:
-        """What the next step takes in; `prefilled` says by which kind of entry. Empty when there is nothing to do.
+        """The tokens of the next step; `prefilled` tells the kind of entry point. Empty if there is nothing to do.
 
-        Parts of prompts come first, but not twice in a row while others could decode.
+        Prefill has priority, but not twice in a row while other requests could decode.
         """
         self._admit()
         for job in self.running:
@@ -115,8 +115,7 @@ class Scheduler:
         return []
 
     def _admit(self) -> None:
-        """Begins requests, oldest first, while there are rows, slots for their LoRAs, and blocks for the tokens of all
-        that have begun."""
+        """Starts requests, oldest first, while there are rows, slots for LoRAs, and blocks for all started requests."""
         while self.waiting and self.loras.has_slot(self.waiting[0].request.lora) and (cached := self.engine.open()):
             job = self.waiting[0]
             cached.lora = job.lora
@@ -154,9 +153,9 @@ class Scheduler:
         return Planned(job, cached, 1 if one_by_one else end - taken, end)
 
     def _packed(self, prompts: Sequence[Planned]) -> list[Planned]:
-        """The next parts of prompts, as many as one entry takes.
+        """The next parts of prompts, as many as fit one entry point.
 
-        A prompt whose next block is being computed for an older one is left out: it can use that block.
+        A prompt whose next block is being computed for an older one is skipped: it can share that block.
         """
         if prompts and self._fills_an_entry(prompts[0]):
             return [prompts[0]]

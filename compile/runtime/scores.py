@@ -1,4 +1,4 @@
-"""Logits as requests see them: shifted before a token is drawn, and as logarithms of probabilities."""
+"""Logits for requests: with biases and penalties before sampling, and as log probabilities."""
 
 from __future__ import annotations
 

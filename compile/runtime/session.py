@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One sequence at a time on one executor. A step that fails leaves no sequence: the session is reset."""
+    """One sequence at a time on one executor. If a step fails, the session is reset."""
 
     lora: TaskId | None = None  # that of the sequence, see `use_lora`
 
@@ -54,9 +54,9 @@ class Session:
         self._engine.executor = executor
 
     def close(self) -> None:
-        """Gives back what the executor holds of a device, such as its memory; no step follows.
+        """Releases the device resources of the executor, such as memory. No step may follow.
 
-        Leaving a `with` block closes it, and so does the end of the last reference to the executor.
+        Leaving a `with` block also closes it, and so does the end of the last reference to the executor.
         """
         close_executor(self.executor)
 
@@ -67,7 +67,7 @@ class Session:
         self.close()
 
     def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
+        """The bundle's tokenizer. Raises BU014 if it has none, BU608 if it is not the one it was compiled with."""
         return self._opened.tokenizer()
 
     def reset(self) -> None:
@@ -89,10 +89,10 @@ class Session:
         return read_lora(self.manifest, path, self._opened.weights)
 
     def use_lora(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
-        """Has this LoRA, or none, added to the model from now on, and forgets the sequence.
+        """Applies this LoRA, or none, from now on, and resets the sequence.
 
-        The first use of a task brings its weights. Raises BU620 without them, BU621 where they have no room, BU622
-        where the bundle does not take them; the LoRA before then stays.
+        The first use of a task passes its weights. Raises BU620 without them, BU621 if there is no memory for them,
+        BU622 if the bundle does not support them; the previous LoRA is then unchanged.
         """
         task, before = task_id(task), self.lora
         self.loras.hold(task, weights)
@@ -104,8 +104,8 @@ class Session:
     def _rewind(self, tokens: Sequence[SupportsIndex]) -> None:
         """Keeps the common prefix of the sequence and `tokens`, except the last of `tokens`, whose logits are needed.
 
-        None are kept where the states cannot go back so far from the longest that the sequence was, or where they
-        depend on how long it was.
+        Nothing is kept if the states cannot be rewound that far from the longest length of the sequence, or if they
+        depend on that length.
         """
         self._turn += 1
         held = self._cached.tokens
@@ -121,8 +121,8 @@ class Session:
     def prefill(self, tokens: Iterable[SupportsIndex], **inputs: np.ndarray) -> np.ndarray:
         """Appends tokens to the sequence. Logits of the last one, or of every one: float32 [R, V].
 
-        `inputs` are the model's further inputs, a row for each token; they are cast to its dtype.
-        Raises BU015 for what is no token, BU016 when the context has no room for them, BU029 for other inputs.
+        `inputs` are the model's further inputs, a row for each token; they are cast to its dtype. Raises BU015 for an
+        invalid token, BU016 if the tokens exceed the context, BU029 for other inputs.
         """
         self._turn += 1
         return self._take(self._checked(tokens, inputs), inputs)
@@ -150,7 +150,7 @@ class Session:
         return np.concatenate([each.logits for each in results]) if self.interface.all_logits else results[-1].logits
 
     def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The states of all tokens anew; the results of the last ones, `tokens`."""
+        """Recomputes the states of all tokens; returns the results of the last ones, `tokens`."""
         earlier = self._cached.tokens
         if inputs:
             total, lengths = len(earlier) + len(tokens), self.manifest["recompute_lengths"]
@@ -169,7 +169,7 @@ class Session:
 
     @contextmanager
     def _reserved(self, part: Part) -> Generator[Part]:
-        """Blocks for what a step takes in. One that fails leaves no sequence."""
+        """Reserves blocks for the tokens of a step. If the step fails, the session is reset."""
         reserved = self._engine.reserve(part.cached, len(part.tokens))
         assert reserved, "the cache holds a sequence of the whole context"
         with ExitStack() as failed:
@@ -188,11 +188,11 @@ class Session:
         eos: Iterable[SupportsIndex] = frozenset(),
         resume: bool = False,
     ) -> Iterator[int]:
-        """New tokens of a fresh sequence, one by one, until one of `eos`, the number wanted, or the context's end.
+        """Generates tokens of a new sequence until one of `eos`, `max_new_tokens`, or the end of the context.
 
-        `resume` takes in only what comes after the tokens that the sequence before began with as well.
+        `resume` reuses the common prefix with the previous sequence, and processes only the tokens after it.
 
-        It begins with the first token asked for. Raises BU017 when another call used the session meanwhile.
+        It starts when the first token is requested. Raises BU017 if another call used the session in the meantime.
         """
         check_sampling(temperature, top_p)
         max_new_tokens = whole("max_new_tokens", max_new_tokens, least=0)
@@ -223,7 +223,7 @@ class Session:
             self.stats.decode_tokens += 1
 
     def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator) -> int:
-        """Takes in a token, and draws the one after it: where the logits are, if the executor can."""
+        """Processes a token, and samples the next one, on the device if the executor supports it."""
         total = len(self._cached.tokens) + 1
         if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
             return next_token(self._take([token], {}, decode=True)[0], temperature, top_p, random)
@@ -246,10 +246,10 @@ class Session:
 
 
 def load(bundle: str | PathLike[str], executor: str | None = None) -> Session:
-    """Opens a bundle for one sequence. Raises BU603 when it is none, BU609 when its weights are not its program's.
+    """Opens a bundle for one sequence. Raises BU603 for an invalid bundle, BU609 for weights that do not fit it.
 
     `executor` names a device of the bundle's target (`bringup targets` lists them), else BU018; None is the target's
-    default. Raises BU923 where the target is not installed. That the files are those that were compiled is not checked,
-    since it costs a read of all weights; `verify` does that.
+    default. Raises BU923 if the target is not installed. The digests of the files are not checked, because this would
+    read all weights; `verify` checks them.
     """
     return Session(open_bundle(bundle, executor))

@@ -1,4 +1,4 @@
-"""What a sequence took."""
+"""Times and counts of a sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token ids as callers give them."""
+"""Validates the token ids of callers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A program as a flat list of launches: which operations run together, on which memory, and what each must move."""
+"""A program as a flat list of launches: the operations of each, their memory, and the bytes read and written."""

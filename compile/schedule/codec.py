@@ -1,4 +1,4 @@
-"""Graphs and schedules as JSON: what the compile cache and a bundle hold of them."""
+"""Graphs and schedules as JSON, for the compile cache and bundles."""
 
 from __future__ import annotations
 

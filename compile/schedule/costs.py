@@ -1,4 +1,4 @@
-"""What a launch has to move and to compute: bytes from and to memory, and floating-point operations.
+"""The cost of a launch: bytes from and to memory, and floating-point operations.
 
 Each byte is counted once a launch, however many programs read it. What a launch reads of a cache follows from how many
 keys each sequence has. Of experts and of LoRAs it is the most: as if each choice were of another one, and each block

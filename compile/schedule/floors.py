@@ -1,4 +1,4 @@
-"""The time that a launch takes at least on a device: the bytes that it moves, at the device's memory bandwidth.
+"""A lower bound on the time of a launch on a device: its bytes at the device's memory bandwidth.
 
 Bandwidths are those that the vendors state, in 10^9 bytes a second; copies reach 80 to 95 percent of them.
 """

@@ -1,4 +1,4 @@
-"""Which results of a launch can be written over what it reads."""
+"""Which results of a launch can be written in place over its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each temporary of an entry point lives, over all its launches."""
+"""The lifetime of each temporary of an entry point, over all its launches."""
 
 from __future__ import annotations
 

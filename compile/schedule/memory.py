@@ -1,4 +1,4 @@
-"""The memory plan: where temporaries are in one arena, so that those alive at a time never overlap.
+"""The memory plan: offsets of temporaries in one arena, so that live ones never overlap.
 
 Largest first, each at the lowest place that is free all its life. (Pisarchyk and Lee 2020, "Efficient memory
 management for deep neural net inference", §5: greedy by size.)

@@ -1,4 +1,4 @@
-"""Which passes run, in order, and which a user leaves out."""
+"""The passes in order, and those that a user disables."""
 
 from __future__ import annotations
 

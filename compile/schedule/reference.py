@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Runs a schedule launch by launch in its planned memory, each operation by torch on the CPU.
+"""Runs a schedule launch by launch in its planned memory, each operation with torch on the CPU.
 
 It shows that fusion and memory plan are right without any kernel. A group's results are written only when all its
 nodes have run, and memory is filled with NaN (integers: -1) once its last reader has run.

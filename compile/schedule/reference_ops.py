@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""Runs one node by torch: bringup's own ops by their references, others by torch's operator."""
+"""Runs one node with torch: bringup's own ops by their references, others by torch's operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits groups that no kernel takes into smaller ones, before memory is planned."""
+"""Splits groups without a kernel into smaller ones, before memory is planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule that was read from a file is checked before it runs: a bundle may come from anybody."""
+"""Validates a schedule from a file before it runs: a bundle may come from anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: its paths, who may use them, and errors in one form."""
+"""The server as an ASGI application: its paths, authorisation, and errors in one form."""
 
 from __future__ import annotations
 

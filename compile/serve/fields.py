@@ -1,4 +1,4 @@
-"""The fields of a request's body. Each is read once, by its type; what nobody reads is refused."""
+"""The fields of a request's body. Each is read once, by its type; unread fields are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop's side of the batch: which requests are accepted, and what becomes of each."""
+"""The event loop's side of the batch: accepts requests, and delivers their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server takes of strangers."""
+"""Limits on the input of clients."""
 
 from __future__ import annotations
 

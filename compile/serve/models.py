@@ -1,4 +1,4 @@
-"""The names that requests choose by: the base model's, and those of its LoRAs."""
+"""The names that requests select by: the base model's, and those of its LoRAs."""
 
 from __future__ import annotations
 

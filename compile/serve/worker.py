@@ -1,4 +1,4 @@
-"""The thread that owns the batch: it alone opens, steps and closes it."""
+"""The thread that owns the batch: only it opens, steps and closes it."""
 
 from __future__ import annotations
 

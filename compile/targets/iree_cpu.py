@@ -1,4 +1,4 @@
-"""The target `iree-cpu`: torch-mlir lowers to MLIR text, IREE compiles it for a CPU and runs it."""
+"""The target `iree-cpu`: torch-mlir lowers the program to MLIR text, IREE compiles it for a CPU and runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which targets there are: bringup's own, then those of installed packages."""
+"""The list of targets: bringup's own, then those of installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one compile is for: a target, and a value for each of its options."""
+"""The choice for one compile: a target, and a value for each of its options."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Runs a Program by torch: the reference that every other target is compared with."""
+"""Runs a Program with torch: the reference for every other target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding where a vocabulary has a token for each byte (`<0x00>` … `<0xFF>`) beside its pieces.
+"""Decoding where a vocabulary has a token for each byte (`<0x00>` … `<0xFF>`) besides its pieces.
 
 The `tokenizers` package turns a whole run of byte tokens into U+FFFD when any of it is no UTF-8, and so takes back
 characters that were right. SentencePiece, whose fallback this is, writes U+FFFD for the wrong bytes alone; so do we.

@@ -1,4 +1,4 @@
-"""A conversation as the text that a model was trained to go on from: its chat template, rendered in a jail."""
+"""Renders a conversation with the model's chat template, in a sandboxed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on a file that may be a bomb, in a process of its own that may use so much time and memory and no more.
+"""Processes a possibly malicious file in a separate process with limits on time and memory.
 
 Time is the processor's, so that a busy machine refuses nothing. The child gets no more than what it is given on stdin:
 of this process's environment only what Python needs to start. Its stderr is not shown.

@@ -1,4 +1,4 @@
-"""The bytes of single tokens: those of an answer, one after the other, are those of its text."""
+"""The bytes of single tokens, which concatenate to the bytes of an answer's text."""
 
 from __future__ import annotations
 

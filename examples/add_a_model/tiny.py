@@ -1,8 +1,8 @@
-"""A Llama published in a layout of its own: q, k and v of each head lie in one tensor, and every name is different.
+"""A Llama in another published layout: q, k and v of each head are in one tensor, and every name is different.
 
     bringup check examples/add_a_model/tiny.py --checkpoint DIR
 
-The graph is bringup's as it stands; only the table is new.
+The graph is bringup's; only the table is new.
 """
 
 from bringup.adapters import Adapter, Expr, S

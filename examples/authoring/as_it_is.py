@@ -1,4 +1,4 @@
-"""Level 1: the checkpoint is as bringup's family has it. Nothing is written; a family only says which parts it has.
+"""Level 1: the checkpoint has the layout of a bringup family. No table is written; the family names its parts.
 
 bringup check examples/authoring/as_it_is.py --checkpoint DIR
 """

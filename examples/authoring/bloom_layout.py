@@ -2,7 +2,7 @@
 
     bringup check bloom --checkpoint DIR --adapter examples/authoring/bloom_layout.py
 
-Only q, k and v lie otherwise: side by side, head by head.
+Only q, k and v differ: they are concatenated head by head.
 """
 
 from bringup.adapters import Adapter, S

@@ -1,4 +1,4 @@
-"""Level 2: other names. The text model of LLaVA, in a file that has a vision tower as well.
+"""Level 2: other names. The text model of LLaVA, in a file that also has a vision tower.
 
 bringup check llama --checkpoint DIR --config TEXT_CONFIG --adapter examples/authoring/other_names.py
 """

@@ -1,8 +1,8 @@
-"""Level 4: a function of arrays. BLOOM's published files, in a loop over the layers that is all one's own.
+"""Level 4: a function of arrays. BLOOM's published files, in your own loop over the layers.
 
     bringup check bloom --checkpoint DIR --adapter examples/authoring/own_function.py
 
-Called with headers, it gives the plan of the table in adapters/bloom.py; called with arrays, it gives arrays.
+Called with headers, it returns the plan of the table in adapters/bloom.py; called with arrays, it returns arrays.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Reading config.json: every key is read, refused, or known to change no number."""
+"""Reading config.json: every key is read, rejected, or known not to affect the result."""

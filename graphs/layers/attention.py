@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class GroupedAttention(Module):
     """Attention with rope, h query heads to g key heads of d channels (Ainslie et al. 2023).
 
-    `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before they
-    turn. `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3).
-    `scale` multiplies the scores; None is 1 / √d. `softcap` bounds them: see `ops.attention`. `window`: how many tokens
-    are seen, the own one among them. `sinks`: a learnt score a head of a key without value.
+    `qk_norm`: epsilon of a norm, of class `norm`, over each head's queries and keys (Henry et al. 2020), before rope.
+    `norm_over`: "head", or "projection" for one norm over all heads of a token (OLMo 2 report, section 3.3). `scale`
+    multiplies the scores; None is 1 / √d. `softcap` caps them: see `ops.attention`. `window`: the number of tokens to
+    attend to, including the own one. `sinks`: a learned score for each head of a key without a value.
     """
 
     def __init__(

@@ -31,8 +31,8 @@ EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` says (transformer
 class LatentAttention(Module):
     """Multi-head latent attention (DeepSeek-V2 report §2.1 and appendix C).
 
-    A token's cached row is its latent and one key that turns, the same for all heads; keys and values are products of
-    the latent. `sharpened` multiplies the scores. With `indexer`, a query sees only the keys which that chooses.
+    A token's cached row is its latent and one rotated key, which all heads share; keys and values are products of the
+    latent. `sharpened` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
     """
 
     def __init__(

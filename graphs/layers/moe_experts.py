@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Experts(Module):
-    """Gated MLPs side by side; a token goes to K of them: down(gated(gate(x), up(x))), weighted and summed."""
+    """Several gated MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed."""
 
     packable = ("gate_proj", "up_proj", "down_proj")
     lora_parameters = packable

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class SparseMLP(Module):
-    """Every token goes to the experts that the gate likes most, by softmax in float32 (Jiang et al. 2024, §2.1).
+    """Routes every token to the experts with the highest scores, by softmax in float32 (Jiang et al. 2024, §2.1).
 
-    `normalise`: the shares of the experts that were chosen add up to 1.
+    `normalise`: the weights of the selected experts add up to 1.
     """
 
     def __init__(self, e: int, m: int, f: int, activation: str, *, per_token: int, normalise: bool) -> None:

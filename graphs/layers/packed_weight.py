@@ -1,4 +1,4 @@
-"""A parameter in few bits, as its checkpoint stores it, in the place of a matrix; and what layers do with either."""
+"""A packed parameter in place of a matrix, and the functions of layers that support both."""
 
 from __future__ import annotations
 

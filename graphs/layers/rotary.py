@@ -1,4 +1,4 @@
-"""The rows of cos and sin that a step's positions turn by."""
+"""The rows of cos and sin for a step's positions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Rope(Module):
 class LongRope(Module):
     """As `Rope`, from one of two tables: for sequences no longer than in training, and for longer ones.
 
-    Keys turned by the one table do not fit queries turned by the other, so a sequence that outgrows the first is
-    computed again, as transformers 5.23 does (`Phi3ForCausalLM.prepare_inputs_for_generation`).
+    Keys rotated with one table do not match queries rotated with the other, so a sequence that exceeds the first is
+    recomputed, as transformers 5.23 does (`Phi3ForCausalLM.prepare_inputs_for_generation`).
     """
 
     def __init__(self, config: RopeConfig, d: int) -> None:
@@ -65,7 +65,7 @@ class LongRope(Module):
 
 
 class DynamicRope(Module):
-    """As `Rope`, with a theta that grows with the sequence once that is longer than in training.
+    """As `Rope`, with a theta that grows with the sequence once it is longer than the training context.
 
     theta · (factor · length / trained - (factor - 1))^(d / (d - 2)): "NTK-aware" scaling, as transformers 5.23 has it
     in `_compute_dynamic_ntk_parameters`.

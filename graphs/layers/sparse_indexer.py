@@ -1,4 +1,4 @@
-"""What chooses the keys that a query of DeepSeek-V3.2 attends to."""
+"""The selection of the keys that a query of DeepSeek-V3.2 attends to."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ def attention(
 ) -> Tensor:
     """Causal attention of one step's queries over the paged cache, H query heads to G key heads (Ainslie et al. 2023).
 
-    A query sees the keys of its own sequence. A key at position j is seen by the query at position p when
-    p - window < j <= p and, with `chosen_NL`, when that says so. Scores, softmax and the sum over values are float32.
-    Keys and values may have another dtype than queries: that of the cache (`GraphOptions.cache_dtype`).
-    `sinks_H` are scores of a key without a value, one a head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add
-    slope · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` bounds the scores before that: see `soft_cap`.
-    `ring` is that of the caches, see `KVCache`. What padding gives is finite and has no meaning.
+    A query attends to the keys of its own sequence. The query at position p attends to the key at position j if p -
+    window < j <= p and, with `chosen_NL`, if that is true. Scores, softmax and the sum over values are float32. Keys
+    and values may have the dtype of the cache instead of that of queries (`GraphOptions.cache_dtype`). `sinks_H` are
+    scores of a key without a value, one for each head (Xiao et al. 2023, as gpt-oss learns them). `slopes_H` add slope
+    · (j - p) to the scores (Press et al. 2021, ALiBi). `softcap` caps the scores before that: see `soft_cap`. `ring` is
+    that of the caches, see `KVCache`. Results for padding are finite and undefined.
     """
     keys, values = cached_rows(k_SGK, step, ring), cached_rows(v_SGV, step, ring)
     return row_attention(
@@ -78,7 +78,7 @@ def row_attention(
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of `attention`, which change scores or say which keys are seen."""
+    """The settings of `attention`, which change scores or the keys that are attended to."""
 
     step: Step
     scale: float
@@ -94,12 +94,12 @@ class Terms:
         return None if self.sinks_H is None else self.sinks_H.view(groups, -1).float()
 
     def bias(self, groups: int, keys: Tensor) -> Tensor | None:
-        """What is added to the scores [G, R, N, L] of keys at these positions [N or 1, L]."""
+        """The bias of the scores [G, R, N, L] of keys at these positions [N or 1, L]."""
         distance_NL = keys - self.step.positions[:, None]
         return None if self.slopes_H is None else self.slopes_H.view(groups, -1, 1, 1) * distance_NL.float()
 
     def seen(self, keys: Tensor) -> Tensor:
-        """Which keys each query sees [N, L], of keys at these positions [N or 1, L]."""
+        """The keys that each query attends to [N, L], of keys at these positions [N or 1, L]."""
         query = self.step.positions[:, None]
         seen_NL = keys <= query
         if self.ring is not None:
@@ -110,7 +110,7 @@ class Terms:
 
 
 class OneQuery(Protocol):
-    """Attention of one query a sequence, in float32, over the B sequences' own keys."""
+    """Attention of one query for each sequence, in float32, over the keys of its sequence."""
 
     def __call__(
         self,
@@ -207,7 +207,7 @@ def _many_queries(
 
 
 def softmax(scores: Tensor, sinks: Tensor | None, axis: int) -> Tensor:
-    """Along an axis; `sinks`, of the other axes, takes a share that goes nowhere."""
+    """Softmax along an axis; `sinks`, of the other axes, are added to the denominator."""
     import torch
 
     if sinks is None:

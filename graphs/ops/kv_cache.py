@@ -1,4 +1,4 @@
-"""Caches: paged, one row a token in blocks that a step's block table names; and rings, some rows a sequence."""
+"""Caches: paged, one row for each token, in the blocks of a block table; and rings, some rows for each sequence."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def write_cache(cache_SGK: Tensor, slots_N: Tensor, rows_NGK: Tensor) -> None:
     """Writes each token's row into its slot, in place, rounded to the cache's dtype.
 
-    What is beyond the range of a narrower dtype becomes its largest number: infinity, or NaN in float8_e4m3fn, would
-    spread over the whole sequence.
+    Values beyond the range of a narrower dtype are clamped to its largest number: infinity, or NaN in float8_e4m3fn,
+    would spread over the complete sequence.
     """
     import torch
 

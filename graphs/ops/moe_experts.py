@@ -1,4 +1,4 @@
-"""A mixture of experts without computing those that nobody chose.
+"""A mixture of experts that computes only selected experts.
 
 The rows of the tokens are sorted into blocks, each of one expert: B blocks of R rows. A few rows stay empty.
 """
@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
-    """Where the rows of each expert go. R is what an expert gets on average: B is at most twice their number."""
+    """The block positions of rows. R is the average number of rows of an expert; B at most twice that of experts."""
     N, K = chosen_NK.shape
     R = max(1, N * K // experts)
     return Blocks(*rows_of_experts(chosen_NK, experts, R), R)

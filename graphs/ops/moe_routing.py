@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Which experts a token goes to, from its scores: what the mixtures of experts differ in."""
+"""The selection of a token's experts by score, in which mixtures of experts differ."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def keep_best_groups(scores_NE: Tensor, groups: int, topk_groups: int, best: int) -> Tensor:
     """Scores of all but the `topk_groups` best groups become -infinity (DeepSeek-V2 §2.1.3: device-limited routing).
 
-    E experts stand in `groups` of equal size, one after the other; a group is as good as the sum of its `best` best.
-    Groups are kept by number, so that it is exactly `topk_groups` also where several are as good.
+    E experts are divided into `groups` of equal size; the score of a group is the sum of its `best` best. Groups are
+    selected by index, so exactly `topk_groups` are kept even if scores are equal.
     """
     import torch
 

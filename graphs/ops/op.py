@@ -1,7 +1,7 @@
 """`@op`: a named operation with a typed signature and a torch reference.
 
 The signature is checked on every call while a graph is traced, so a wrong shape is reported by op, argument and axis
-instead of by a traceback inside torch. Who traces decides what a call becomes (`lowering.using`): the reference's own
+instead of by a traceback inside torch. The tracer decides what a call becomes (`lowering.using`): the reference's own
 operations, another implementation, or one opaque torch operator.
 """
 
@@ -60,7 +60,7 @@ class Op(Generic[P, R]):
         return out
 
     def runs_as(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorates what torch runs where the op stays whole, in place of the reference: the same in less memory."""
+        """Decorates a function that torch runs for an opaque op instead of the reference, with less memory."""
         self.run = function
         return function
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @op("x_BRi[B R i] bias_eo[e o] expert_B[B] -> [B R o]")
 def quant_experts(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight: Quantised) -> Tensor:
-    """x · weightᵀ + bias as `expert_linear`, of weights [e, o, i] in few bits: only chosen ones are dequantised."""
+    """x · weightᵀ + bias as `expert_linear`, for quantised weights [e, o, i]; only selected experts are dequantised."""
     import torch
 
     given, dtype = (in_int8(x_BRi), torch.float32) if weight.activations else (x_BRi, dtype_of(weight))

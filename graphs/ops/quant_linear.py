@@ -1,4 +1,4 @@
-"""Products with weights in few bits, and look-ups in tables of them.
+"""Products with quantised weights, and look-ups in quantised tables.
 
 With `Quantised.activations` "int8", what is multiplied is x in int8: 32 columns of a row have a scale. That is how
 llama.cpp multiplies (its Q8_0; https://github.com/ggml-org/llama.cpp, ggml/src/ggml-quants.c); there halves round away
@@ -22,13 +22,13 @@ LEAST = 1e-30  # of the largest number of these, so that what is divided by it i
 
 @op("x[... in] bias[out] -> [... out]")
 def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
-    """x · weightᵀ + bias, of a weight [out, in] in few bits, which is rounded to its dtype first as `linear` has it."""
+    """x · weightᵀ + bias, for a quantised weight [out, in], which is first rounded to the dtype of `linear`."""
     return _products(x, bias, weight, [weight])
 
 
 @quant_linear.runs_as
 def _by_rows(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
-    """So many rows of the weight at a time that they stay in a processor's cache."""
+    """Some rows of the weight at a time, so that they stay in the processor's cache."""
     return _products(x, bias, weight, pieces_of(weight))
 
 
@@ -68,5 +68,5 @@ def joined(parts: Sequence[Tensor], bias: Tensor | None) -> Tensor:
 
 @op("rows_N[N] -> [N m]")
 def quant_embedding(rows_N: Tensor, weight: Quantised) -> Tensor:
-    """The rows [N, m] of a table [vocab, m] in few bits: no other is dequantised."""
+    """The rows [N, m] of a quantised table [vocab, m]; no other rows are dequantised."""
     return in_float32(some_of(weight, rows_N)).to(dtype_of(weight))

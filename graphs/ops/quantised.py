@@ -1,4 +1,4 @@
-"""A parameter in few bits as ops take it, and the numbers that it stands for."""
+"""A quantised parameter as an input of ops, and its dequantisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_A_TIME = 1 << 16  # elements that are dequantised at once where that may be c
 
 
 class Quantised(NamedTuple):
-    """The arrays of a parameter of `shape`, and how they are read; the formula is that of `core.form.Form`.
+    """The arrays of a parameter of `shape`, and their interpretation; the formula is that of `core.form.Form`.
 
     `codes` are whole numbers: with `values` > 1 so many in a word along `axis`, each of `bits` bits, the first in the
     low ones; `signed` ones of less than 8 bits are in two's complement. With a `table`, a code is an index into it, and

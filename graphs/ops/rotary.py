@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 @op("x_NHK[N H K] cos_NC[N C] sin_NC[N C] -> [N H K]")
 def rope(x_NHK: Tensor, cos_NC: Tensor, sin_NC: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Rotary position embedding (Su et al. 2021) of the first 2C channels; the others stay.
+    """Rotary position embedding (Su et al. 2021) of the first 2C channels; the others are unchanged.
 
-    Channel i turns with channel i + C, or, `interleaved`, channel 2i with 2i + 1. The rows of `cos` and `sin` are those
-    of the tokens' positions. Computed in float32.
+    Channel i rotates with channel i + C, or, `interleaved`, channel 2i with 2i + 1. The rows of `cos` and `sin` are
+    those of the tokens' positions. Computed in float32.
     """
     import torch
 

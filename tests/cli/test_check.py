@@ -40,7 +40,7 @@ def test_every_mistake_is_reported_once(bringup: Bringup, broken: Path) -> None:
     assert heads == [
         "error[BU101]: the checkpoint has no tensor `h.1.mlp.c_proj.weight`",
         "error[BU105]: nothing reads the tensor `extra` [3, 4]",
-        "error[BU102]: `h.{0..2}.attn.c_attn.weight` is [384, 128], the rule says [128, 384], axes `in out`",
+        "error[BU102]: `h.{0..2}.attn.c_attn.weight` is [384, 128], the rule expects [128, 384], axes `in out`",
     ]
     assert "adapters/gpt2.py:" in result.stdout
     assert "graphs/gpt2.py:" in result.stdout

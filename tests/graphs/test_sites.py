@@ -62,5 +62,5 @@ def test_a_layer_of_ours_is_named_by_who_uses_it() -> None:
 
 def adapter_here() -> Adapter:
     adapter = Adapter("mine")
-    adapter["x"] = None  # type: ignore[assignment]  what the rule says does not matter here
+    adapter["x"] = None  # type: ignore[assignment]  what the rule expects does not matter here
     return adapter

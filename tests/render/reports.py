@@ -47,7 +47,7 @@ def shape() -> Diagnostic:
     """An error with everything that an error can have."""
     return Diagnostic(
         code="BU102",
-        message="`h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule says [3072, 768], axes `out in`",
+        message="`h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule expects [3072, 768], axes `out in`",
         help='it is stored the other way round: write S(…, "in out"); the transpose follows',
         parameter="h.{0..11}.mlp.c_fc.weight",
         sources=tuple(name for name in LAYERS if "mlp" in name),
@@ -123,7 +123,7 @@ def hostile() -> Report:
 def unicode() -> Report:
     finding = Diagnostic(
         code="BU102",
-        message="`層.{0..11}.重み` is [3, 4], the rule says [4, 3] — é, 🙂",
+        message="`層.{0..11}.重み` is [3, 4], the rule expects [4, 3] — é, 🙂",
         parameter="層.{0..11}.重み",
         sources=("層.0.重み",),
         where=rule(8),

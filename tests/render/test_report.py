@@ -16,7 +16,7 @@ PLAIN = Paint()
 
 SHAPE = Diagnostic(
     code="BU102",
-    message="`h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule says [3072, 768]",
+    message="`h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule expects [3072, 768]",
     help="the checkpoint stores [in, out]; write that, the transpose follows",
     parameter="transformer.h.{0..11}.mlp.c_fc.weight",
     sources=("h.0.mlp.c_fc.weight", "h.1.mlp.c_fc.weight"),
@@ -44,7 +44,7 @@ def sited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnostic:
 
 def test_full_shows_the_rule_and_the_parameter(sited: Diagnostic) -> None:
     assert findings_text([sited], PLAIN) == (
-        "error[BU102]: `h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule says [3072, 768]\n"
+        "error[BU102]: `h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule expects [3072, 768]\n"
         "   --> rules.py:3:5\n"
         "    |\n"
         "  3 |     S(name)  # here\n"
@@ -71,7 +71,7 @@ def test_a_site_whose_source_is_gone_is_still_named(sited: Diagnostic, tmp_path:
 
 def test_concise_is_one_line_each_errors_first(sited: Diagnostic) -> None:
     assert render("concise", Report("gpt2", [SQUARE, sited, UNREAD])).splitlines() == [
-        "rules.py:3: error[BU102] `h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule says [3072, 768]"
+        "rules.py:3: error[BU102] `h.{0..11}.mlp.c_fc.weight` is [768, 3072], the rule expects [3072, 768]"
         " (the checkpoint stores [in, out]; write that, the transpose follows)",
         "error[BU105] nothing reads the tensor `x` [3]",
         "warning[BU107] `c_proj.weight` is square (run `bringup verify`)",

@@ -1,1 +1,1 @@
-"""Checkpoints behind HTTP: byte ranges of files, repositories of hubs, and downloads that go on where they stopped."""
+"""Checkpoints over HTTP: byte ranges of files, repositories of hubs, and downloads that resume."""

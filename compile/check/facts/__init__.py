@@ -1,1 +1,1 @@
-"""What several findings look at: shapes, absent tensors and who reads them, words of the config, missing rules."""
+"""Facts for several findings: shapes, absent tensors and their readers, config keys, missing rules."""

@@ -146,7 +146,7 @@ def _diagnostic(plan: Plan, off: Off | None, facts: list[Problem], words: Config
             )
     else:
         named = ()
-        message = f"`{tensors}` is {first.actual}, the rule says {wanted}, axes `{show(first.axes)}`"
+        message = f"`{tensors}` is {first.actual}, the rule expects {wanted}, axes `{show(first.axes)}`"
         help = "the config or the rule's axes are not those of this checkpoint"
         if _is_reversed(first):
             order = " ".join(axis.name or str(axis) for axis in first.axes[::-1])

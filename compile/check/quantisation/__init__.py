@@ -1,1 +1,1 @@
-"""Quantised checkpoints in `check`: what their words and tensors say of each other, one finding a mistake."""
+"""Quantised checkpoints in `check`: config keys compared with tensors, one finding for each mistake."""

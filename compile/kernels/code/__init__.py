@@ -1,1 +1,1 @@
-"""Triton text for the elements of a group of nodes: what selectors give kernels as constants."""
+"""Generates Triton text for the elements of a group of nodes, which selectors pass to kernels as constants."""

@@ -1,1 +1,1 @@
-"""Which kernels a launch of a schedule becomes. Nothing here imports Triton."""
+"""Selects the kernels for a launch of a schedule. Nothing here imports Triton."""

@@ -1,1 +1,1 @@
-"""Triton kernels, one operation a file. Only the compiler of kernels imports them, for they import Triton."""
+"""Triton kernels, one operation in each file. Only the kernel compiler imports them, because they import Triton."""

@@ -1,1 +1,1 @@
-"""LoRAs of a running bundle: a cache on the host, slots on the device, and who uses them."""
+"""LoRAs of a running bundle: a cache on the host, slots on the device, and their users."""

@@ -1,1 +1,1 @@
-"""A function of a program as plain data: operations, what kind of work each is, and which can be one launch."""
+"""A function of a program as plain data: operations, their roles, and which can be fused into one launch."""
