@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bringup.compile.cuda.driver import Address, Driver, Stream
+from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import TensorSpec
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bringup.compile.cuda.arguments import packed
-from bringup.compile.cuda.kernel_plan import KernelPlan
+from bringup.compile.gpu.driver.arguments import packed
+from bringup.compile.gpu.kernel_plan import KernelPlan
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.select.scratch import COUNTERS
 from bringup.compile.ptx import Bytes, Device, Early, LastStore, Order, Program, Races, Unwritten

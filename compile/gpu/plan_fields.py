@@ -7,13 +7,13 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bringup.compile.cuda.arguments import packed
+from bringup.compile.gpu.driver.arguments import packed
 
 GRID_X, GRID_YZ = 2**31 - 1, 65_535  # programs (CUDA programming guide, "Technical Specifications")
 MOST_WARPS, MOST_SHARED = 32, 1 << 20  # warps of a block by the same table; bytes, more than any device has
 MOST_SCRATCH = 1 << 40  # bytes: more than a device has memory
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?")
+_ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}")
 Check = Callable[[Any], bool]
 
 

@@ -11,6 +11,11 @@ FORMATS = {
 }  # fmt: skip
 
 
+def size_of(type_: str) -> int:
+    """Bytes of an argument. Raises ValueError for a type that is not passed by value."""
+    return struct.calcsize(_form_of(type_))
+
+
 def packed(types: Sequence[str], values: Sequence[int | float]) -> list[bytes]:
     """A value for each parameter; `types` as Triton writes them (`*bf16`, `i32`), addresses for pointers.
 
@@ -18,9 +23,14 @@ def packed(types: Sequence[str], values: Sequence[int | float]) -> list[bytes]:
     """
     found: list[bytes] = []
     for type_, value in zip(types, values, strict=True):
-        form = "<Q" if type_.startswith("*") else FORMATS.get(type_)
-        if form is None:
-            raise ValueError(f"no argument can be a {type_}")
+        form = _form_of(type_)
         whole = form not in ("<f", "<d")
         found.append(struct.pack(form, int(value) if whole else float(value)))
     return found
+
+
+def _form_of(type_: str) -> str:
+    form = "<Q" if type_.startswith("*") else FORMATS.get(type_)
+    if form is None:
+        raise ValueError(f"no argument can be a {type_}")
+    return form

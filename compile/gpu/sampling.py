@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bringup.compile.cuda.driver import Address, Driver, Stream
-from bringup.compile.cuda.kernel_plan import FILE, KernelPlan, call_problems
-from bringup.compile.cuda.staging import Staging
+from bringup.compile.gpu.driver.driver import Address, Driver, Stream
+from bringup.compile.gpu.kernel_plan import FILE, KernelPlan, call_problems
+from bringup.compile.gpu.staging import Staging
 from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, SETTINGS, sampling_calls
 from bringup.compile.program.program import Draw, Entry, Interface, TensorSpec

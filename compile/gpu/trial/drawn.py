@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from bringup.compile.cuda.sampling import settings_of
-from bringup.compile.cuda.trial.launches import Given
+from bringup.compile.gpu.sampling import settings_of
+from bringup.compile.gpu.trial.launches import Given
 from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS
 from bringup.compile.program.program import Draw
 from bringup.compile.program.shares import token_of

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from bringup.compile.cuda.driver import Address, Arguments, Event, Function, Graph, Grid
-from bringup.compile.cuda.sampling import Draws
-from bringup.compile.cuda.staging import Staging
+from bringup.compile.gpu.driver.driver import Address, Arguments, Event, Function, Graph, Grid
+from bringup.compile.gpu.sampling import Draws
+from bringup.compile.gpu.staging import Staging
 from bringup.compile.program.program import Entry
 
 # What a step copies in and out: fields and outputs; fields, draws and tokens; draws and tokens; tokens alone.

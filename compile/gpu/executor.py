@@ -1,4 +1,4 @@
-"""CudaExecutor: runs the entry points of a bundle on a device, through the driver or its double."""
+"""GpuExecutor: runs the entry points of a bundle on a device, through CUDA, HIP or a double."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bringup.compile.cuda.arguments import packed
-from bringup.compile.cuda.driver import Address, Arguments, Driver, Function, Graph
-from bringup.compile.cuda.kernel_plan import KernelPlan, PlannedKernel
-from bringup.compile.cuda.profile import Profile
-from bringup.compile.cuda.ready import Flight, Kind, Ready, Start
-from bringup.compile.cuda.sampling import Draws
-from bringup.compile.cuda.sizes import fields_of
-from bringup.compile.cuda.staging import Staging
-from bringup.compile.cuda.states import States
-from bringup.compile.cuda.upload import upload
+from bringup.compile.gpu.driver.arguments import packed
+from bringup.compile.gpu.driver.driver import Address, Arguments, Driver, Function, Graph
+from bringup.compile.gpu.kernel_plan import KernelPlan, PlannedKernel
+from bringup.compile.gpu.profile import Profile
+from bringup.compile.gpu.ready import Flight, Kind, Ready, Start
+from bringup.compile.gpu.sampling import Draws
+from bringup.compile.gpu.sizes import fields_of
+from bringup.compile.gpu.staging import Staging
+from bringup.compile.gpu.states import States
+from bringup.compile.gpu.upload import upload
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Operand, Pointer
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Draw, Entry, Interface
@@ -30,11 +30,11 @@ from bringup.compile.schedule.text import keys_of
 NO_PROFILER = 0
 
 
-class CudaExecutor:
+class GpuExecutor:
     """Executor of a schedule with compiled kernels; see `program.Executor`.
 
     Weights, states, temporaries and scratch are allocated once. A step copies its fields in, starts its launches and
-    copies its outputs out, all in one stream, and waits once. Decode is one CUDA graph from its second step on. `draw`
+    copies its outputs out, all in one stream, and waits once. Decode is one graph from its second step on. `draw`
     copies tokens out in place of logits; one that continues copies no fields in, for the kernels have advanced them.
     Where it may, it puts the step after this one into the stream too before it waits: the device is never idle then.
     """
@@ -43,13 +43,13 @@ class CudaExecutor:
         self,
         driver: Driver,
         plan: KernelPlan,
-        read: Callable[[str], bytes],
+        read: Callable[[PlannedKernel], bytes],
         schedule: Schedule,
         interface: Interface,
         weights: Mapping[str, np.ndarray],
         count: Callable[[Profile], None] | None = None,
     ) -> None:
-        """`read` gives a cubin by its digest; `count` has an emulator count for a profile what its launches move.
+        """`read` gives the binary of a kernel; `count` has an emulator count for a profile what its launches move.
 
         `driver` is closed with the executor: by `close`, when nothing has it any more, and where this raises.
         Raises BU609 for weights that do not fit, BU617 and BU618.
@@ -63,7 +63,7 @@ class CudaExecutor:
             self._profile: Profile | None = None
             self._count = count
             self._stream = driver.stream()
-            self._functions = {each.kernel: self._function(each, read(each.digest)) for each in plan.kernels.values()}
+            self._functions = {each.kernel: self._function(each, read(each)) for each in plan.kernels.values()}
             given = {spec.name: weights[spec.name] for spec in interface.weights}
             self._weights = upload(driver, self._stream, given)
             self._states = States(driver, self._stream, interface.states)

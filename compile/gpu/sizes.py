@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bringup.compile.cuda.kernel_plan import KernelPlan
-from bringup.compile.cuda.upload import CHUNK
+from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.upload import CHUNK
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
 from bringup.compile.schedule.schedule import Schedule

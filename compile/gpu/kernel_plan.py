@@ -1,4 +1,4 @@
-"""Which compiled kernels the launches of a bundle start: `kernels.json`, `cubins/` and `ptx/`."""
+"""Which compiled kernels the launches of a bundle start: `kernels.json`, and the files of the kernels."""
 
 from __future__ import annotations
 
@@ -8,18 +8,42 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bringup.compile.cuda.plan_fields import MOST_SCRATCH, field_problems, number_problem
+from bringup.compile.gpu.plan_fields import MOST_SCRATCH, field_problems, number_problem
+from bringup.compile.kernels.architectures import is_nvidia
 from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall, Operand, Pointer
 from bringup.compile.kernels.compiled import Compiled, kernel_from_json, kernel_to_json
 from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.system.atomic import write_file
 
-FILE, BINARIES, ASSEMBLY = "kernels.json", "cubins", "ptx"
+FILE = "kernels.json"
 WAIT = "griddepcontrol.wait"  # PTX ISA: until the grids that this one depends on have ended
 _TEXT = re.compile(r"^\.version (\d+)\.(\d+)\n\.target (\w+)", re.MULTILINE)
 Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls of each of its groups
+
+
+class Files(NamedTuple):
+    """The folders of a bundle that have kernels' binaries and assembly; a file's name ends in its `suffix`."""
+
+    binaries: str
+    suffix: str
+    assembly: str
+    text_suffix: str
+
+    def binary(self, folder: Path, digest: str) -> Path:
+        return folder / self.binaries / f"{digest}.{self.suffix}"
+
+    def text(self, folder: Path, digest: str) -> Path:
+        return folder / self.assembly / f"{digest}.{self.text_suffix}"
+
+
+CUDA_FILES, ROCM_FILES = Files("cubins", "cubin", "ptx", "ptx"), Files("hsaco", "hsaco", "amdgcn", "s")
+
+
+def files_of(capability: str) -> Files:
+    """Those of a bundle for an architecture."""
+    return CUDA_FILES if is_nvidia(capability) else ROCM_FILES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +77,8 @@ class KernelPlan:
     """The calls of every function's groups, in order, and what they start.
 
     `target` is the architecture that the PTX names: kernels for `sm_90a` run on compute capability 9.0 alone, those for
-    `sm_80` on 8.0 and what follows it within 8. `ptx_version` is that of the newest PTX. `sampling` has the calls that
+    `sm_80` on 8.0 and what follows it within 8. `ptx_version` is that of the newest PTX. Of AMD's kernels, which have
+    none, they are the architecture and (0, 0). `sampling` has the calls that
     draw tokens after a decode entry point, by its name.
     """
 
@@ -126,14 +151,15 @@ def planned(
     )
 
 
-def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Path, suffix: str = "cubin") -> None:
+def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Path) -> None:
     """`kernels.json`, and for each kernel its binary and its assembly."""
-    for name in (BINARIES, ASSEMBLY):
+    files = files_of(plan.capability)
+    for name in (files.binaries, files.assembly):
         (folder / name).mkdir(exist_ok=True)
     for kernel, each in compiled.items():
         digest = plan.kernels[kernel].digest
-        write_file(folder / BINARIES / f"{digest}.{suffix}", each.binary)
-        write_file(folder / ASSEMBLY / f"{digest}.ptx", each.assembly.encode())
+        write_file(files.binary(folder, digest), each.binary)
+        write_file(files.text(folder, digest), each.assembly.encode())
     write_file(folder / FILE, json.dumps(plan_to_json(plan)).encode())
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bringup.compile.cuda.double.kernels import Kernels
-from bringup.compile.cuda.double.status import INVALID_VALUE, Refused, call
+from bringup.compile.gpu.double.kernels import Kernels
+from bringup.compile.gpu.double.status import INVALID_VALUE, Refused, call
 
 VERSION = 13_000  # of the driver: CUDA 13.0
 _CONTEXT = 0xC0

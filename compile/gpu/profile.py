@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bringup.compile.cuda.driver import Driver, Event, Grid, Stream
+from bringup.compile.gpu.driver.driver import Driver, Event, Grid, Stream
 
 READ, WRITTEN = "bytes read", "bytes written"  # of what an emulator counts
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bringup.compile.cuda.driver import Address, Driver, Stream
-from bringup.compile.cuda.sizes import nbytes_of
+from bringup.compile.gpu.driver.driver import Address, Driver, Stream
+from bringup.compile.gpu.sizes import nbytes_of
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.program import TensorSpec
 

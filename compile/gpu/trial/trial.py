@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bringup.compile.cuda.kernel_plan import KernelPlan
-from bringup.compile.cuda.trial.compare import departure
-from bringup.compile.cuda.trial.drawn import buffers_of, draws_of, wrong
-from bringup.compile.cuda.trial.drawn import cost_of as cost_of_draws
-from bringup.compile.cuda.trial.launches import Given, LaunchRunner, Seen
-from bringup.compile.cuda.trial.steps import TrialStep, rows_of_step, trial_steps
+from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.trial.compare import departure
+from bringup.compile.gpu.trial.drawn import buffers_of, draws_of, wrong
+from bringup.compile.gpu.trial.drawn import cost_of as cost_of_draws
+from bringup.compile.gpu.trial.launches import Given, LaunchRunner, Seen
+from bringup.compile.gpu.trial.steps import TrialStep, rows_of_step, trial_steps
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.select.sampling import LOGITS
 from bringup.compile.program.bind_weights import dtype_of

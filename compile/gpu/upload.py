@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bringup.compile.cuda.driver import Address, Driver, Stream
+from bringup.compile.gpu.driver.driver import Address, Driver, Stream
 
 CHUNK = 32 << 20  # bytes of a buffer: large against what starts a copy, small against weights
 
