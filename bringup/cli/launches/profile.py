@@ -28,7 +28,7 @@ def profiled(executor: Executor, file: Path | None, lines: StageLines) -> Genera
     from bringup.system.atomic import write_file
 
     if not isinstance(executor, GpuExecutor):
-        help = "leave --profile out, or run a bundle of a target `cuda:…` with `--executor gpu` or `emulate`"
+        help = "leave --profile out, or run a bundle of `cuda:…` or `rocm:…` with `--executor gpu` or `emulate`"
         raise fail("BU018", "this executor measures no launches", help=help)
     profile = executor.start_profile()
     yield
