@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.cards import correctness, speed
 from benchmarks.cards.rows import CHECKED, DRY, PREFILL, TIMED
 from benchmarks.cards.tables import markdown
-from bringup.compile.cuda.driver import Driver
-from bringup.compile.cuda.opening import driver_module, runs_on
+from bringup.compile.gpu.driver.cuda import CudaDriver
+from bringup.compile.gpu.opening import driver_module, runs_on
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
 from bringup.diagnostics import BringupError, fail
 
@@ -44,18 +44,18 @@ def _card() -> tuple[str, str, str]:
 
     Raises BU614 where there is no card, BU615 where no target runs on it.
     """
-    driver = Driver(driver_module())
-    major, minor = driver.capability
+    driver = CudaDriver(driver_module())
+    architecture = driver.architecture
     name, version = driver.name, ".".join(map(str, driver.version))
     driver.close()
-    return name, target_of((major, minor)), version
+    return name, target_of(architecture), version
 
 
-def target_of(capability: tuple[int, int]) -> str:
-    """The newest of our targets that runs on a compute capability: sm_86 on 8.7."""
-    fitting = [name for name in ARCHITECTURES if is_nvidia(name) and runs_on(name, capability)]
+def target_of(architecture: str) -> str:
+    """The newest of our targets that runs on a card of an architecture: sm_86 on sm_87."""
+    fitting = [name for name in ARCHITECTURES if is_nvidia(name) and runs_on(name, architecture)]
     if not fitting:
-        raise fail("BU615", f"no target runs on a card of compute capability {capability[0]}.{capability[1]}")
+        raise fail("BU615", f"no target runs on a card of {architecture}")
     return max(fitting, key=lambda name: int(name.removeprefix("sm_").rstrip("af")))
 
 

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.arguments import packed
+from bringup.compile.gpu.driver.arguments import packed
 from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer

@@ -1,4 +1,4 @@
-"""What the kernels of a bundle take, as their cubins have it: `python -m benchmarks.kernel_resources BUNDLE`.
+"""What the kernels of a bundle take, as their binaries have it: `python -m benchmarks.kernel_resources BUNDLE`.
 
 A row for each kind of kernel. `bytes of stack` is the sum over them, of which spilled registers are.
 """
@@ -9,8 +9,8 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from bringup.compile.gpu.kernel_plan import FILE, plan_from_json
 from bringup.compile.kernels.compiled import Compiled
 from bringup.compile.kernels.resources import Resources, resources
 from bringup.compile.targets.gpu import binary_of
@@ -21,20 +21,20 @@ HEAD = """| kernel | different ones | most registers | bytes of stack | most sha
 
 def measured(bundle: Path) -> Iterator[tuple[str, Resources]]:
     """The stem of each kernel of `kernels.json`, and its resources."""
-    plan: dict[str, Any] = json.loads((bundle / "kernels.json").read_text("utf-8"))
-    for planned in plan["kernels"]:
+    plan = plan_from_json(json.loads((bundle / FILE).read_text("utf-8")))
+    for planned in plan.kernels.values():
         compiled = Compiled(
-            name=planned["name"],
-            capability=plan["capability"],
-            binary=binary_of(bundle, planned["digest"]),
+            name=planned.name,
+            capability=plan.capability,
+            binary=binary_of(bundle, plan.capability, planned),
             assembly="",
             ttgir="",
-            types=tuple(planned["types"]),
-            num_warps=planned["num_warps"],
-            warp_size=planned["warp_size"],
-            shared=planned["shared"],
+            types=planned.types,
+            num_warps=planned.num_warps,
+            warp_size=planned.warp_size,
+            shared=planned.shared,
         )
-        yield planned["kernel"]["stem"], resources(compiled)
+        yield planned.kernel.stem, resources(compiled)
 
 
 def table(bundle: Path) -> str:

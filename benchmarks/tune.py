@@ -19,10 +19,11 @@ import numpy as np
 
 from benchmarks.cards.rows import TIMED, Row
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.arguments import packed
-from bringup.compile.cuda.driver import Address, Arguments, Driver
-from bringup.compile.cuda.kernel_plan import WAIT
-from bringup.compile.cuda.opening import driver_module
+from bringup.compile.gpu.driver.arguments import packed
+from bringup.compile.gpu.driver.cuda import CudaDriver
+from bringup.compile.gpu.driver.driver import Address, Arguments
+from bringup.compile.gpu.kernel_plan import WAIT
+from bringup.compile.gpu.opening import driver_module
 from bringup.compile.job import open_job
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall, Pointer
@@ -114,7 +115,7 @@ class Card:
     """A card with memory for the buffers of one launch after the other."""
 
     def __init__(self) -> None:
-        self.driver = Driver(driver_module())
+        self.driver = CudaDriver(driver_module())
         self.stream = self.driver.stream()
         self.random = self.driver.pinned(64 << 20)
         numbers = np.random.default_rng(0).normal(0, 0.02, len(self.random) // 4).astype(np.float32)

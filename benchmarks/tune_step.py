@@ -18,9 +18,9 @@ from benchmarks.cards.contenders import Bringup
 from benchmarks.cards.rows import TIMED, Row, save
 from benchmarks.tune import CHANNELS, LANES, WARPS, tiles_are
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.executor import CudaExecutor
-from bringup.compile.cuda.kernel_plan import WAIT
-from bringup.compile.cuda.ready import Start
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.kernel_plan import WAIT
+from bringup.compile.gpu.ready import Start
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import Kernel, KernelCall
 from bringup.compile.kernels.select.registry import calls_of
@@ -44,7 +44,7 @@ class Timed:
     microseconds: float
 
 
-def microseconds(executor: CudaExecutor, starts: Sequence[Start], rounds: int = ROUNDS) -> float:
+def microseconds(executor: GpuExecutor, starts: Sequence[Start], rounds: int = ROUNDS) -> float:
     """Of a step that has these launches, replayed one after the other; the median of rounds."""
     driver, stream = executor._driver, executor._stream
     with driver.capture(stream) as graphs:
@@ -78,7 +78,7 @@ def candidates(launch: Launch, capability: str) -> dict[Tiles, KernelCall]:
     return found
 
 
-def tuned(executor: CudaExecutor, capability: str, best: int) -> None:
+def tuned(executor: GpuExecutor, capability: str, best: int) -> None:
     """Prints the fastest tiles of each product of a step."""
     starts, launches = list(executor._entries["decode"].starts), list(executor._schedule.launches("decode"))
     driver, now = executor._driver, microseconds(executor, starts)
@@ -128,7 +128,7 @@ def main() -> None:
             with ours.session:
                 ours.tokens(DECODED)
                 executor = ours.session.executor
-                assert isinstance(executor, CudaExecutor)
+                assert isinstance(executor, GpuExecutor)
                 print(f"== {name}")
                 tuned(executor, given.capability, given.best)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bringup.compile.cuda.executor import CudaExecutor
+from bringup.compile.gpu.executor import GpuExecutor
 from bringup.compile.job import open_job
 from bringup.compile.parity.reference import cache_name
 from bringup.compile.pipeline import build
@@ -57,7 +57,7 @@ class Bringup(Contender):
     def facts(self, entry: str, keys: int) -> Mapping[str, int]:
         """Bytes and operations of an entry point, as `--emit schedule` counts them, and its launches."""
         executor = self.session.executor
-        assert isinstance(executor, CudaExecutor)
+        assert isinstance(executor, GpuExecutor)
         launches = list(executor._schedule.launches(entry))
         cost = total(cost_of(launch.graph, launch.group, keys) for launch in launches)
         sampling = len(executor._plan.sampling.get(entry, ()))

@@ -16,8 +16,8 @@ from benchmarks.cards import tables
 from benchmarks.cards.failures import FAILURES, reason
 from benchmarks.cards.launches import checked
 from benchmarks.cards.rows import Model, save
-from bringup.compile.cuda.executor import CudaExecutor
-from bringup.compile.cuda.trial.steps import trial_steps
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.trial.steps import trial_steps
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.sampling import next_token
@@ -74,7 +74,7 @@ def _of_model(
     vocabulary = job.graph.config.vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, sizes.prompt + STEPS).tolist()
     with load(bundle, executor) as session:
-        assert isinstance(session.executor, CudaExecutor)
+        assert isinstance(session.executor, GpuExecutor)
         worst: dict[tuple[str, str, str], float] = {}
         for step in trial_steps(session.interface, vocabulary, session.executor):
             for each in checked(session.executor, step):

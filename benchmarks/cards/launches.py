@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from bringup.compile.cuda.executor import CudaExecutor
-from bringup.compile.cuda.trial.steps import TrialStep
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.trial.steps import TrialStep
 from bringup.compile.kernels.call import Pointer
 from bringup.compile.program.bind_weights import dtype_of
 from bringup.compile.program.torch_arrays import to_tensor
@@ -30,7 +30,7 @@ class Checked:
     error: float
 
 
-def checked(executor: CudaExecutor, step: TrialStep) -> Iterator[Checked]:
+def checked(executor: GpuExecutor, step: TrialStep) -> Iterator[Checked]:
     """Runs an entry point launch by launch, each from what the launches before it have left on the device.
 
     Rows of padding are not compared.

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from bringup.compile.kernels.architectures import ARCHITECTURES, is_nvidia
+from bringup.compile.kernels.code_object import kernel_of
 from bringup.compile.kernels.compiled import Compiled
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
-_AMD = re.compile(r"^\s*\.(agpr_count|vgpr_count|vgpr_spill_count|sgpr_spill_count):\s*(\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Resources:
 
 def resources(compiled: Compiled) -> Resources:
     """As the binary has them. Raises OSError where Triton's cuobjdump cannot run, ValueError where it has no result."""
-    registers, stack, static = (_of_cubin if is_nvidia(compiled.capability) else _of_assembly)(compiled)
+    registers, stack, static = (_of_cubin if is_nvidia(compiled.capability) else _of_hsaco)(compiled)
     shared, limits = compiled.shared + static, ARCHITECTURES[compiled.capability]
     unit = limits.register_unit
     each = -(-registers * compiled.warp_size // unit) * unit
@@ -71,9 +71,6 @@ def _of_cubin(compiled: Compiled) -> tuple[int, int, int]:
     return registers, stack + local, static
 
 
-def _of_assembly(compiled: Compiled) -> tuple[int, int, int]:
-    """The metadata at an assembly's end: https://llvm.org/docs/AMDGPUUsage.html#code-object-metadata."""
-    found = {name: int(count) for name, count in _AMD.findall(compiled.assembly)}
-    if "vgpr_count" not in found:
-        raise ValueError(f"the assembly of `{compiled.name}` has no metadata")
-    return found["vgpr_count"], found.get("vgpr_spill_count", 0) + found.get("sgpr_spill_count", 0), 0
+def _of_hsaco(compiled: Compiled) -> tuple[int, int, int]:
+    found = kernel_of(compiled.binary)
+    return found.registers, found.spilled, found.shared

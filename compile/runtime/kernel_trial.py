@@ -6,9 +6,9 @@ from collections.abc import Callable
 from os import PathLike
 
 from bringup.compile.bundle.manifest import program_of
-from bringup.compile.cuda.emulated import EMULATED
-from bringup.compile.cuda.kernel_plan import read_plan
-from bringup.compile.cuda.trial.trial import Row, Trial
+from bringup.compile.gpu.emulated import EMULATED
+from bringup.compile.gpu.kernel_plan import read_plan
+from bringup.compile.gpu.trial.trial import Row, Trial
 from bringup.compile.program.program import Interface
 from bringup.compile.runtime.opening import opened_files
 from bringup.compile.targets.gpu import EMULATE, programs_of

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bringup.compile.cuda.emulated import EMULATED
+from bringup.compile.gpu.emulated import EMULATED
 from bringup.compile.targets.schedule import (
     SCHEDULE,
     SCHEDULE_TARGET,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bringup.compile.cache.store import Store
-    from bringup.compile.cuda.kernel_plan import Calls, KernelPlan
-    from bringup.compile.cuda.sampling import Sampling
+    from bringup.compile.gpu.kernel_plan import Calls, KernelPlan, PlannedKernel
+    from bringup.compile.gpu.sampling import Sampling
     from bringup.compile.kernels.call import Kernel, KernelCall
     from bringup.compile.kernels.compiled import Compiled
     from bringup.compile.program.program import Executor, Interface
@@ -64,8 +64,7 @@ class GpuTarget(ScheduleTarget):
         self.cuda = family == "cuda"
         self.architecture = architecture
         self.requires = ("torch", "triton", "cuda-bindings") if self.cuda else ("torch", "triton")
-        what = "a GPU of NVIDIA's" if self.cuda else "a GPU of AMD's; bringup has no launcher for it yet"
-        self.summary = f"kernels by Triton, compiled ahead of time, for {what}"
+        self.summary = f"kernels by Triton, compiled ahead of time, for a GPU of {'NVIDIA' if self.cuda else 'AMD'}'s"
         if not self.cuda:
             self.phases = ("schedule", "ttgir")
 
@@ -74,8 +73,8 @@ class GpuTarget(ScheduleTarget):
         self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
         """A dump is that of `schedule`, and has each function after the splits too."""
-        from bringup.compile.cuda.kernel_plan import planned, write_plan
-        from bringup.compile.cuda.sampling import sampling_of
+        from bringup.compile.gpu.kernel_plan import planned, write_plan
+        from bringup.compile.gpu.sampling import sampling_of
         from bringup.compile.schedule.codec import schedule_to_json
 
         schedule, calls = self._launches(program, options, dump_dir)
@@ -87,7 +86,7 @@ class GpuTarget(ScheduleTarget):
             compiled = work.result()
             write_file(folder / SCHEDULE, json.dumps(schedule_to_json(schedule)).encode())
             plan = planned(self.architecture, calls, compiled, sampling)
-            write_plan(plan, compiled, folder, "cubin" if self.cuda else "hsaco")
+            write_plan(plan, compiled, folder)
             return f"{len(compiled)} kernels; {summary_of(schedule)}"
 
         try:
@@ -98,15 +97,15 @@ class GpuTarget(ScheduleTarget):
     def load(
         self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
     ) -> Executor:
-        """`gpu` is the default of CUDA's targets. Raises BU614 where there is none, BU615 for another, BU616."""
+        """`gpu` is the default. Raises BU614 where there is none, BU615 for another, BU616 for too old a driver."""
         schedule = read_schedule(folder, interface)
-        if device == REFERENCE or not self.cuda:
+        if device == REFERENCE:
             return reference_executor(schedule, interface, weights)
-        from bringup.compile.cuda.executor import CudaExecutor
-        from bringup.compile.cuda.kernel_plan import read_plan
-        from bringup.compile.cuda.opening import count_launches, open_double, open_gpu
-        from bringup.compile.cuda.sampling import check_calls
-        from bringup.compile.cuda.sizes import device_bytes
+        from bringup.compile.gpu.executor import GpuExecutor
+        from bringup.compile.gpu.kernel_plan import read_plan
+        from bringup.compile.gpu.opening import count_launches, open_double, open_gpu
+        from bringup.compile.gpu.sampling import check_calls
+        from bringup.compile.gpu.sizes import device_bytes
 
         plan = read_plan(folder, schedule.graphs)
         check_calls(plan, schedule, interface)
@@ -117,12 +116,12 @@ class GpuTarget(ScheduleTarget):
             count = partial(count_launches, double)
         else:
             driver = open_gpu(plan)
-        read = partial(binary_of, folder)
-        return CudaExecutor(driver, plan, read, schedule, interface, weights, count)
+        read = partial(binary_of, folder, self.architecture)
+        return GpuExecutor(driver, plan, read, schedule, interface, weights, count)
 
     def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
         """The schedule with the time that its bytes take at least; the PTX, or Triton's IR, of all kernels."""
-        from bringup.compile.cuda.sampling import sampling_of
+        from bringup.compile.gpu.sampling import sampling_of
         from bringup.compile.schedule.floors import devices_of
         from bringup.compile.schedule.text import text_of
 
@@ -133,8 +132,6 @@ class GpuTarget(ScheduleTarget):
         return "\n".join(_section(kernel, each, phase) for kernel, each in compiled.items()).encode()
 
     def devices(self) -> Sequence[str]:
-        if not self.cuda:
-            return (REFERENCE,)
         return (GPU, EMULATE, REFERENCE) if self.architecture in EMULATED else (GPU, REFERENCE)
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
@@ -164,20 +161,33 @@ class GpuTarget(ScheduleTarget):
         return compile_kernels(kernels, self.architecture, store)
 
 
-def binary_of(folder: Path, digest: str) -> bytes:
-    """A cubin of a bundle. Raises ValueError for one that is not what it was."""
-    found = (folder / "cubins" / f"{digest}.cubin").read_bytes()
-    if hashlib.sha256(found).hexdigest() != digest:
-        raise ValueError(f"`{digest}.cubin` has other bytes than its name says")
+def binary_of(folder: Path, architecture: str, planned: PlannedKernel) -> bytes:
+    """A cubin, or an hsaco, of a bundle. Raises ValueError for one that is not what it was.
+
+    And for an hsaco that takes other arguments than `kernels.json` has.
+    """
+    from bringup.compile.gpu.code_checks import code_problems
+    from bringup.compile.gpu.kernel_plan import files_of
+    from bringup.compile.kernels.code_object import kernel_of
+
+    file = files_of(architecture).binary(folder, planned.digest)
+    found = file.read_bytes()
+    if hashlib.sha256(found).hexdigest() != planned.digest:
+        raise ValueError(f"`{file.name}` has other bytes than its name says")
+    if file.suffix == ".hsaco":
+        for problem in code_problems(planned, kernel_of(found), architecture):
+            raise ValueError(f"`{file.name}`: {problem}")
     return found
 
 
 def programs_of(folder: Path, plan: KernelPlan) -> dict[str, str]:
     """The PTX of a bundle's kernels, by digest of the cubin. Raises ValueError for one that is not what it was."""
+    from bringup.compile.gpu.kernel_plan import CUDA_FILES
+
     digests = {each.digest: each.ptx_digest for each in plan.kernels.values()}
     found: dict[str, str] = {}
     for digest, wanted in sorted(digests.items()):
-        text = (folder / "ptx" / f"{digest}.ptx").read_bytes()
+        text = CUDA_FILES.text(folder, digest).read_bytes()
         if hashlib.sha256(text).hexdigest() != wanted:
             raise ValueError(f"`{digest}.ptx` has other bytes than `kernels.json` says")
         found[digest] = text.decode()

@@ -161,6 +161,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Another machine's /proc and /sys."""
     for name in ("PROC", "SYS"):
         monkeypatch.setattr(machine, name, tmp_path / name.lower())
+    monkeypatch.setattr(machine, "LIBRARIES", ())
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
     return tmp_path
 
 
@@ -182,12 +184,13 @@ def test_a_machine_with_cards(kernel: Path) -> None:
     write(kernel / "sys/class/kfd/kfd/topology/nodes/0/properties", "gfx_target_version 0\n")
     write(kernel / "sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 1\ngfx_target_version 90402\n")
     write(kernel / "sys/class/kfd/kfd/topology/nodes/2/properties", "gfx_target_version 90010\n")
+    write(kernel / "rocm/lib/libamdhip64.so.7", "")
     found = devices()
     assert found["processor"].startswith("Xeon, ")
     assert found["instructions"] == "avx avx2 avx512f amx_tile amx_bf16"
     assert found["memory"] == "1.0 GB, 512.0 MB available, limited to 100.0 MB by its control group"
     assert found["nvidia"] == "NVIDIA H200, driver 570.86.15"
-    assert found["amd"] == "gfx942, gfx90a"
+    assert found["amd"] == "gfx942, gfx90a, HIP runtime"
     assert any("only 100.0 MB of memory" in fact.problem for fact in machine.devices())
 
 

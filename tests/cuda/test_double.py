@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bringup.compile.cuda.double.double import Double
-from bringup.compile.cuda.driver import Arguments, Driver, Function, Stream
-from bringup.compile.cuda.upload import upload
+from bringup.compile.gpu.double.double import Double
+from bringup.compile.gpu.driver.cuda import CudaDriver
+from bringup.compile.gpu.driver.driver import Arguments, Function, Stream
+from bringup.compile.gpu.upload import upload
 from bringup.compile.kernels.compiled import Compiled
 from bringup.diagnostics import BringupError
 from tests.cuda.kernels import compiled
@@ -27,7 +28,7 @@ class Setup:
         self.kernel = kernel
         programs = {hashlib.sha256(kernel.binary).hexdigest(): kernel.assembly}
         self.double = Double(programs, capability, 1 << 24)
-        self.driver = Driver(self.double, self.double.label)
+        self.driver = CudaDriver(self.double, self.double.label)
         self.stream: Stream = self.driver.stream()
         self.host = self.driver.pinned(4 * COUNT).view(np.float32)
         self.host[:] = np.arange(COUNT)
@@ -152,7 +153,7 @@ def test_a_cubin_of_other_parameters() -> None:
         other = kernel.assembly.replace(".param .u32 scale_param_2", ".param .u64 scale_param_2")
     double = Double({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
     with pytest.raises(BringupError, match="CUDA_ERROR_INVALID_IMAGE: cubin and PTX"):
-        Driver(double).load(kernel.binary)
+        CudaDriver(double).load(kernel.binary)
 
 
 def held(double: Double) -> tuple[int, int, int]:
@@ -224,6 +225,6 @@ def test_ptx_that_the_emulator_does_not_know() -> None:
     other = kernel.assembly.replace("ret;", "griddepcontrol.tcgen05;", 1)
     double = Double({hashlib.sha256(kernel.binary).hexdigest(): other}, (9, 0), 1 << 20)
     with pytest.raises(BringupError, match="CUDA_ERROR_INVALID_PTX") as caught:
-        Driver(double).load(kernel.binary)
+        CudaDriver(double).load(kernel.binary)
     assert "--executor reference" in str(caught.value.findings[0].help)
     assert "doctor" not in str(caught.value.findings[0].help)

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.kernel_plan import KernelPlan, planned
-from bringup.compile.cuda.trial.launches import Given, LaunchRunner, Seen
+from bringup.compile.gpu.kernel_plan import KernelPlan, planned
+from bringup.compile.gpu.trial.launches import Given, LaunchRunner, Seen
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
 from bringup.compile.kernels.compiled import Compiled

@@ -21,10 +21,10 @@ import pytest
 pytest.importorskip("triton")
 
 from bringup.compile import ptx
-from bringup.compile.cuda.kernel_plan import planned
-from bringup.compile.cuda.trial.compare import departure
-from bringup.compile.cuda.trial.launches import LaunchRunner
-from bringup.compile.cuda.trial.steps import rows_of_step
+from bringup.compile.gpu.kernel_plan import planned
+from bringup.compile.gpu.trial.compare import departure
+from bringup.compile.gpu.trial.launches import LaunchRunner
+from bringup.compile.gpu.trial.steps import rows_of_step
 from bringup.compile.kernels import source, worker
 from bringup.compile.kernels.call import Kernel, KernelCall, Pointer
 from bringup.compile.kernels.compiled import Compiled

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.kernel_plan import planned
-from bringup.compile.cuda.trial.launches import Given, LaunchRunner
+from bringup.compile.gpu.kernel_plan import planned
+from bringup.compile.gpu.trial.launches import Given, LaunchRunner
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.select.registry import calls_of
 from bringup.compile.ptx.watch.order import READ_BEFORE

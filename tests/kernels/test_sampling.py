@@ -12,7 +12,7 @@ import pytest
 
 from bringup.compile import ptx
 from bringup.compile.cache.store import default_store
-from bringup.compile.cuda.sampling import settings_of
+from bringup.compile.gpu.sampling import settings_of
 from bringup.compile.kernels.aot import compile_kernels
 from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, sampling_calls
 from bringup.compile.program.program import Draw

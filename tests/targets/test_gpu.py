@@ -12,10 +12,10 @@ import pytest
 from transformers import BloomConfig, GPTNeoXConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
 from bringup.cli.main import cli
-from bringup.compile.cuda.executor import CudaExecutor
-from bringup.compile.cuda.opening import cuda_of, has_gpu, runs_on
-from bringup.compile.cuda.profile import chrome_trace, totals
-from bringup.compile.cuda.trial.trial import Row
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.opening import cuda_of, has_gpu, runs_on
+from bringup.compile.gpu.profile import chrome_trace, totals
+from bringup.compile.gpu.trial.trial import Row
 from bringup.compile.job import open_job
 from bringup.compile.pipeline import build
 from bringup.compile.runtime import kernel_trial
@@ -133,7 +133,7 @@ def test_a_wrong_kernel_and_a_wrong_draw_are_found(gpu_bundle, tmp_path) -> None
 
 def test_a_profile(gpu_bundle) -> None:
     session = load(gpu_bundle, "emulate")
-    assert isinstance(session.executor, CudaExecutor)
+    assert isinstance(session.executor, GpuExecutor)
     profile = session.executor.start_profile()
     list(session.generate([1, 2, 3], max_new_tokens=3))
     found = totals(profile)
@@ -154,10 +154,10 @@ def test_no_gpu(gpu_bundle) -> None:
 
 
 def test_architectures() -> None:
-    assert runs_on("sm_80", (8, 9))
-    assert not runs_on("sm_86", (8, 0))
-    assert runs_on("sm_90a", (9, 0))
-    assert not runs_on("sm_100a", (10, 3))
+    assert runs_on("sm_80", "sm_89")
+    assert not runs_on("sm_86", "sm_80")
+    assert runs_on("sm_90a", "sm_90")
+    assert not runs_on("sm_100a", "sm_103")
     assert (cuda_of((8, 8)), cuda_of((9, 4))) == (12, 13)
     with pytest.raises(BringupError, match="one of cuda:sm_80") as caught:
         find("cuda")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bringup.compile.cuda.double.double import Double
-from bringup.compile.cuda.double.queues import Happening
-from bringup.compile.cuda.states import States
+from bringup.compile.gpu.double.double import Double
+from bringup.compile.gpu.double.queues import Happening
+from bringup.compile.gpu.states import States
 from bringup.compile.runtime.batch import load_batch
 from bringup.compile.runtime.session import load
 from bringup.diagnostics import BringupError

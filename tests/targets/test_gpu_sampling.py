@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bringup.compile.cuda.executor import CudaExecutor
-from bringup.compile.cuda.sampling import sampling_of
-from bringup.compile.cuda.sizes import fields_of
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.sampling import sampling_of
+from bringup.compile.gpu.sizes import fields_of
 from bringup.compile.program.program import Draw, TensorSpec
 from bringup.compile.runtime.batch import Batch, load_batch
 from bringup.compile.runtime.request import Request
@@ -28,7 +28,7 @@ SETTINGS = [(0.0, 1.0), (1.0, 1.0), (0.8, 0.7)]
 class Watched:
     """An executor that notes which draws had a step."""
 
-    def __init__(self, executor: CudaExecutor, largest: int = 0) -> None:
+    def __init__(self, executor: GpuExecutor, largest: int = 0) -> None:
         self.executor, self.largest = executor, largest
         self.had_step: list[bool] = []
         for name in ("step", "reset", "states", "set_states", "can_draw", "can_continue", "close"):
@@ -43,7 +43,7 @@ class Watched:
 
 
 def watch(opened: Session | Batch, largest: int = 0) -> Watched:
-    assert isinstance(opened.executor, CudaExecutor)
+    assert isinstance(opened.executor, GpuExecutor)
     opened._engine.executor = watched = Watched(opened.executor, largest)
     return watched
 
@@ -71,7 +71,7 @@ def test_steps_ahead(gpu_bundle) -> None:
     """A greedy step is started before it is called for; what comes in between makes no difference to what follows."""
     session, wanted = load(gpu_bundle, "emulate"), load(gpu_bundle, "reference")
     executor = session.executor
-    assert isinstance(executor, CudaExecutor)
+    assert isinstance(executor, GpuExecutor)
     for prompt, between in ((PROMPT[:5], []), (PROMPT[:6], [7, 8]), (PROMPT[:5], [9])):
         tokens = list(session.generate(prompt, max_new_tokens=4))
         assert tokens == list(wanted.generate(prompt, max_new_tokens=4))
@@ -105,7 +105,7 @@ def test_a_step_that_is_copied(gpu_bundle) -> None:
     session = load(gpu_bundle, "emulate")
     list(session.generate(PROMPT[:3], max_new_tokens=3))
     executor = session.executor
-    assert isinstance(executor, CudaExecutor)
+    assert isinstance(executor, GpuExecutor)
     assert executor.can_continue("decode", GREEDY)
     fields = {
         spec.name: np.zeros(spec.shape) for spec in fields_of(session.interface.entry("decode"), session.interface)
@@ -117,7 +117,7 @@ def test_a_step_that_is_copied(gpu_bundle) -> None:
 def test_a_draft_draws_nothing(gpu_bundle) -> None:
     """What takes hidden states with each token has no next step in a token alone."""
     executor = load(gpu_bundle, "emulate").executor
-    assert isinstance(executor, CudaExecutor)
+    assert isinstance(executor, GpuExecutor)
     interface, hidden = executor._interface, TensorSpec(name="hidden", shape=(1, 8), dtype="float32")
     entries = tuple(replace(entry, inputs=(hidden,)) for entry in interface.entries)
     assert set(sampling_of(executor._schedule, interface)) == {"decode"}

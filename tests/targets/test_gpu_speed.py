@@ -17,7 +17,7 @@ import torch
 from benchmarks import gpu
 from benchmarks.cards import contenders, speed
 from benchmarks.cards.rows import Row
-from bringup.compile.cuda.double.double import Double
+from bringup.compile.gpu.double.double import Double
 from bringup.compile.runtime.session import Session, load
 
 SETTINGS = {"vocab_size": 97, "n_embd": 24, "n_head": 3, "n_positions": 32, "n_layer": 1}

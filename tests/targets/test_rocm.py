@@ -24,6 +24,6 @@ def test_the_reference_gives_the_tokens_of_a_bundle_for_cuda(gpu_bundle: Path, t
         ours.reset()
         wanted.reset()
     plan = json.loads((folder / "kernels.json").read_text("utf-8"))
-    binaries = {file.name: file.read_bytes() for file in (folder / "cubins").iterdir()}
+    binaries = {file.name: file.read_bytes() for file in (folder / "hsaco").iterdir()}
     assert set(binaries) == {f"{each['digest']}.hsaco" for each in plan["kernels"]}
     assert all(content.startswith(b"\x7fELF") for content in binaries.values())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bringup.cli.environment.health import Fact
+from bringup.compile.gpu.driver.hip_library import NAME, RELEASES
 from bringup.render.words import plural, size
 
 PROC, SYS = Path("/proc"), Path("/sys")
@@ -72,16 +73,23 @@ def _nvidia() -> Iterator[str]:
 
 
 def _amd() -> Iterator[str]:
-    """Cards of the kernel's compute driver; its processors are nodes as well, without a name of a gfx target."""
+    """Cards of the kernel's compute driver, and the library that starts kernels on them.
+
+    Processors are nodes of that driver as well, without a name of a gfx target.
+    """
     for node in sorted((SYS / "class/kfd/kfd/topology/nodes").glob("*/properties")):
         target = re.search(r"^gfx_target_version\s+([1-9]\d*)$", _read(node), re.MULTILINE)
         if target:
             version = int(target[1])
             yield f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}"
+    if any(_is_there(NAME + release) for release in RELEASES):
+        yield "HIP runtime"
 
 
 def _is_there(library: str) -> bool:
     folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *LIBRARIES]
+    if rocm := os.environ.get("ROCM_PATH"):
+        folders.append(str(Path(rocm, "lib")))
     folders += [f"/usr/lib/{platform.machine()}-linux-gnu"]
     return any(Path(folder, library).exists() for folder in folders)
 

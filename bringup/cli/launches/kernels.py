@@ -13,7 +13,7 @@ from bringup.render.json_text import json_text
 from bringup.render.words import plural, table
 
 if TYPE_CHECKING:
-    from bringup.compile.cuda.trial.trial import Row
+    from bringup.compile.gpu.trial.trial import Row
 
 FORMATS = ("text", "json")
 

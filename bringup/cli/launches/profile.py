@@ -12,7 +12,7 @@ from bringup.diagnostics import fail
 from bringup.render.words import size, table
 
 if TYPE_CHECKING:
-    from bringup.compile.cuda.profile import Profile
+    from bringup.compile.gpu.profile import Profile
     from bringup.compile.program.program import Executor
     from bringup.render.progress import StageLines
 
@@ -23,12 +23,12 @@ def profiled(executor: Executor, file: Path | None, lines: StageLines) -> Genera
     if file is None:
         yield
         return
-    from bringup.compile.cuda.executor import CudaExecutor
-    from bringup.compile.cuda.profile import chrome_trace
+    from bringup.compile.gpu.executor import GpuExecutor
+    from bringup.compile.gpu.profile import chrome_trace
     from bringup.system.atomic import write_file
 
-    if not isinstance(executor, CudaExecutor):
-        help = "leave --profile out, or run a bundle of a target `cuda:…` with `--executor gpu` or `emulate`"
+    if not isinstance(executor, GpuExecutor):
+        help = "leave --profile out, or run a bundle of `cuda:…` or `rocm:…` with `--executor gpu` or `emulate`"
         raise fail("BU018", "this executor measures no launches", help=help)
     profile = executor.start_profile()
     yield
@@ -39,7 +39,7 @@ def profiled(executor: Executor, file: Path | None, lines: StageLines) -> Genera
 
 def _table(profile: Profile) -> str:
     """A line for each kind of launch: how often, how long, the bytes of the schedule, and those that were counted."""
-    from bringup.compile.cuda.profile import totals
+    from bringup.compile.gpu.profile import totals
 
     rows = [("entry", "launch", "times", "us", "bytes", "counted", "GB/s")]
     for each in totals(profile):

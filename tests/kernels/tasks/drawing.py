@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bringup.compile.cuda.sampling import settings_of
+from bringup.compile.gpu.sampling import settings_of
 from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, sampling_calls
 from bringup.compile.program.program import Draw
 from bringup.compile.schedule.graph.op_graph import Buffer, Group, Node, OpGraph, whole

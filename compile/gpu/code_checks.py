@@ -1,0 +1,38 @@
+"""Whether the binary of a kernel takes what a launch passes: as its hsaco reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bringup.compile.gpu.driver.arguments import size_of
+from bringup.compile.gpu.kernel_plan import PlannedKernel
+from bringup.compile.kernels.code_object import CodeArgument, CodeKernel
+
+POINTER, NUMBER = "global_buffer", "by_value"
+
+
+def code_problems(planned: PlannedKernel, code: CodeKernel, architecture: str) -> Iterator[str]:
+    """What differs between a kernel of `kernels.json` and its hsaco, which would read other memory than is passed."""
+    if (code.name, code.symbol) != (planned.name, f"{planned.name}.kd"):
+        yield f"the hsaco has the kernel `{code.name}`, not `{planned.name}`"
+    if (code.architecture, code.features) != (architecture, ""):
+        yield f"the hsaco is for {code.architecture}{code.features}, not for {architecture}"
+    if (code.wavefront, code.threads) != (planned.warp_size, planned.threads):
+        yield f"the hsaco has blocks of {code.threads} threads, wavefronts of {code.wavefront}"
+    expected = arguments_of(planned.types)
+    if code.arguments != expected:
+        number = next((n for n, pair in enumerate(zip(code.arguments, expected, strict=False)) if pair[0] != pair[1]),
+                      min(len(code.arguments), len(expected)))  # fmt: skip
+        yield f"argument {number} of `{planned.name}` is not what the hsaco takes"
+
+
+def arguments_of(types: Sequence[str]) -> tuple[CodeArgument, ...]:
+    """The arguments as a compiler lays them out: in order, each at the next multiple of its size."""
+    found: list[CodeArgument] = []
+    end = 0
+    for type_ in types:
+        size = size_of(type_)
+        begin = -(-end // size) * size
+        found.append(CodeArgument(begin, size, POINTER if type_.startswith("*") else NUMBER))
+        end = begin + size
+    return tuple(found)

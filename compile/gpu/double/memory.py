@@ -1,0 +1,95 @@
+"""The double's memory: that of the device, with exact bounds, and pinned memory of the host."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from bringup.compile.gpu.double.status import INVALID_VALUE, Refused, call
+from bringup.compile.gpu.double.streams import Streams
+from bringup.compile.ptx import Device
+
+
+class Memory(Streams):
+    """cuMem…: allocation, copies in streams, fills."""
+
+    def __init__(self, nbytes: int) -> None:
+        """A device with so many bytes of memory."""
+        super().__init__()
+        self.device, self._total = Device(nbytes), nbytes
+        self._sizes: dict[int, int] = {}
+        self._host: dict[int, Any] = {}
+        self._next = ""
+
+    def label(self, name: str) -> None:
+        """The name of what is allocated next, for messages."""
+        self._next = name
+
+    @call
+    def cuMemAlloc(self, nbytes: int) -> Any:
+        self.not_capturing()
+        if nbytes <= 0:
+            raise Refused(INVALID_VALUE, f"an allocation of {nbytes} bytes")
+        if sum(self._sizes.values()) + nbytes > self._total:
+            raise MemoryError(f"{nbytes:,} bytes more than {self._total:,} in all")
+        address = int(self.device.alloc(nbytes, self._next or f"allocation {len(self._sizes)}"))
+        self._next, self._sizes[address] = "", nbytes
+        return self.CUdeviceptr(address)
+
+    @call
+    def cuMemFree(self, address: Any) -> None:
+        self.not_capturing()
+        if int(address) not in self._sizes:
+            raise Refused(INVALID_VALUE, f"{int(address):#x} is not the begin of an allocation")
+        self.drain_all()
+        del self._sizes[int(address)]
+        self.device.free(int(address))
+
+    @call
+    def cuMemGetInfo(self) -> Any:
+        return self._total - sum(self._sizes.values()), self._total
+
+    @call
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
+        memory = (ctypes.c_ubyte * nbytes)()
+        self._host[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
+
+    @call
+    def cuMemFreeHost(self, address: int) -> None:
+        if int(address) not in self._host:
+            raise Refused(INVALID_VALUE, f"{int(address):#x} is not pinned memory")
+        self.drain_all()
+        del self._host[int(address)]
+
+    @call
+    def cuMemcpyHtoDAsync(self, to: Any, source: int, nbytes: int, stream: Any) -> None:
+        self._check_pinned(source, nbytes)
+        self.queue(stream).put(lambda: self.device.write(int(to), self._bytes(source, nbytes)))
+
+    @call
+    def cuMemcpyDtoHAsync(self, to: int, source: Any, nbytes: int, stream: Any) -> None:
+        self._check_pinned(to, nbytes)
+
+        def copy() -> None:
+            self._bytes(to, nbytes)[:] = self.device.read(int(source), np.dtype(np.uint8), (nbytes,))
+
+        self.queue(stream).put(copy)
+
+    @call
+    def cuMemsetD8Async(self, address: Any, value: int, nbytes: int, stream: Any) -> None:
+        self.queue(stream).put(lambda: self.device.fill(int(address), value, nbytes))
+
+    def _bytes(self, address: int, nbytes: int) -> np.ndarray:
+        """Pinned memory as an array."""
+        self._check_pinned(address, nbytes)  # it may have been freed since
+        return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(int(address)))
+
+    def _check_pinned(self, address: int, nbytes: int) -> None:
+        """Copies of other memory wait for the device on real drivers: ours never ask for one."""
+        for begin, memory in self._host.items():
+            if begin <= int(address) and int(address) + nbytes <= begin + len(memory):
+                return
+        raise Refused(INVALID_VALUE, f"{nbytes} bytes at {int(address):#x} of the host are not pinned")

@@ -1,0 +1,148 @@
+"""The double's streams, events and graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bringup.compile.gpu.double.queues import Happening, Queue, Work
+from bringup.compile.gpu.double.status import (
+    CAPTURE,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_READY,
+    Refused,
+    Statuses,
+    call,
+)
+
+
+class Streams(Statuses):
+    """cuStream…, cuEvent…, cuGraph…. Handles are numbers, as those of the driver are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handles: dict[int, Any] = {}
+        self._last = 0x1000
+        self._default = Queue()
+
+    def new(self, thing: Any) -> int:
+        """A handle for something."""
+        self._last += 0x10
+        self._handles[self._last] = thing
+        return self._last
+
+    def found(self, handle: Any, kind: type) -> Any:
+        """What a handle is for. Raises Refused for one that is not, or not of that kind."""
+        thing = self._handles.get(int(handle))
+        if not isinstance(thing, kind):
+            raise Refused(INVALID_HANDLE, f"{int(handle):#x} is not a live {kind.__name__.lower()}")
+        return thing
+
+    def queue(self, stream: Any) -> Queue:
+        return self.found(stream, Queue) if int(stream) else self._default
+
+    def drain_all(self) -> None:
+        """All work of all streams."""
+        for queue in self._queues():
+            queue.drain()
+
+    def not_capturing(self) -> None:
+        """Raises Refused while a stream is captured, for what would wait for it."""
+        if any(queue.captured is not None for queue in self._queues()):
+            raise Refused(CAPTURE, "a stream is being captured")
+
+    def _queues(self) -> list[Queue]:
+        return [self._default, *(thing for thing in self._handles.values() if isinstance(thing, Queue))]
+
+    @call
+    def cuCtxSynchronize(self) -> None:
+        self.not_capturing()
+        self.drain_all()
+
+    @call
+    def cuStreamCreate(self, flags: int) -> Any:
+        return self.CUstream(self.new(Queue()))
+
+    @call
+    def cuStreamDestroy(self, stream: Any) -> None:
+        self.queue(stream).drain()
+        del self._handles[int(stream)]
+
+    @call
+    def cuStreamSynchronize(self, stream: Any) -> None:
+        queue = self.queue(stream)
+        if queue.captured is not None:
+            raise Refused(CAPTURE, "the stream is being captured")
+        queue.drain()
+
+    @call
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None:
+        self.queue(stream).put(lambda: None, (self.found(event, Happening),))
+
+    @call
+    def cuEventCreate(self, flags: int) -> Any:
+        return self.CUevent(self.new(Happening()))
+
+    @call
+    def cuEventDestroy(self, event: Any) -> None:
+        self.found(event, Happening)
+        del self._handles[int(event)]
+
+    @call
+    def cuEventRecord(self, event: Any, stream: Any) -> None:
+        queue = self.queue(stream)
+        if queue.captured is not None:
+            raise Refused(CAPTURE, "the double captures no events")
+        queue.record(self.found(event, Happening))
+
+    @call
+    def cuEventSynchronize(self, event: Any) -> None:
+        self.not_capturing()
+        happening: Happening = self.found(event, Happening)
+        if happening.queue is not None:
+            happening.queue.drain(happening)
+
+    @call
+    def cuEventElapsedTime(self, start: Any, end: Any) -> float:
+        begin, stop = (self.found(event, Happening) for event in (start, end))
+        if begin.queue is None or stop.queue is None:
+            raise Refused(INVALID_HANDLE, "an event was never recorded")
+        if begin.over is None or stop.over is None:
+            raise Refused(NOT_READY, "an event has not happened yet")
+        return (stop.over - begin.over) * 1e3
+
+    @call
+    def cuStreamBeginCapture(self, stream: Any, mode: Any) -> None:
+        queue = self.queue(stream)
+        if queue is self._default or queue.captured is not None:
+            raise Refused(CAPTURE, "this stream cannot be captured now")
+        queue.captured = []
+
+    @call
+    def cuStreamEndCapture(self, stream: Any) -> Any:
+        queue = self.queue(stream)
+        if queue.captured is None:
+            raise Refused(INVALID_VALUE, "the stream is not being captured")
+        captured, queue.captured = queue.captured, None
+        return self.CUgraph(self.new(captured))
+
+    @call
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
+        return self.CUgraphExec(self.new(list(self.found(graph, list))))
+
+    @call
+    def cuGraphDestroy(self, graph: Any) -> None:
+        self.found(graph, list)
+        del self._handles[int(graph)]
+
+    @call
+    def cuGraphExecDestroy(self, graph: Any) -> None:
+        self.found(graph, list)
+        del self._handles[int(graph)]
+
+    @call
+    def cuGraphLaunch(self, graph: Any, stream: Any) -> None:
+        queue, work = self.queue(stream), self.found(graph, list)
+        for each in work:
+            assert isinstance(each, Work)
+            queue.put(each.run, each.after)

@@ -1,0 +1,1 @@
+"""CUDA's driver and HIP's runtime, as one set of typed functions."""

@@ -1,0 +1,295 @@
+"""Which compiled kernels the launches of a bundle start: `kernels.json`, and the files of the kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bringup.compile.gpu.plan_fields import MOST_SCRATCH, field_problems, number_problem
+from bringup.compile.kernels.architectures import is_nvidia
+from bringup.compile.kernels.call import SCRATCH, Kernel, KernelCall, Operand, Pointer
+from bringup.compile.kernels.compiled import Compiled, kernel_from_json, kernel_to_json
+from bringup.compile.schedule.graph.op_graph import OpGraph
+from bringup.system.atomic import write_file
+
+FILE = "kernels.json"
+WAIT = "griddepcontrol.wait"  # PTX ISA: until the grids that this one depends on have ended
+_TEXT = re.compile(r"^\.version (\d+)\.(\d+)\n\.target (\w+)", re.MULTILINE)
+Calls = Mapping[str, Sequence[Sequence[KernelCall]]]  # by function: the calls of each of its groups
+
+
+class Files(NamedTuple):
+    """The folders of a bundle that have kernels' binaries and assembly; a file's name ends in its `suffix`."""
+
+    binaries: str
+    suffix: str
+    assembly: str
+    text_suffix: str
+
+    def binary(self, folder: Path, digest: str) -> Path:
+        return folder / self.binaries / f"{digest}.{self.suffix}"
+
+    def text(self, folder: Path, digest: str) -> Path:
+        return folder / self.assembly / f"{digest}.{self.text_suffix}"
+
+
+CUDA_FILES, ROCM_FILES = Files("cubins", "cubin", "ptx", "ptx"), Files("hsaco", "hsaco", "amdgcn", "s")
+
+
+def files_of(capability: str) -> Files:
+    """Those of a bundle for an architecture."""
+    return CUDA_FILES if is_nvidia(capability) else ROCM_FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedKernel:
+    """A compiled kernel without its bytes, which are in the file of their SHA-256, `digest`. See `Compiled`.
+
+    `ptx_digest` is the SHA-256 of its assembly, whose file has the name of the binary's. `waits`: it waits by itself
+    until the launch before has ended, so it may start early.
+    """
+
+    kernel: Kernel
+    digest: str
+    ptx_digest: str
+    name: str
+    types: tuple[str, ...]
+    num_warps: int
+    warp_size: int
+    shared: int
+    global_scratch_size: int
+    global_scratch_align: int
+    waits: bool
+
+    @property
+    def threads(self) -> int:
+        """Threads of a program."""
+        return self.num_warps * self.warp_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPlan:
+    """The calls of every function's groups, in order, and what they start.
+
+    `target` is the architecture that the PTX names: kernels for `sm_90a` run on compute capability 9.0 alone, those for
+    `sm_80` on 8.0 and what follows it within 8. `ptx_version` is that of the newest PTX. Of AMD's kernels, which have
+    none, they are the architecture and (0, 0). `sampling` has the calls that
+    draw tokens after a decode entry point, by its name.
+    """
+
+    capability: str
+    target: str
+    ptx_version: tuple[int, int]
+    kernels: Mapping[Kernel, PlannedKernel]
+    calls: Calls
+    sampling: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict[str, Sequence[KernelCall]])
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of the buffer `scratch`."""
+        return max((call.scratch for call in self.every_call()), default=0)
+
+    @property
+    def global_scratch(self) -> int:
+        """Bytes that a launch's programs have as global scratch memory, at most."""
+        sizes = (self.global_scratch_of(call) for call in self.every_call())
+        return max(sizes, default=0)
+
+    def global_scratch_of(self, call: KernelCall) -> int:
+        """Bytes of global scratch memory of all programs of one call."""
+        x, y, z = call.grid
+        return self.kernels[call.kernel].global_scratch_size * x * y * z
+
+    def every_call(self) -> Iterator[KernelCall]:
+        for groups in self.calls.values():
+            for calls in groups:
+                yield from calls
+        for calls in self.sampling.values():
+            yield from calls
+
+
+def planned(
+    capability: str,
+    calls: Calls,
+    compiled: Mapping[Kernel, Compiled],
+    sampling: Mapping[str, Sequence[KernelCall]] | None = None,
+) -> KernelPlan:
+    """The plan of calls whose kernels are compiled."""
+    digests = {kernel: hashlib.sha256(each.binary).hexdigest() for kernel, each in compiled.items()}
+    texts = {digests[kernel]: each.assembly for kernel, each in compiled.items()}  # one of each binary
+    kernels = {
+        kernel: PlannedKernel(
+            kernel=kernel,
+            digest=digests[kernel],
+            ptx_digest=hashlib.sha256(texts[digests[kernel]].encode()).hexdigest(),
+            name=each.name,
+            types=each.types,
+            num_warps=each.num_warps,
+            warp_size=each.warp_size,
+            shared=each.shared,
+            global_scratch_size=each.global_scratch_size,
+            global_scratch_align=each.global_scratch_align,
+            waits=WAIT in each.assembly,
+        )
+        for kernel, each in compiled.items()
+    }
+    heads = [found.groups() for each in compiled.values() if (found := _TEXT.search(each.assembly))]
+    versions = [(int(major), int(minor)) for major, minor, _ in heads]
+    target = heads[0][2] if heads else capability
+    return KernelPlan(
+        capability=capability,
+        target=target,
+        ptx_version=max(versions, default=(0, 0)),
+        kernels=kernels,
+        calls=calls,
+        sampling=sampling or {},
+    )
+
+
+def write_plan(plan: KernelPlan, compiled: Mapping[Kernel, Compiled], folder: Path) -> None:
+    """`kernels.json`, and for each kernel its binary and its assembly."""
+    files = files_of(plan.capability)
+    for name in (files.binaries, files.assembly):
+        (folder / name).mkdir(exist_ok=True)
+    for kernel, each in compiled.items():
+        digest = plan.kernels[kernel].digest
+        write_file(files.binary(folder, digest), each.binary)
+        write_file(files.text(folder, digest), each.assembly.encode())
+    write_file(folder / FILE, json.dumps(plan_to_json(plan)).encode())
+
+
+def read_plan(folder: Path, graphs: Mapping[str, OpGraph]) -> KernelPlan:
+    """The plan of a bundle, every field of which is checked. Raises ValueError for what `write_plan` does not write."""
+    try:
+        data = json.loads((folder / FILE).read_text("utf-8"))
+        problem = next(field_problems(data), None)
+        plan = None if problem else plan_from_json(data)
+        problem = problem or (plan and next(_problems(plan, graphs), None))
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise ValueError(f"`{FILE}` is not what `bringup compile` writes: {message}") from error
+    if problem or plan is None:
+        raise ValueError(f"`{FILE}`: {problem}")
+    return plan
+
+
+def plan_to_json(plan: KernelPlan) -> dict[str, Any]:
+    kernels = list(plan.kernels.values())
+    numbers = {each.kernel: number for number, each in enumerate(kernels)}
+    calls = {
+        name: [[_call_to_json(call, numbers[call.kernel]) for call in group] for group in groups]
+        for name, groups in plan.calls.items()
+    }
+    return {
+        "capability": plan.capability,
+        "target": plan.target,
+        "ptx_version": list(plan.ptx_version),
+        "kernels": [_kernel_to_json(each) for each in kernels],
+        "calls": calls,
+        "sampling": {
+            name: [_call_to_json(call, numbers[call.kernel]) for call in found] for name, found in plan.sampling.items()
+        },
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> KernelPlan:
+    kernels = [_kernel_from_json(item) for item in data["kernels"]]
+    calls = {
+        name: tuple(tuple(_call_from_json(item, kernels) for item in group) for group in groups)
+        for name, groups in data["calls"].items()
+    }
+    major, minor = data["ptx_version"]
+    return KernelPlan(
+        capability=str(data["capability"]),
+        target=str(data["target"]),
+        ptx_version=(int(major), int(minor)),
+        kernels={each.kernel: each for each in kernels},
+        calls=calls,
+        sampling={name: tuple(_call_from_json(c, kernels) for c in found) for name, found in data["sampling"].items()},
+    )
+
+
+def _kernel_to_json(each: PlannedKernel) -> dict[str, Any]:
+    names = ("digest", "ptx_digest", "name", "num_warps", "warp_size", "shared", "global_scratch_size",
+             "global_scratch_align", "waits")  # fmt: skip
+    plain = {name: getattr(each, name) for name in names}
+    return plain | {"types": list(each.types), "kernel": kernel_to_json(each.kernel)}
+
+
+def _kernel_from_json(fields: Mapping[str, Any]) -> PlannedKernel:
+    return PlannedKernel(
+        kernel=kernel_from_json(fields["kernel"]),
+        digest=fields["digest"],
+        ptx_digest=fields["ptx_digest"],
+        name=fields["name"],
+        types=tuple(fields["types"]),
+        num_warps=fields["num_warps"],
+        warp_size=fields["warp_size"],
+        shared=fields["shared"],
+        global_scratch_size=fields["global_scratch_size"],
+        global_scratch_align=fields["global_scratch_align"],
+        waits=fields["waits"],
+    )
+
+
+def _call_to_json(call: KernelCall, number: int) -> dict[str, Any]:
+    arguments = [[each.buffer, each.offset] if isinstance(each, Pointer) else each for each in call.arguments]
+    return {"kernel": number, "grid": list(call.grid), "arguments": arguments, "scratch": call.scratch}
+
+
+def _call_from_json(fields: Mapping[str, Any], kernels: Sequence[PlannedKernel]) -> KernelCall:
+    x, y, z = map(int, fields["grid"])
+    arguments = tuple(map(_operand, fields["arguments"]))
+    kernel = kernels[int(fields["kernel"])].kernel
+    return KernelCall(kernel=kernel, grid=(x, y, z), arguments=arguments, scratch=int(fields["scratch"]))
+
+
+def _operand(item: Any) -> Operand:
+    match item:
+        case [str(name), int(offset)]:
+            return Pointer(name, offset)
+        case int() | float():
+            return item
+        case _:
+            raise TypeError(f"an argument is {item!r}")
+
+
+def _problems(plan: KernelPlan, graphs: Mapping[str, OpGraph]) -> Iterator[str]:
+    """What the calls have wrong with the graphs that they are for."""
+    for name, graph in graphs.items():
+        if len(plan.calls.get(name, ())) != len(graph.groups):
+            yield f"it has no calls for all launches of `{name}`"
+            return
+        for call in (call for group in plan.calls[name] for call in group):
+            sizes = {buffer: found.nbytes for buffer, found in graph.buffers.items()}
+            yield from call_problems(call, sizes, plan.kernels[call.kernel], name)
+    if plan.global_scratch > MOST_SCRATCH:
+        yield f"a launch has {plan.global_scratch:,} bytes of global scratch memory"
+
+
+def call_problems(call: KernelCall, sizes: Mapping[str, int], kernel: PlannedKernel, where: str) -> Iterator[str]:
+    """What a call has wrong with its kernel, and with buffers of so many bytes."""
+    if len(kernel.types) != len(call.arguments) + 2:
+        yield f"`{kernel.name}` takes {len(kernel.types) - 2} arguments, not {len(call.arguments)}"
+        return
+    for value, type_ in zip(call.arguments, kernel.types, strict=False):
+        if isinstance(value, Pointer) is not type_.startswith("*"):
+            yield f"`{kernel.name}` takes {type_}, not {value}"
+        elif not isinstance(value, Pointer):
+            if problem := number_problem(type_, value):
+                yield f"`{kernel.name}` takes {type_}, not {value}: {problem}"
+        elif not 0 <= value.offset < _bytes_of(value.buffer, call, sizes):
+            yield f"`{kernel.name}` takes `{value.buffer}` + {value.offset}, which `{where}` does not have"
+
+
+def _bytes_of(buffer: str, call: KernelCall, sizes: Mapping[str, int]) -> int:
+    """Bytes that a call may point to: of scratch as many as it says that it uses; 0 of no buffer."""
+    if buffer == SCRATCH:
+        return call.scratch
+    found = sizes.get(buffer)
+    return 0 if found is None else max(found, 1)

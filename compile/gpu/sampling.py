@@ -1,0 +1,120 @@
+"""Sampling on the device: the settings of each draw as its kernels take them, and the tokens that they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bringup.compile.gpu.driver.driver import Address, Driver, Stream
+from bringup.compile.gpu.kernel_plan import FILE, KernelPlan, call_problems
+from bringup.compile.gpu.staging import Staging
+from bringup.compile.kernels.call import KernelCall
+from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS, SETTINGS, sampling_calls
+from bringup.compile.program.program import Draw, Entry, Interface, TensorSpec
+from bringup.compile.program.shares import nucleus_of, uniform_of
+from bringup.compile.schedule.graph.op_graph import Buffer
+from bringup.compile.schedule.schedule import Schedule
+
+Sampling = Mapping[str, Sequence[KernelCall]]  # by decode entry point
+COLDEST, HOTTEST = np.finfo(np.float32).max, 1e-30  # of log2(e) / temperature: 0 is greedy, infinity times 0 is NaN
+
+
+def sampling_of(schedule: Schedule, interface: Interface) -> Sampling:
+    """The calls that draw tokens, of every decode entry point that takes tokens and gives logits, nothing else."""
+    found: dict[str, Sequence[KernelCall]] = {}
+    for entry in interface.entries:
+        logits = _logits_of(schedule, entry)
+        if logits is not None:
+            found[entry.name] = sampling_calls(
+                logits.dtype, entry.num_sequences, logits.shape[-1], interface.max_blocks
+            )
+    return found
+
+
+def check_calls(plan: KernelPlan, schedule: Schedule, interface: Interface) -> None:
+    """Raises ValueError where calls that draw tokens do not fit the entry points that they follow."""
+    entries = {entry.name: entry for entry in interface.entries}
+    for name, calls in plan.sampling.items():
+        logits = _logits_of(schedule, entries[name]) if name in entries else None
+        if logits is None:
+            raise ValueError(f"`{FILE}` draws tokens of `{name}`, which gives no logits to draw from")
+        row = 8 * entries[name].num_sequences  # bytes of a number for each sequence
+        sizes = dict.fromkeys((*SETTINGS, *ADVANCED, DRAWN), row) | {LOGITS: logits.nbytes}
+        sizes["block_table"] = row * interface.max_blocks
+        for call in calls:
+            for problem in call_problems(call, sizes, plan.kernels[call.kernel], name):
+                raise ValueError(f"`{FILE}`: {problem}")
+
+
+def _logits_of(schedule: Schedule, entry: Entry) -> Buffer | None:
+    """Logits [B, V] that tokens can be drawn from; None where the entry gives other results too, or does not decode.
+
+    And where it takes more than tokens, as a draft does: a drawn token alone is no next step of it.
+    """
+    outputs = schedule.entries[entry.name].outputs
+    if not entry.decode or entry.inputs or set(outputs) != {LOGITS}:
+        return None
+    number, name = outputs[LOGITS]
+    found = schedule.graphs[schedule.entries[entry.name].calls[number].function].buffers[name]
+    return found if len(found.shape) == 2 and found.shape[0] == entry.num_sequences else None
+
+
+def settings_of(draws: Sequence[Draw], sequences: int) -> dict[str, np.ndarray]:
+    """`SETTINGS` of so many sequences, [B] each; those without a draw take the likeliest token."""
+    settings = {name: np.zeros(sequences, dtype) for name, dtype in SETTINGS.items()}
+    for row, (temperature, top_p, uniform) in enumerate(draws):
+        if temperature:
+            settings["inverse"][row] = min(max(math.log2(math.e) / temperature, HOTTEST), COLDEST)
+        settings["nucleus"][row] = _signed(nucleus_of(top_p))
+        settings["uniform"][row] = _signed(uniform_of(uniform))
+    return settings
+
+
+def _signed(bits: int) -> int:
+    """64 bits as int64."""
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+class Draws:
+    """The settings and the tokens of one entry point's draws, on the host and on the device."""
+
+    def __init__(self, driver: Driver, sequences: int, entry: str) -> None:
+        self._sequences = sequences
+        specs = [TensorSpec(name=name, shape=(sequences,), dtype=dtype) for name, dtype in SETTINGS.items()]
+        self._staging = Staging(driver, specs, f"the draws of {entry}")
+        self._tokens = driver.pinned(2 * 8 * sequences).view(np.int64).reshape(2, sequences)
+        self._filled: list[Draw] | None = None
+        self._drawn = driver.allocate(8 * sequences, f"the tokens of {entry}")
+
+    def places(self, fields: Staging, logits: Address) -> Mapping[str, Address]:
+        """The address of each buffer of the kernels' calls."""
+        own = {name: self._staging.address(name) for name in SETTINGS}
+        return {**own, **{name: fields.address(name) for name in ADVANCED}, LOGITS: logits, DRAWN: self._drawn}
+
+    def are(self, draws: Sequence[Draw]) -> bool:
+        """Whether the settings are these already."""
+        return self._filled == list(draws)
+
+    def fill(self, draws: Sequence[Draw]) -> None:
+        """Writes the settings on the host, where they are others than before: greedy draws stay the same."""
+        if not self.are(draws):
+            self._staging.fill(settings_of(draws, self._sequences))
+            self._filled = list(draws)
+
+    def read_by(self, kernel: str, logits: int) -> int:
+        """Bytes of logits that one of the kernels reads, of so many: `draw` reads none of a greedy sequence."""
+        drawn = sum(bool(draw.temperature) for draw in self._filled or ())
+        return logits * drawn // self._sequences if kernel == "draw" else logits
+
+    def copy_in(self, driver: Driver, stream: Stream) -> None:
+        self._staging.copy_in(driver, stream)
+
+    def copy_out(self, slot: int, driver: Driver, stream: Stream) -> None:
+        """The tokens of a step to one of two slots: those of the step before stay until they are read."""
+        driver.copy_out(self._tokens[slot].view(np.uint8), self._drawn, stream)
+
+    def tokens(self, slot: int, count: int) -> list[int]:
+        """Of the first sequences, once the step is done."""
+        return self._tokens[slot, :count].tolist()

@@ -1,0 +1,36 @@
+"""What an executor puts on a device besides kernels: the fields of a step, and the bytes of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.upload import CHUNK
+from bringup.compile.program.bind_weights import dtype_of
+from bringup.compile.program.program import Entry, Interface, TensorSpec
+from bringup.compile.schedule.schedule import Schedule
+from bringup.graphs.core.step import FIELDS, step_shapes
+
+
+def fields_of(entry: Entry, interface: Interface) -> list[TensorSpec]:
+    """The fields of an entry point's step, with the longest block table; then its inputs."""
+    shapes = step_shapes(entry.num_tokens, entry.num_sequences, interface.max_blocks)
+    fields = [TensorSpec(name=name, shape=shapes[name], dtype="int64") for name in FIELDS]
+    return [*fields, *entry.inputs]
+
+
+def device_bytes(plan: KernelPlan, schedule: Schedule, interface: Interface, weights: Mapping[str, np.ndarray]) -> int:
+    """An upper bound of the memory that an executor allocates, with room between the parts."""
+    sizes = [weights[spec.name].nbytes for spec in interface.weights if spec.name in weights]
+    sizes += [nbytes_of(spec) for spec in interface.states]
+    sizes += [schedule.nbytes, plan.scratch, plan.global_scratch]
+    for entry in interface.entries:
+        sizes.append(sum(nbytes_of(spec) + 256 for spec in fields_of(entry, interface)))
+        sizes += [3 * 8 * entry.num_sequences + 3 * 256, 8 * entry.num_sequences]  # settings of draws, and tokens
+    return sum(size + 4096 for size in sizes) + CHUNK
+
+
+def nbytes_of(spec: TensorSpec) -> int:
+    return int(np.prod(spec.shape, dtype=np.int64)) * dtype_of(spec.dtype).itemsize

@@ -1,0 +1,95 @@
+"""The calls that draw tokens, on trial: their tokens against those of the host, and the fields of the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from bringup.compile.gpu.sampling import settings_of
+from bringup.compile.gpu.trial.launches import Given
+from bringup.compile.kernels.select.sampling import ADVANCED, DRAWN, LOGITS
+from bringup.compile.program.program import Draw
+from bringup.compile.program.shares import token_of
+from bringup.compile.schedule.costs import Cost
+from bringup.graphs.core.step import BLOCK
+
+# Of the draws, in turn: a nucleus, the likeliest token, and all tokens.
+DRAWS = Draw(0.7, 0.9, 0.6180339887), Draw(0.0, 1.0, 0.0), Draw(1.0, 1.0, 0.4142135623)
+NEAR = 2.0**-16  # of the border between two tokens either is right: float32 weights of a device, float64 of the host
+CHANGED = tuple(name for name in ADVANCED if name != "block_table")
+
+
+def draws_of(count: int, first: int) -> list[Draw]:
+    """A draw for each sequence, beginning with the draw of that number."""
+    return [DRAWS[(first + row) % len(DRAWS)] for row in range(count)]
+
+
+def buffers_of(
+    logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], max_blocks: int
+) -> dict[str, Given]:
+    """The buffers of the calls, for logits [B, V] and the fields of a step."""
+    table = fields["block_table"]
+    wide = np.pad(table, ((0, 0), (0, max_blocks - table.shape[1])))
+    constant = {LOGITS: logits, **settings_of(draws, len(logits)), "block_table": wide}
+    found = {name: _given(name, array, changed=False) for name, array in constant.items()}
+    found |= {name: _given(name, fields[name].astype(np.int64), changed=True) for name in CHANGED}
+    return {**found, DRAWN: Given(8 * len(logits), None, DRAWN)}
+
+
+def _given(name: str, array: np.ndarray, *, changed: bool) -> Given:
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Given(raw.nbytes, raw, name, changed=changed)
+
+
+def cost_of(logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw]) -> Cost:
+    """Bytes of the two kernels: one reads all logits, one those of a row that is not greedy."""
+    sequences, used = len(logits), int(np.count_nonzero(fields["lengths"]))
+    passes = sequences + sum(bool(draw.temperature) for draw in draws)
+    return Cost(
+        other=passes * logits[0].nbytes + sequences * (4 + 8 + 8 + 3 * 8) + 8 * used,
+        written=8 * sequences + 8 * len(CHANGED) * used,
+    )
+
+
+def wrong(
+    logits: np.ndarray, fields: Mapping[str, np.ndarray], draws: Sequence[Draw], found: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+    """Findings: tokens that are not the host's, and fields that are not those of the step that takes them in."""
+    tokens = found[DRAWN].view(np.int64)
+    for row, (draw, token) in enumerate(zip(draws, tokens.tolist(), strict=False)):
+        expected = _tokens(logits[row].astype(np.float32), draw)
+        if token not in expected:
+            yield f"`{DRAWN}` has token {token} of sequence {row}; the host draws {min(expected)}"
+    for name, expected in _advanced(fields, tokens).items():
+        rows = np.flatnonzero(found[name].view(np.int64) != expected)
+        if rows.size:
+            yield f"`{name}` is not that of the next step, first of sequence {rows[0]}"
+
+
+def _tokens(logits: np.ndarray, draw: Draw) -> set[int]:
+    """That of the host, and those that float32 weights may give."""
+    highest = logits.max()
+    if not np.isfinite(highest):
+        return {-1 if np.isnan(highest) else -2}
+    shares = (draw.top_p,) if draw.top_p == 1 else (draw.top_p - NEAR, draw.top_p, draw.top_p + NEAR)
+    numbers = draw.uniform - NEAR, draw.uniform, draw.uniform + NEAR
+    return {token_of(logits, Draw(draw.temperature, share, number)) for share, number in product(shares, numbers)}
+
+
+def _advanced(fields: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """`CHANGED` of the step after; a sequence without tokens is padding, and keeps its own."""
+    used = fields["lengths"] > 0
+    positions = fields["positions"] + 1
+    table = fields["block_table"]
+    block = positions // BLOCK
+    first = np.where(block < table.shape[1], table[np.arange(len(table)), np.minimum(block, table.shape[1] - 1)], 0)
+    after = {
+        "tokens": np.maximum(tokens, 0),
+        "positions": positions,
+        "slots": first * BLOCK + positions % BLOCK,
+        "lengths": fields["lengths"] + 1,
+        "totals": fields["totals"] + 1,
+    }
+    return {name: np.where(used, array, fields[name]) for name, array in after.items()}

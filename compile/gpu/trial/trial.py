@@ -1,0 +1,177 @@
+"""Trial: runs a bundle's entry points by the reference, and each launch by its kernels too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.gpu.kernel_plan import KernelPlan
+from bringup.compile.gpu.trial.compare import departure
+from bringup.compile.gpu.trial.drawn import buffers_of, draws_of, wrong
+from bringup.compile.gpu.trial.drawn import cost_of as cost_of_draws
+from bringup.compile.gpu.trial.launches import Given, LaunchRunner, Seen
+from bringup.compile.gpu.trial.steps import TrialStep, rows_of_step, trial_steps
+from bringup.compile.kernels.call import SCRATCH, KernelCall, Pointer
+from bringup.compile.kernels.select.sampling import LOGITS
+from bringup.compile.program.bind_weights import dtype_of
+from bringup.compile.program.program import Interface
+from bringup.compile.program.torch_arrays import to_numpy
+from bringup.compile.schedule.costs import Cost, cost_of
+from bringup.compile.schedule.graph.op_graph import Buffer
+from bringup.compile.schedule.graph.roles import Role, role_of
+from bringup.compile.schedule.liveness import GIVEN
+from bringup.compile.schedule.reference import ReferenceExecutor
+from bringup.compile.schedule.schedule import EntrySchedule, Launch, Schedule
+from bringup.graphs.core.step import BLOCK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class Row:
+    """One launch of an entry point, and how many there are of it. `cost` is what the schedule counts."""
+
+    entry: str
+    kernels: str
+    group: str
+    cost: Cost
+    launches: int = 0
+    seen: Seen = field(default_factory=Seen)
+    error: float = 0.0
+
+
+class Trial(ReferenceExecutor):
+    """A reference that runs each different launch of a step a second time, by its kernels."""
+
+    def __init__(
+        self,
+        plan: KernelPlan,
+        programs: Mapping[str, str],
+        schedule: Schedule,
+        interface: Interface,
+        weights: Mapping[str, np.ndarray],
+    ) -> None:
+        super().__init__(schedule, interface, weights)
+        self._kernels, self._runner = plan, LaunchRunner(plan, programs)
+        self._step: TrialStep | None = None
+        self._before: dict[str, np.ndarray] = {}  # the states as the step finds them
+        self._rows: dict[tuple[str, str, int], Row] = {}
+        self._drawn: dict[str, Row] = {}
+        self._done: set[tuple[str, str, int]] = set()
+
+    def rows(self, vocabulary: int, say: Callable[[str], None] = lambda name: None) -> list[Row]:
+        """Everything, by launch; `say` hears the name of each entry point."""
+        for step in trial_steps(self._interface, vocabulary, self):
+            say(step.entry.name)
+            self._step, self._done, self._before = step, set(), self.states()
+            results = self.step(step.entry.name, step.arrays)
+            if calls := self._kernels.sampling.get(step.entry.name):
+                self._draw(step, calls, results[LOGITS])
+            self._step = None
+        for name in self._schedule.entries:
+            for launch in self._schedule.launches(name):
+                if (row := self._rows.get((name, launch.graph.name, _number(launch)))) is not None:
+                    row.launches += 1
+        return [*self._rows.values(), *self._drawn.values()]
+
+    def _draw(self, step: TrialStep, calls: Sequence[KernelCall], logits: np.ndarray) -> None:
+        """The calls that draw tokens, from the logits of the reference."""
+        name, fields = step.entry.name, step.arrays
+        row = self._drawn.get(name)
+        draws = draws_of(step.sequences, 0 if row is None else 1)
+        buffers = buffers_of(logits, fields, draws, self._interface.max_blocks)
+        seen, found = self._runner.watched(calls, buffers)
+        if found:
+            seen.findings += wrong(logits, fields, draws, found)
+        if row is None:
+            stems = " ".join(call.kernel.stem for call in calls)
+            self._drawn[name] = Row(name, stems, "sampling", cost_of_draws(logits, fields, draws), 1, seen)
+        else:
+            row.seen.findings += [finding for finding in seen.findings if finding not in row.seen.findings]
+
+    def _launch(self, plan: EntrySchedule, launch: Launch, given: Mapping[str, Tensor]) -> None:
+        key = plan.name, launch.graph.name, _number(launch)
+        if self._step is None or key in self._done:
+            super()._launch(plan, launch, given)
+            return
+        self._done.add(key)
+        calls = self._kernels.calls[launch.graph.name][_number(launch)]
+        buffers = {name: self._given(plan, launch, name, given) for name in _names(calls)}
+        super()._launch(plan, launch, given)
+        seen, found = (self._runner.padded if self._step.padded else self._runner.watched)(calls, buffers)
+        row = self._row(key, launch, calls, seen)
+        for name in sorted(launch.group.outputs & launch.graph.planned | launch.group.updates):
+            buffer = launch.graph.buffers[name]
+            wanted = to_numpy(self._bound(plan, launch, buffer, given))
+            if name in found:
+                off = departure(
+                    *(self._step.real(buffer, each) for each in (found[name].view(dtype_of(buffer.dtype)), wanted))
+                )
+                row.error = max(row.error, off.error)
+                if off.element is not None:
+                    byte = off.element * dtype_of(buffer.dtype).itemsize
+                    padded = ", in a step with padding" if self._step.padded else ""
+                    origin = self._runner.origin(calls, buffers, name, byte)
+                    row.seen.findings.append(off.describe(name) + padded + origin)
+            elif not seen.findings:
+                row.seen.findings.append(f"no kernel writes `{name}`")
+
+    def _row(self, key: tuple[str, str, int], launch: Launch, calls: Sequence[KernelCall], seen: Seen) -> Row:
+        """The row of a launch: with the counts of its first step, and the findings of all."""
+        row = self._rows.get(key)
+        if row is None:
+            assert self._step is not None
+            stems = " ".join(call.kernel.stem for call in calls)
+            cost = cost_of(launch.graph, launch.group, self._step.keys)
+            row = self._rows[key] = Row(key[0], stems, launch.group.name, cost, seen=seen)
+        else:
+            row.seen.findings += [finding for finding in seen.findings if finding not in row.seen.findings]
+        return row
+
+    def _given(self, plan: EntrySchedule, launch: Launch, name: str, given: Mapping[str, Tensor]) -> Given:
+        buffer = launch.graph.buffers[name]
+        owner = launch.call.values.get(name, (launch.at, name))
+        planned = buffer.kind in ("value", "temporary") and owner[0] != GIVEN
+        place: object = ("arena", self._place(plan, owner)[0]) if planned else name
+        if name in launch.group.outputs:
+            return Given(buffer.nbytes, None, place)
+        changed = name in launch.group.updates
+        content = np.ascontiguousarray(to_numpy(self._bound(plan, launch, buffer, given))).reshape(-1).view(np.uint8)
+        return Given(
+            buffer.nbytes,
+            content.copy(),
+            place,
+            self._known_rows(launch, buffer),
+            changed,
+            self._fixed(launch, buffer, content),
+        )
+
+    def _fixed(self, launch: Launch, buffer: Buffer, content: np.ndarray) -> np.ndarray | bool:
+        """What no earlier launch of the step writes: weights, fields, and the unchanged bytes of states."""
+        if buffer.kind == "state":
+            before = self._before[launch.call.prefix + buffer.name]
+            return np.ascontiguousarray(before).reshape(-1).view(np.uint8) == content
+        return buffer.kind in ("weight", "step")
+
+    def _known_rows(self, launch: Launch, buffer: Buffer) -> np.ndarray | None:
+        """Of a paged cache that attention reads: the rows of the step's sequences, and the padding block."""
+        assert self._step is not None
+        reads = any(role_of(node) is Role.ATTENTION for node in launch.group.nodes)
+        if buffer.kind != "state" or not reads or buffer.shape[0] != self._interface.num_blocks * BLOCK:
+            return None
+        return rows_of_step(self._step.arrays, self._interface.num_blocks)
+
+
+def _names(calls: Sequence[KernelCall]) -> list[str]:
+    """The buffers that calls point to, the scratch memory apart."""
+    pointers = (each for call in calls for each in call.arguments if isinstance(each, Pointer))
+    return list(dict.fromkeys(pointer.buffer for pointer in pointers if pointer.buffer != SCRATCH))
+
+
+def _number(launch: Launch) -> int:
+    """Which of its function's groups a launch is."""
+    return next(number for number, group in enumerate(launch.graph.groups) if group is launch.group)

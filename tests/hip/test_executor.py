@@ -1,0 +1,118 @@
+"""Bundles for AMD's GPUs run through HIP's runtime library: a double of it, with the PTX of the same kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bringup.cli.main import cli
+from bringup.compile.gpu.executor import GpuExecutor
+from bringup.compile.gpu.profile import totals
+from bringup.compile.runtime.session import Session, load
+from bringup.diagnostics import BringupError
+from tests.hip.conftest import BUNDLES, FEATURES, Started
+from tests.hip.double import HipDouble
+
+PROMPTS = ([1, 2, 3], list(range(14, 34)))
+NEW = 6
+
+
+def tokens_of(session: Session) -> list[list[int]]:
+    """Of each prompt, greedy."""
+    found: list[list[int]] = []
+    for prompt in PROMPTS:
+        session.reset()
+        found.append(list(session.generate(prompt, max_new_tokens=NEW)))
+    return found
+
+
+@pytest.fixture(params=BUNDLES)
+def opened(request, rocm_bundles, started) -> tuple[Path, HipDouble, Session]:
+    bundle, architecture = rocm_bundles[request.param], BUNDLES[request.param]
+    double = started(bundle, architecture + FEATURES[architecture])
+    return bundle, double, load(bundle)
+
+
+def test_the_runtime_gives_the_tokens_of_the_reference(opened) -> None:
+    bundle, double, session = opened
+    assert isinstance(session.executor, GpuExecutor)
+    assert tokens_of(session) == tokens_of(load(bundle, "reference"))
+    assert {each.block[0] % 64 for each in double.launches} == {0}
+    for function in ("hipModuleLaunchKernel", "hipGraphLaunch", "hipStreamBeginCapture", "hipMemsetD8Async"):
+        assert function in double.calls
+    assert double.message == ""
+
+
+def test_a_step_of_decode_is_one_graph_and_one_wait(opened) -> None:
+    _, double, session = opened
+    list(session.generate([1, 2, 3], max_new_tokens=4))
+    double.calls.clear()
+    list(session.generate([4, 5, 6], max_new_tokens=4))
+    assert double.calls.count("hipModuleLaunchKernel") < double.calls.count("hipGraphLaunch") * len(double.launches)
+    after = double.calls[double.calls.index("hipGraphLaunch") :]
+    assert "hipModuleLaunchKernel" not in after
+    assert after.count("hipStreamSynchronize") + after.count("hipEventSynchronize") <= after.count("hipGraphLaunch")
+
+
+def test_everything_is_given_back(opened) -> None:
+    _, double, session = opened
+    list(session.generate([1, 2, 3], max_new_tokens=3))
+    free, total = double.cuMemGetInfo()[1]
+    assert free < total
+    assert isinstance(session.executor, GpuExecutor)
+    session.executor.close()
+    given = ("hipMalloc", "hipHostMalloc", "hipModuleLoadData", "hipStreamCreateWithFlags", "hipEventCreateWithFlags")
+    back = ("hipFree", "hipHostFree", "hipModuleUnload", "hipStreamDestroy", "hipEventDestroy")
+    assert list(map(double.calls.count, given)) == list(map(double.calls.count, back))
+    assert double.calls.count("hipGraphInstantiateWithFlags") == double.calls.count("hipGraphExecDestroy") > 0
+    assert double.calls.count("hipStreamEndCapture") == double.calls.count("hipGraphDestroy")
+    free, total = double.cuMemGetInfo()[1]
+    assert free == total
+
+
+def test_states_pass_through_the_device(opened) -> None:
+    executor = opened[2].executor
+    given = {name: np.full_like(array, 3) for name, array in executor.states().items()}
+    executor.set_states(given)
+    assert all((array == 3).all() for array in executor.states().values())
+    executor.reset()
+    assert not any(array.any() for array in executor.states().values())
+
+
+def test_a_profile_measures_each_launch(opened) -> None:
+    _, double, session = opened
+    assert isinstance(session.executor, GpuExecutor)
+    profile = session.executor.start_profile()
+    list(session.generate([1, 2, 3], max_new_tokens=2))
+    assert len(profile.measured) == len(double.launches)
+    assert all(each.seconds > 0 for each in totals(profile))
+
+
+def test_the_command_runs_a_bundle(rocm_bundles, started, capsys) -> None:
+    double = started(rocm_bundles["gpt2"])
+    wanted = tokens_of(load(rocm_bundles["gpt2"], "reference"))[0]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(rocm_bundles["gpt2"]), "--tokens", "1,2,3", "--max-new-tokens", str(NEW)])
+    assert ended.value.code == 0
+    assert re.findall(r"\d+", capsys.readouterr().out) == [*map(str, wanted)]
+    assert "hipGraphLaunch" in double.calls
+
+
+def test_a_kernel_that_leaves_its_memory_ends_the_run(rocm_bundles, started: Started, tmp_path) -> None:
+    """A weight that begins 64 bytes late: its last bytes are no longer in its memory."""
+    folder = shutil.copytree(rocm_bundles["gpt2"], tmp_path / "late")
+    plan = json.loads((folder / "kernels.json").read_text("utf-8"))
+    calls = (call for group in plan["calls"]["decode.layer0"] for call in group)
+    call = next(call for call in calls if ["attn.c_attn.weight", 0] in call["arguments"])
+    call["arguments"][call["arguments"].index(["attn.c_attn.weight", 0])] = ["attn.c_attn.weight", 64]
+    (folder / "kernels.json").write_text(json.dumps(plan))
+    double = started(folder)
+    session = load(folder)
+    with pytest.raises(BringupError, match=r"BU617: hip\w+ gave hipErrorIllegalAddress: linear: out of bounds"):
+        list(session.generate([1, 2, 3], max_new_tokens=2))
+    assert "linear" in double.message
