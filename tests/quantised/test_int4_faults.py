@@ -65,6 +65,9 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("awq", {"group_size": 64}, None, "BU102", "set `group_size` to 32"),
     ("awq", {"group_size": -1}, None, "BU102", "`group_size` is -1"),
     ("awq of rows", {"group_size": 32}, None, "BU102", "`group_size` is 32"),
+    ("gptq", {"group_size": 0}, None, "BU121", "`group_size` is 0"),
+    ("gptq", {"group_size": True}, None, "BU121", "`group_size` is True"),
+    ("awq", {"group_size": 10**30}, None, "BU124", "31 digits"),
     ("gptq", {"bits": 8}, None, "BU137", "`bits` = 4"),
     ("gptq 3", {"bits": 4}, None, "BU137", "`bits` = 3"),
     ("gptq", {"bits": 5}, None, "BU122", "`bits` = 5"),
@@ -90,6 +93,12 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("gptq", {"modules_in_block_to_quantize": [["self_attn.o_proj"], ["mlp.up_proj"]]}, None, "BU137", "k_proj.weight"),
     ("gptq", {"dynamic": {"-:model\\.layers\\.0\\.mlp": {}}}, None, "BU137", "`dynamic` = {}"),
     ("gptq", {"dynamic": {"+:.*\\.mlp\\.": {"bits": 8}}}, None, "BU137", "`dynamic` = {}"),
+    (
+        "gptq",
+        without("o_proj.scales"),
+        "BU102",
+        "says 8",
+    ),
     ("gptq", {"dynamic": {"(?<=a)b": {"bits": 8}}}, None, "BU122", "(?<=a)b"),
     ("auto-round", {"packing_format": "auto_round:gptq"}, None, "BU122", "'auto_round:gptq'"),
 ]

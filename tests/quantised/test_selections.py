@@ -127,3 +127,47 @@ def test_words_without_a_sign(folder: Path) -> None:
     tensors, exact, config = opened("ct-int4", folder)
     words = {key: edit(array) for key, array in tensors.items() if key.endswith("weight_packed")}
     the_same(tensors | words, exact, config)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "words"),
+    [
+        ("ct-int4", "format", {"format": "marlin-24"}),
+        ("modelopt-nvfp4-config", "quant_algo", {"quant_algo": "NVFP4_AWQ", "group_size": 16}),
+        ("fp8-inv", "weight_block_size", {"weight_block_size": [128]}),
+    ],
+)
+def test_a_wrong_word_is_the_only_finding(name: str, key: str, words: dict[str, Any], folder: Path) -> None:
+    """What its stand-in makes of the tensors is none; another mistake is."""
+    tensors, _, config = opened(name, folder)
+    config["quantization_config"] |= words
+    finding = one(tensors, config)
+    assert (finding.parameter, finding.code) == (key, "BU121" if name == "fp8-inv" else "BU122")
+    del tensors["model.norm.weight"]
+    codes = [found.code for found in check(open_job(checkpoint=dict_checkpoint(tensors, config))).findings]
+    assert codes == [finding.code, "BU101"]
+
+
+def test_scales_under_both_names(folder: Path) -> None:
+    """One of the two is read, and the others are one finding, whatever their shapes."""
+    tensors, _, config = opened("ct-fp8-blocks", folder)
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [16, 32]}
+    tensors |= {f"{key}_inv": array for key, array in tensors.items() if key.endswith("weight_scale")}
+    finding = one(tensors, config)
+    assert (finding.code, len(finding.sources)) == ("BU105", 14)
+
+
+@pytest.mark.parametrize(("name", "end"), [("gptq", "o_proj"), ("ct-int4", "down_proj")])
+def test_one_module_of_other_bits(name: str, end: str, folder: Path) -> None:
+    """The sizes of the model are as the config says, which its scales show."""
+    tensors, exact, config = opened(name, folder)
+    other = {"gptq": INT4["gptq 2"], "ct-int4": FORMATS["ct-int8-packed"]}[name]
+    wide: Callable[[np.ndarray], Tensors] = lambda matrix: other.write(matrix)[0]  # noqa: E731
+    for key, array in exact.items():
+        if key.endswith(f"{end}.weight"):
+            parts = wide(array)
+            some = {part: parts[part] for part in ("qweight", "qzeros", "weight_packed") if part in parts}
+            tensors |= {key.replace("weight", part): value for part, value in some.items()}
+    finding = one(tensors, config)
+    assert finding.code == "BU102"
+    assert f"have numbers of {2 if name == 'gptq' else 8} bits, and the config says 4" in finding.message
