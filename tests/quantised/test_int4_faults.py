@@ -93,12 +93,6 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("gptq", {"modules_in_block_to_quantize": [["self_attn.o_proj"], ["mlp.up_proj"]]}, None, "BU137", "k_proj.weight"),
     ("gptq", {"dynamic": {"-:model\\.layers\\.0\\.mlp": {}}}, None, "BU137", "`dynamic` = {}"),
     ("gptq", {"dynamic": {"+:.*\\.mlp\\.": {"bits": 8}}}, None, "BU137", "`dynamic` = {}"),
-    (
-        "gptq",
-        without("o_proj.scales"),
-        "BU102",
-        "says 8",
-    ),
     ("gptq", {"dynamic": {"(?<=a)b": {"bits": 8}}}, None, "BU122", "(?<=a)b"),
     ("auto-round", {"packing_format": "auto_round:gptq"}, None, "BU122", "'auto_round:gptq'"),
 ]
