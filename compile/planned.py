@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.apply.quantise import Recipe, quantise, recipe_of
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.plan import Plan, make_plan
@@ -29,12 +30,14 @@ def planned(graph: Graph, adapter: Adapter, headers: Mapping[str, TensorInfo]) -
     found = quantise(plan, recipe, names)
     for name, reason in found.left.items():
         message = f"`{name}` cannot be quantised by {recipe.name}: {reason}"
-        raise fail("BU414", message, help=_help(plan, recipe, names), parameter=name)
+        raise fail("BU414", message, help=_help(plan, recipe, names, name), parameter=name)
     return found.plan
 
 
-def _help(plan: Plan, recipe: Recipe, names: list[str]) -> str:
+def _help(plan: Plan, recipe: Recipe, names: list[str], refused: str) -> str:
     """The largest group that all rows are a whole number of, where that is the reason."""
+    if any(isinstance(source, Computed) for source in plan.entries[refused].sources):
+        return "leave --quantize out, or give the checkpoint in floats"
     rows = [plan.entries[name].declared.axes[-1].size for name in names]
     fitting = [size for size in (128, 64, 32, 16) if all(row % size == 0 for row in rows)]
     if recipe.name.startswith("int4-g") and fitting and recipe.along not in fitting:

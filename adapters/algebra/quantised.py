@@ -173,11 +173,17 @@ class Dequantise:
         if form.zero:
             values -= spread("zeros")
         scales = spread("scales")
-        values *= scales * spread("outer_scales") if form.outer else scales
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities of a checkpoint are its reader's to find
+            values *= scales * spread("outer_scales") if form.outer else scales
         if form.minimum:
             minimums = spread("minimums")
             values += minimums * spread("outer_minimums") if form.outer else minimums
         return values
+
+
+def is_stored_in_parts(value: Computed) -> bool:
+    """Whether a value is a matrix that a checkpoint has quantised."""
+    return value.form is not None or isinstance(value.run, Dequantise)
 
 
 def _repeat(values: np.ndarray, axis: int, block: int, size: int) -> np.ndarray:

@@ -60,14 +60,15 @@ class Scope:
         return len(self.sources) - 1
 
     def take(self, region: Region, takes: Collection[str], node: str) -> None:
-        """Records the tensors of a node's input whose dtype it does not accept."""
+        """Records, once each, the tensors of a node's input whose dtype it does not accept."""
         if region.word > 1:  # read in parts, as one wider type
             views = {nest.source: region.dtype for nest in region.nests}
         else:
             views = {nest.source: nest.view for nest in region.nests}
         found: dict[str, list[str]] = {}
+        noted = {(name, wrong.dtype) for wrong in self.wrong for name in wrong.tensors}
         for source, dtype in views.items():
-            if dtype not in takes:
+            if dtype not in takes and (self.sources[source].name, dtype) not in noted:
                 found.setdefault(dtype, []).append(self.sources[source].name)
         for dtype, names in found.items():
             self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(takes))))

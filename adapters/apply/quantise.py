@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.copy_nest import Nest, by_axes
-from bringup.adapters.algebra.quantised import Dequantise
+from bringup.adapters.algebra.quantised import Dequantise, is_stored_in_parts
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.diagnostics import fail
@@ -126,6 +126,8 @@ def _quantised(entry: Entry, recipe: Recipe) -> Entry | str:
         return columns
     for index in read:
         info = sources[index]
+        if isinstance(info, Computed) and is_stored_in_parts(info):
+            return "the checkpoint has it quantised"
         if not isinstance(info, TensorInfo) or info.dtype not in FLOATS:
             return "it is computed, or not stored in floats"
         if len(info.shape) < 2 or (recipe.rows == 1 and info.shape[columns] % (recipe.along or 1)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bringup.adapters.algebra.computed import Computed
 from bringup.adapters.algebra.copy_nest import Nest, row_major
+from bringup.adapters.algebra.quantised import is_stored_in_parts
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.apply.materialise import copy_nest, units
 from bringup.adapters.checkpoints.arrays import numpy_dtype
@@ -29,6 +30,8 @@ WIDER = {  # the dtypes that hold every value of another
     "float32": ("float64",),
     "uint4": ("uint8",),
 }
+_WHOLE = "export all parameters, from a bundle compiled in the checkpoint's dtype, by rules that have an inverse"
+_QUANTISED = "its weights are quantised: export a bundle compiled with --weights packed, or give them in floats"
 
 
 def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -55,14 +58,18 @@ def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def irreversible(plan: Plan) -> list[Diagnostic]:
-    """BU117 for everything that `reverse` would refuse whatever the values, once for each rule and reason."""
+    """BU117 for everything that `reverse` would refuse whatever the values, once for each rule and reason.
+
+    That the checkpoint is quantised is one reason, whatever the rules.
+    """
     targets, found = _Targets(), dict[object, list[tuple[str, BringupError]]]()
 
     def note(entry: Entry, step: Callable[[], None]) -> None:
         try:
             step()
         except BringupError as error:
-            found.setdefault(entry.rule.site, []).append((entry.declared.name, error))
+            key = _QUANTISED if error.findings[0].help == _QUANTISED else entry.rule.site
+            found.setdefault(key, []).append((entry.declared.name, error))
 
     for entry in plan.entries.values():
         note(entry, partial(targets.claim, entry, entry.region, entry.declared.dtype))
@@ -213,7 +220,7 @@ class _Targets:
 def _identity(entry: Entry, source: Computed) -> object:
     """Equal for sources that compute the same from the same tensors. Raises BU117 when they have no inverse."""
     if source.inverse is None:
-        raise _refused(entry, source.name)
+        raise _refused(entry, source.name, _QUANTISED if is_stored_in_parts(source) else _WHOLE)
 
     def of(index: int) -> object:
         found = entry.sources[index]
@@ -253,10 +260,10 @@ def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:
     return np.array_equal(found.view(np.uint8), wanted.view(np.uint8))
 
 
-def _refused(entry: Entry, why: str) -> BringupError:
+def _refused(entry: Entry, why: str, help: str = _WHOLE) -> BringupError:
     return fail(
         "BU117",
         f"`{entry.declared.name}` cannot be taken back to the checkpoint: {why}",
-        help="export all parameters, from a bundle compiled in the checkpoint's dtype, by rules that have an inverse",
+        help=help,
         where=entry.rule.site,
     )

@@ -101,6 +101,7 @@ def read(words: Fields) -> ModelOpt | None:
 
 def _algorithm(words: Fields, whole: Fields) -> Algorithm | None:
     """None where nothing is quantised; `whole` takes the finding, so that many layers of a kind are one."""
+    words.read |= {"group_size"}
     text = words.maybe("quant_algo", str)
     name = "" if text is None else text.upper()
     mixed = name == "MIXED_PRECISION" and words is whole

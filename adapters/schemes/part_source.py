@@ -16,7 +16,7 @@ from bringup.adapters.algebra.region import Region
 from bringup.adapters.algebra.scope import Scope
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of
 from bringup.graphs.core.form import WHOLE, count
-from bringup.spec import Shape
+from bringup.spec import DTYPES, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,16 +55,32 @@ class PartSource(Source):
     block_key: str = ""  # of the config: how many values share a scale
     keeps_order: bool = False  # as `Stored.keeps_order`
 
+    def region(self, scope: Scope) -> Region:
+        """The tensor in the dimensions of the layout. Words of another width would hold other numbers: they are noted
+        as wrong.
+        """
+        region = super().region(scope)
+        if any(one.packed for one in dimensions(self.layout)):
+            scope.take(region, as_wide_as(self.dtype), "numbers in words")
+        axes = self._laid_out(scope, region.shape)
+        same = without_ones(region.shape) == without_ones(shape_of(axes))
+        return replace(region, axes=axes) if same else region
+
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
         """The axes by the matrix's declaration, else by `shape`; () where neither gives them."""
+        axes = self._laid_out(scope, shape)
+        if shape is None or without_ones(shape) != without_ones(shape_of(axes)):
+            return axes
+        return axes if shape == shape_of(axes) else tuple(Axis("n", size) for size in shape)
+
+    def _laid_out(self, scope: Scope, shape: Shape | None) -> Axes:
+        """The layout's dimensions; a size that the declaration does not give is that of `shape`."""
         rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
         axes += (Axis(found.name or "n", found.size(sizes.get(found.name, 0))) for found in dimensions(self.layout))
         if shape is not None and len(shape) == len(axes):
             axes = [axis if axis.size else Axis(axis.name, n) for axis, n in zip(axes, shape, strict=True)]
-        elif shape is not None and without_ones(shape) == without_ones(shape_of(tuple(axes))):
-            axes = [Axis("n", size) for size in shape]
         return tuple(axes)
 
 
@@ -157,6 +173,15 @@ def _rows(region: Region, columns: int) -> Region:
     """The same elements in the same order, in rows of so many or as one. Another size is a misfit, reported before."""
     size = math.prod(region.shape)
     return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
+
+
+@cache
+def as_wide_as(dtype: str) -> frozenset[str]:
+    """The dtype, and whole numbers of as many bits."""
+    bits = DTYPES[dtype].bits
+    return frozenset(
+        {dtype, *(name for name, one in DTYPES.items() if one.kind in ("int", "uint") and one.bits == bits)}
+    )
 
 
 @cache

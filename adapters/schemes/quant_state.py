@@ -46,7 +46,7 @@ class NestedScales:
 
         words = _state(state, quant_type=self.table, blocksize=self.block, nested_blocksize=NESTED_BLOCK)
         offset = words.get("nested_offset")
-        if not isinstance(offset, float | int):
+        if not isinstance(offset, float | int) or isinstance(offset, bool):
             raise _wrong("nested_offset", offset, "a number")
         return table[codes] * scales.repeat(NESTED_BLOCK)[: len(codes)] + np.float32(offset)
 

@@ -6,9 +6,9 @@ One file a scheme in this folder. A package adds its own by an entry point of `b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from bringup.adapters.algebra.expr import Expr
 from bringup.adapters.algebra.quantised import QuantisedMatrix
@@ -19,7 +19,17 @@ from bringup.spec import TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-Modules = Sequence[str]
+
+class Modules(tuple[str, ...]):
+    """The ways to write one module's name; `table`: whether it is a table of rows, an `Embedding`."""
+
+    table: bool = False
+
+    @classmethod
+    def named(cls, *names: str, table: bool) -> Self:
+        modules = cls(names)
+        modules.table = table
+        return modules
 
 
 @dataclass(frozen=True, slots=True)

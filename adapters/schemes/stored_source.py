@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Adapter
 from bringup.adapters.planning.rules import Rule, changed
 from bringup.adapters.schemes.part_source import NOWHERE, ByRows, PartSource, Within, columns_first
-from bringup.adapters.schemes.scheme import Stored, StoredMatrix, Unread
+from bringup.adapters.schemes.scheme import Modules, Stored, StoredMatrix, Unread
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.axes import Axes, AxesError, Axis, shape_of, show
 from bringup.graphs.core.signature import Signature
@@ -30,13 +30,17 @@ _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What decides how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make."""
+    """What decides how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make.
+
+    `tables` are the tensors that become tables of rows.
+    """
 
     stored: Stored
     names: Names
     prefix: str
     outside: frozenset[str]
     signature: Signature
+    tables: frozenset[str]
     known: dict[tuple[str, frozenset[str]], Expr] = field(default_factory=dict[tuple[str, frozenset[str]], Expr])
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
@@ -45,17 +49,18 @@ class Reading:
         found = {part: self.names.get(part_name(name, part)) for part in parts}
         return {part: info for part, info in found.items() if info is not None}
 
-    def modules(self, name: str) -> Sequence[str]:
+    def modules(self, name: str) -> Modules:
         """The ways to write the name of a tensor's module."""
         module = name.removesuffix(".weight")
         inside = self.prefix and module.partition(".")[0] not in self.outside
-        return (f"{self.prefix}{module}", module) if inside else (module,)
+        names = (f"{self.prefix}{module}", module) if inside else (module,)
+        return Modules.named(*names, table=f"{module}.weight" in self.tables)
 
     def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
         """The parts of a tensor that is stored in parts; None for one that is stored as it is.
 
         The config decides, and where it leaves a choice the tensors: converters differ about routers, embeddings and
-        heads.
+        heads, and about what a list of modules means.
         """
         if not (self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts):
             return None
@@ -67,6 +72,8 @@ class Reading:
         plain = self.names.get(name)
         if plain is not None and plain.dtype not in FLOATS:
             return parts
+        if plain is not None and any(map(self.stored.unquantized.may_mean, self.modules(name))):
+            return None
         declared = self.signature.params.get(_parameter(rule, bindings))
         return parts if declared is not None and is_converted(declared.axes) else None
 
@@ -184,7 +191,8 @@ def _columns_first(region: Region) -> Region:
 def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
     """The adapter of a quantised checkpoint: the same rules, whose matrices come from the tensors that are there."""
     names = adapter.names(headers)
-    reading = Reading(stored, names, names.carried or adapter.prefix, frozenset(adapter.outside()), signature)
+    prefix, outside = names.carried or adapter.prefix, frozenset(adapter.outside())
+    reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)))
 
     def of_rule(rule: Rule) -> Rule:
         return changed(rule, partial(_stored_source, rule=rule.pattern, reading=reading))
@@ -195,6 +203,14 @@ def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers:
         requires = f"{{module}}.{part.requires}" if part.requires else ""
         quantised.drop(f"{{module:**}}.{part.part}", why=part.why, requires=requires, wrong=wrong)
     return quantised
+
+
+def _tables(adapter: Adapter, signature: Signature) -> Iterator[str]:
+    """The tensors of parameters that are neither matrices of linear layers nor experts'."""
+    for declared in signature.values():
+        if len(declared.axes) == 2 and [axis.name for axis in declared.axes] != ["out", "in"]:
+            for rule, bindings in adapter.claims(declared):
+                yield from rule.own_expr.names(bindings)
 
 
 def _wrong(reading: Reading, part: Unread, name: str, values: np.ndarray) -> str:

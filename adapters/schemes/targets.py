@@ -19,7 +19,7 @@ _CLASS = re.compile(r"[A-Z]\w*")
 class Targets:
     """Names of modules, expressions that begin with `re:`, and names of classes.
 
-    A class stands for every module: which of them are linear layers or embeddings, their tensors tell.
+    A class with `Embedding` in its name stands for every table of rows, any other class for every other module.
     """
 
     NAME: ClassVar[int] = 0
@@ -56,4 +56,4 @@ class Targets:
             return self.NAME
         if any(expression.matches(module) for expression in self.expressions for module in modules):
             return self.EXPRESSION
-        return self.CLASS if self.classes else self.NONE
+        return self.CLASS if any(("Embedding" in name) == modules.table for name in self.classes) else self.NONE

@@ -19,6 +19,7 @@ from bringup.compile.check.fused import unread_scales
 from bringup.compile.check.missing import missing_and_unread
 from bringup.compile.check.quantisation.scales import scale_mistakes
 from bringup.compile.check.quantisation.separate import without_quantised
+from bringup.compile.check.quantisation.widths import width_mistakes
 from bringup.diagnostics import Diagnostic, Report, Severity, Sites
 from bringup.grouping import grouped
 from bringup.spec import FLOATS, Site
@@ -42,7 +43,8 @@ def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: 
     report.findings += missing_and_unread(plan, reported, lost)
     site = first_sites(problems)
     scales, shapes = scale_mistakes(plan, [p for p in problems if p.code == "BU102"])
-    report.findings += [*scales, *shape_mistakes(plan, shapes, site, words)]
+    widths, shapes = width_mistakes(plan, shapes)
+    report.findings += [*scales, *widths, *shape_mistakes(plan, shapes, site, words)]
     alike: dict[object, list[Problem]] = {}
     for p in problems:
         if p.code != "BU102":

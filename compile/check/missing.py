@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
 from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.quantization import part_of
 from bringup.compile.check.facts.requests import Readers, parameters_of, sites_of
 from bringup.compile.check.facts.shapes import stored
 from bringup.compile.check.fused import fused, unread_scales
@@ -59,8 +60,20 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
         readers = {}
     for names in _by_pattern(roots(readers, wanted), plan).values():
         yield _missing(plan, readers, names)
-    for names in _by_pattern(roots(unread, read)).values():
+    for names in _of_parts(_by_pattern(roots(unread, read)).values()):
         yield _unread(plan, names)
+
+
+def _of_parts(groups: Iterable[Group]) -> Iterator[Group]:
+    """The groups, but one for each part that quantised matrices have, whatever their modules: a converter's mistake."""
+    parts: dict[str, list[str]] = {}
+    for names in groups:
+        found = {part[1] if (part := part_of(name)) else "" for name in flat(names)}
+        if len(found) == 1 and (part := found.pop()):
+            parts.setdefault(part, []).extend(flat(names))
+        else:
+            yield names
+    yield from ({name: [name] for name in names} for names in parts.values())
 
 
 def _readers_of_absent(plan: Plan, known: Container[str]) -> dict[str, list[Problem]]:
@@ -117,9 +130,10 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
     first = plan.headers[flat(names)[0]]
     pattern = _drop_pattern(names).removeprefix(plan.prefix)
     below = "" if count == len(names) else f" ({count} tensors below it)"
+    shape = f" {list(first.shape)}" if len({plan.headers[name].shape for name in flat(names)}) == 1 else ""
     return Diagnostic(
         code="BU105",
-        message=f"nothing reads the tensor `{listing}`{below or f' {list(first.shape)}'}",
+        message=f"nothing reads the tensor `{listing}`{below or shape}",
         help=surplus(plan, names) or _advice(plan, names, pattern),
         sources=flat(names),
         **stored(plan, flat(names)),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
+from bringup.adapters.planning.quantization import quantization_words
 from bringup.compile.bundle.weights_file import write_weights
 from bringup.diagnostics import BringupError, fail
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 INPUT = "@input"  # behind a module's name: what it takes
+_OF_QUANTISERS = (AssertionError, ImportError, NotImplementedError, RuntimeError, ValueError)
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers opens
 
 
@@ -28,7 +30,7 @@ class Reference:
 
     What attention keeps of a token (keys and values, the latents of MLA, an indexer's keys) is rounded to
     `cache_dtype`; None leaves it as it is. Raises BU703 when transformers cannot make that model, or would make up a
-    part of its weights.
+    part of its weights; so do its methods where a quantiser's code stops.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Reference:
         transformers.utils.logging.disable_progress_bar()
         self.name, self.dtype = f"transformers {transformers.__version__}", dtype
         self.cache_dtype = None if cache_dtype == dtype else cache_dtype
+        self.config = config
         self.model = open_model(
             checkpoint,
             config,
@@ -59,7 +62,13 @@ class Reference:
         import torch
 
         cache = rounding_cache(self.model.config, self.cache_dtype) if self.cache_dtype else None
-        given = self.model(torch.tensor([tokens]), use_cache=cache is not None, **{cache_name(self.model): cache})
+        settings = {"use_cache": cache is not None, cache_name(self.model): cache}
+        try:
+            given = self.model(torch.tensor([tokens]), **settings)
+        except _OF_QUANTISERS as error:  # kernels for few bits take certain sizes, devices and packages only
+            if not quantization_words(self.config):
+                raise
+            raise _unknown(self.config, f"its code for quantised weights stops: {_first_line(error)}") from error
         return given.logits[0].float().numpy()
 
     def observe(self, tokens: list[int]) -> Observed:
@@ -213,6 +222,10 @@ def _loaded(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -
             _write(checkpoint, config, Path(folder))
             return load(folder, **options)
     except (ValueError, RuntimeError) as error:  # a GGUF of another architecture; tensors of other shapes
+        raise _unknown(config, _first_line(error)) from error
+    except ImportError as error:  # of a quantiser's package
+        if error.name or not quantization_words(config):
+            raise
         raise _unknown(config, _first_line(error)) from error
 
 

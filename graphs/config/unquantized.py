@@ -17,7 +17,7 @@ from bringup.shown import shown
 BY_PLACE = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 # AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': whole names, globs, and expressions that begin with `re:`.
 BY_NAME = ("exclude", "exclude_modules", "ignore")
-MOST = 1000  # globs and endings, each of which is tried on every module; names are looked up
+MOST = 1000  # texts, globs and endings, each of which is tried on every module; names are looked up
 MOST_EXPRESSIONS = 50  # that globs cannot say
 
 # Of a regular expression what a glob can say: any text, any character, a point, and plain characters.
@@ -29,13 +29,14 @@ _PIECE = re.compile(r"\.\*|\\\.|\.")
 class UnquantizedModules:
     """`names` stand for a module and all that is below it; `globs` for whole names; `endings` for how names end.
 
-    `expressions` are those that no glob can say, of how names begin.
+    `expressions` are those that no glob can say, of how names begin. `anywhere`: what may stand anywhere in a name.
     """
 
     names: frozenset[str] = frozenset()
     globs: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     expressions: tuple[Expression, ...] = ()
+    anywhere: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.names or self.globs or self.expressions)
@@ -48,13 +49,21 @@ class UnquantizedModules:
             or any(expression.matches(module) for expression in self.expressions)
         )
 
+    def may_mean(self, module: str) -> bool:
+        """Whether a list has text that occurs in a module's name.
+
+        AutoAWQ (`exclude_layers_to_not_quantize`) and transformers before version 5 leave out such modules, later
+        versions do not: which it was, the module's tensors show.
+        """
+        return any(text in module for text in self.anywhere)
+
     @classmethod
     def from_fields(cls, words: Fields) -> Self:
         """From the words of a `quantization_config`: whichever of the lists are there.
 
         Notes BU122 for an expression that is not understood, and for more than are tried on every module.
         """
-        names, endings = set[str](), list[str]()
+        names, endings, anywhere = set[str](), list[str](), list[str]()
         globs, expressions = list[str](), list[Expression]()
         for key in (*BY_PLACE, *BY_NAME):
             for entry in words.words(key) or ():
@@ -62,6 +71,7 @@ class UnquantizedModules:
                 if simple:
                     names.add(entry)
                     endings += [entry] if key in BY_PLACE and not entry.startswith("model.") else []
+                    anywhere += [entry] if key in BY_PLACE else []
                 elif key in BY_NAME and expression == entry:
                     globs.append(entry)
                 elif _SIMPLE.fullmatch(expression):
@@ -74,7 +84,7 @@ class UnquantizedModules:
             if len(globs) + len(endings) > MOST or len(expressions) > MOST_EXPRESSIONS:
                 words.error("BU122", f"`{key}` has more than {MOST:,} patterns, or {MOST_EXPRESSIONS} expressions", key)
                 return cls()
-        return cls(frozenset(names), tuple(globs), tuple(endings), tuple(expressions))
+        return cls(frozenset(names), tuple(globs), tuple(endings), tuple(expressions), tuple(anywhere[:MOST]))
 
 
 def _upward(module: str) -> Iterator[str]:

@@ -65,6 +65,9 @@ HEADERS: list[tuple[str, Mapping[str, Any], Change | None, str, str]] = [
     ("awq", {"group_size": 64}, None, "BU102", "set `group_size` to 32"),
     ("awq", {"group_size": -1}, None, "BU102", "`group_size` is -1"),
     ("awq of rows", {"group_size": 32}, None, "BU102", "`group_size` is 32"),
+    ("gptq", {"group_size": 0}, None, "BU121", "`group_size` is 0"),
+    ("gptq", {"group_size": True}, None, "BU121", "`group_size` is True"),
+    ("awq", {"group_size": 10**30}, None, "BU124", "31 digits"),
     ("gptq", {"bits": 8}, None, "BU137", "`bits` = 4"),
     ("gptq 3", {"bits": 4}, None, "BU137", "`bits` = 3"),
     ("gptq", {"bits": 5}, None, "BU122", "`bits` = 5"),
@@ -108,6 +111,11 @@ def _with_biases(tensors: Tensors, value: float) -> None:
     tensors["model.layers.1.mlp.up_proj.bias"][3] = value
 
 
+def _with_offset(state: np.ndarray, offset: object) -> np.ndarray:
+    words = json.loads(state.tobytes()) | {"nested_offset": offset}
+    return np.frombuffer(json.dumps(words).encode(), np.uint8)
+
+
 VALUES: list[tuple[str, Mapping[str, Any], Change, str]] = [
     ("gptq", {}, lambda tensors: _with_biases(tensors, 0.5), "`model.layers.1.mlp.up_proj.bias` would be left out"),
     (BY_ACTIVATIONS, {"desc_act": False}, lambda _: None, "`desc_act` is false"),
@@ -121,6 +129,8 @@ VALUES: list[tuple[str, Mapping[str, Any], Change, str]] = [
         "blocksize 32",
     ),
     ("nf4 nested", {}, edited("__nf4", lambda state: state[:-1]), "an object"),
+    ("nf4 nested", {}, edited("__nf4", lambda state: _with_offset(state, True)), "nested_offset True"),
+    ("nf4 nested", {}, edited("__nf4", lambda state: _with_offset(state, "0.5")), "nested_offset '0.5'"),
     ("nf4", {}, edited("quant_map", np.flip), "it is not the table of nf4"),
     ("int8", {}, edited("weight_format", np.ones_like), "not row by row"),
 ]

@@ -40,20 +40,26 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
         if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
             key = id(problem.rule), problem.parameter
             if key not in parts:
-                parts[key] = _parts(problem.rule, problem.parameter)
+                parts[key] = parts_of_parameter(problem.rule, problem.parameter)
             found = _scales(plan, problem, parts[key], wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
     return [_finding(plan, group) for group in _alike(scales)], others
 
 
-def _parts(rule: Rule, parameter: str) -> Parts:
+def parts_of_parameter(rule: Rule, parameter: str) -> Parts:
     """The tensors that the matrices of a parameter are stored in: an expert's together."""
     found: dict[str, dict[str, PartSource]] = {}
     for leaf, name in rule.own_expr.leaves(match(rule.pattern, parameter) or {}):
         if isinstance(leaf, PartSource):
             found.setdefault(_module(name), {})[name] = leaf
     return found
+
+
+def siblings_of(plan: Plan, problem: Problem, parts: Parts) -> Mapping[str, PartSource]:
+    """The parts of the matrix that a problem's tensor is one of."""
+    (name,) = problem.sources
+    return parts.get(_module(name.removeprefix(plan.prefix))) or parts.get(_module(name)) or {}
 
 
 def _module(name: str) -> str:
@@ -66,9 +72,8 @@ def _scales(plan: Plan, problem: Problem, parts: Parts, wrong: Container[str]) -
     A matrix whose codes are themselves `wrong` has scales of another shape for that reason.
     """
     (name,) = problem.sources
-    bare = name.removeprefix(plan.prefix)
-    siblings = parts.get(_module(bare)) or parts.get(_module(name)) or {}
-    scales = siblings.get(bare) or siblings.get(name)
+    siblings = siblings_of(plan, problem, parts)
+    scales = siblings.get(name.removeprefix(plan.prefix)) or siblings.get(name)
     block = block_of(scales.layout) if scales else None
     if scales is None or block is None:
         return None

@@ -10,14 +10,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from bringup.adapters.planning.plan import Plan
 from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.quantization import part_of, quantization_words
+from bringup.adapters.schemes.registry import read_quantisation
 from bringup.compile.check.facts.unruled import tensors_of_unruled
 from bringup.compile.check.quantisation.cause import CONFIG_KEYS, bare_names
 from bringup.compile.check.quantisation.config import incomplete, of_another, otherwise, unquantised
 from bringup.compile.check.quantisation.foreign import foreign
 from bringup.compile.job import Job, replanned
-from bringup.diagnostics import BringupError, Diagnostic
+from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.graphs.core.axes import AxesError
 from bringup.spec import FLOATS
 
@@ -38,6 +40,8 @@ def without_quantised(job: Job) -> Explained:
         return Explained(job)
     words, unruled = quantization_words(job.config), tensors_of_unruled(plan)
     causes = [*otherwise(job, words)] if words else []
+    if not causes and not on_config and _has_wrong_words(job):
+        return _without(job, _parts(plan))
     causes = causes or [*foreign(job, words, unruled)]
     if not causes and words:
         causes = [*unquantised(job, words, stated=bool(on_config))]
@@ -46,15 +50,34 @@ def without_quantised(job: Job) -> Explained:
         causes = causes or [*of_another(job, words)] or [*incomplete(job, words)]
     if not causes:
         return Explained(job)
-    tensors = {name for cause in causes for name in bare_names(plan, cause.tensors)}
-    unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
-    problems = [left for p in plan.problems if (left := _without(p, tensors, plan.prefix))]
-    rest = replace(plan, problems=problems, unread=unread)
+    rest = _without(job, {name for cause in causes for name in bare_names(plan, cause.tensors)})
     keys = {key for cause in causes for key in cause.keys}
     of_words = [f for f in job.findings if f.parameter in keys or (f.code == "BU120" and f.parameter in words)]
     findings = [finding for finding in job.findings if finding not in (*on_config, *of_words)]
     found = [cause.finding for cause in causes]
-    return Explained(replace(job, plan=rest, findings=findings), found, len(plan.unread) - len(unread))
+    return Explained(replace(rest.job, findings=findings), found, rest.unread)
+
+
+def _has_wrong_words(job: Job) -> bool:
+    """Whether a word of the quantisation has a value that is not understood, in whose place another one is planned."""
+    errors = (f for f in read_quantisation(job.config, job.family.name).findings if f.severity is Severity.ERROR)
+    return any(finding.stops or finding.code == "BU122" for finding in errors)
+
+
+def _parts(plan: Plan) -> set[str]:
+    """Every tensor of a quantised matrix that is unread, or that a problem names."""
+    stems = {part[0] for name in bare_names(plan, plan.headers) if (part := part_of(name))}
+    named = [*plan.unread, *(name for problem in plan.problems for name in problem.sources)]
+    return {name for name in bare_names(plan, named) if name in stems or part_of(name)}
+
+
+def _without(job: Job, tensors: Container[str]) -> Explained:
+    """The job without what is wrong with some tensors, by their names without prefix."""
+    plan = job.plan
+    unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
+    problems = [left for p in plan.problems if (left := _left(p, tensors, plan.prefix))]
+    rest = replace(plan, problems=problems, unread=unread)
+    return Explained(replace(job, plan=rest), (), len(plan.unread) - len(unread))
 
 
 def _as_plain(job: Job) -> Job | None:
@@ -70,7 +93,7 @@ def _as_plain(job: Job) -> Job | None:
     return None
 
 
-def _without(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
+def _left(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
     """What is left of a problem: of absent tensors those that are not explained, of any other all or nothing."""
     left = tuple(name for name in problem.sources if name.removeprefix(prefix) not in tensors)
     if len(left) == len(problem.sources):

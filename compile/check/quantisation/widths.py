@@ -1,0 +1,79 @@
+"""Codes of other bits than the config says of some modules: one finding for each two numbers of bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bringup.adapters.planning.plan import Plan
+from bringup.adapters.planning.problems import Problem
+from bringup.adapters.planning.rules import Rule
+from bringup.adapters.schemes.part_source import PartSource, dimensions
+from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
+from bringup.compile.check.quantisation.scales import parts_of_parameter, siblings_of
+from bringup.diagnostics import Diagnostic
+from bringup.graphs.core.axes import shape_of
+from bringup.grouping import listed
+from bringup.spec import DTYPES
+
+BITS = (2, 3, 4, 8)
+
+
+def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
+    """One diagnostic for each number of bits that codes have in place of the config's, and all other problems.
+
+    Scales of these matrices are as they should be: with another size of the matrix they are not.
+    """
+    wrong = {name for problem in problems for name in problem.sources}
+    found: dict[tuple[int, int], list[Problem]] = {}
+    others = list[Problem]()
+    for problem in problems:
+        bits = None
+        if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
+            siblings = siblings_of(plan, problem, parts_of_parameter(problem.rule, problem.parameter))
+            bits = _bits(plan, problem, siblings) if _has_right_scales(plan, siblings, wrong) else None
+        if bits:
+            found.setdefault(bits, []).append(problem)
+        else:
+            others.append(problem)
+    return [_finding(plan, *bits, group) for bits, group in found.items()], others
+
+
+def _has_right_scales(plan: Plan, siblings: Mapping[str, PartSource], wrong: set[str]) -> bool:
+    """Whether a part with one value for some columns, not all, has the shape that it should have."""
+    for name, part in siblings.items():
+        columns = next((one for one in dimensions(part.layout) if one.name == "in"), None)
+        info = plan.headers.get(name) or plan.headers.get(plan.prefix + name)
+        if columns and columns.of and not columns.packed and columns.of > 1 and info and info.name not in wrong:
+            return True
+    return False
+
+
+def _bits(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource]) -> tuple[int, int] | None:
+    """The bits by the config and those by the tensor, where its words are as many as these bits need."""
+    (name,) = problem.sources
+    part = siblings.get(name.removeprefix(plan.prefix)) or siblings.get(name)
+    shape, wanted = plan.headers[name].shape, shape_of(problem.axes)
+    layout = dimensions(part.layout) if part else ()
+    off = [k for k, sizes in enumerate(zip(shape, wanted, strict=False)) if sizes[0] != sizes[1]]
+    if part is None or len(shape) != len(wanted) or len(off) != 1 or off[0] < len(shape) - len(layout):
+        return None
+    one = layout[off[0] - len(shape)]
+    if not one.packed:
+        return None
+    said = DTYPES[part.dtype].bits * one.times // one.of
+    bits, rest = divmod(said * shape[off[0]], wanted[off[0]])
+    return (said, bits) if not rest and bits in BITS else None
+
+
+def _finding(plan: Plan, said: int, bits: int, problems: Sequence[Problem]) -> Diagnostic:
+    parameter, sources = parameters_and_tensors(problems)
+    return Diagnostic(
+        code="BU102",
+        message=f"{listed(sources)} have numbers of {bits} bits, and the config says {said}",
+        help="correct the bits that `quantization_config` says of these modules",
+        parameter=parameter,
+        sources=sources,
+        expected=str(said),
+        actual=str(bits),
+        **sites(plan, problems[0]),
+    )

@@ -1,0 +1,96 @@
+"""Commands on a checkpoint that is quantised already: one finding, which says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import save_file
+
+from bringup.adapters.sources.open_checkpoint import open_checkpoint
+from bringup.cli.main import cli
+from bringup.compile.parity.reference import Reference
+from bringup.diagnostics import BringupError
+from tests.quantised.checkpoints import write
+from tests.quantised.int4_formats import FORMATS
+
+TOKENS = [1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def gptq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write("llama of words", FORMATS["gptq"], tmp_path_factory.mktemp("gptq"))[0]
+
+
+def refused(*words: object) -> list[str]:
+    """The errors of a command, without their places."""
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == 1, result.output
+    return [line for line in result.stderr.splitlines() if line.lstrip().startswith(("error[", "= help"))]
+
+
+@pytest.mark.parametrize("command", [["compile", "--dry-run"], ["export"]], ids=lambda words: words[0])
+def test_quantising_once_more(command: list[str], gptq: Path, tmp_path: Path) -> None:
+    name, *options = command
+    out = ["-o", tmp_path / "out"]
+    error, help = refused(name, "--checkpoint", gptq, "--quantize", "int8", *options, *out)
+    assert error.startswith("error[BU414]")
+    assert error.endswith("cannot be quantised by int8: the checkpoint has it quantised")
+    assert help.endswith("leave --quantize out, or give the checkpoint in floats")
+
+
+def lora(folder: Path) -> Path:
+    """An adapter of all q projections."""
+    factors: dict[str, np.ndarray] = {}
+    for layer in range(2):
+        stem = f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_"
+        factors |= {f"{stem}A.weight": np.ones((4, 64), np.float32), f"{stem}B.weight": np.ones((64, 4), np.float32)}
+    folder.mkdir()
+    save_file(factors, folder / "adapter_model.safetensors")
+    words = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    (folder / "adapter_config.json").write_text(json.dumps(words), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("command", ["export", "lora merge"])
+def test_floats_are_not_written_as_codes(command: str, gptq: Path, tmp_path: Path) -> None:
+    """The values of a checkpoint, or those with a LoRA added, have no codes."""
+    more = [] if command == "export" else [lora(tmp_path / "lora")]
+    error, help = refused(*command.split(), "--checkpoint", gptq, *more, "-o", tmp_path / "out")
+    assert error.startswith("error[BU117]")
+    assert error.endswith("cannot be taken back to the checkpoint: dequantise GPTQ")
+    assert "its weights are quantised: export a bundle" in help
+
+
+def test_a_reference_whose_package_is_not_installed(gptq: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("Loading a GPTQ quantized model requires optimum (`pip install optimum`)")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", missing)
+    opened = open_checkpoint(str(gptq))
+    with pytest.raises(BringupError, match=r"BU703.*`LlamaForCausalLM`: Loading a GPTQ quantized model requires"):
+        Reference(opened, opened.config, "float32")
+    plain = {key: value for key, value in opened.config.items() if key != "quantization_config"}
+    with pytest.raises(ImportError):
+        Reference(opened, plain, "float32")
+
+
+def test_a_reference_whose_code_stops(tmp_path: Path) -> None:
+    """bitsandbytes' code for processors takes matrices of whole blocks of rows only, and asserts it."""
+    quantised, exact = write("llama of words", FORMATS["nf4"], tmp_path)
+    for folder, expected in ((quantised, BringupError), (exact, AssertionError)):
+        opened = open_checkpoint(str(folder))
+        reference = Reference(opened, opened.config, "float32")
+
+        def stopped(*_: object, **__: object) -> None:
+            raise AssertionError("N must be divisible by block_n")
+
+        reference.model.forward = stopped
+        with pytest.raises(expected, match="N must be divisible by block_n") as found:
+            reference.logits(TOKENS)
+        assert ("BU703" in str(found.value)) == (folder == quantised)
