@@ -17,19 +17,23 @@ from bringup.compile.llvm.select.registry import calls_of
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 
 # What a processor has beyond any of its kind, by what kernels differ in: the width of vectors, float16, sums of bytes,
-# sums of pairs of bfloat16, which are what a host of the last kind has beyond "avx512".
+# sums of pairs of bfloat16.
 _AVX2 = ("avx", "avx2", "f16c", "fma")
-_AVX512 = ("avx", "avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma")
-_VARIANTS = {"f16c": ("avx", "f16c"), "avx2": _AVX2, "avx512": _AVX512}
+_AVX512 = (*_AVX2, "avx512bw", "avx512dq", "avx512f", "avx512vl")
+_FEATURES = {
+    **{"f16c": ("avx", "f16c"), "avx2": _AVX2, "avxvnni": (*_AVX2, "avxvnni"), "avx512": _AVX512},
+    **{"avx512vnni": (*_AVX512, "avx512vnni"), "avx512bf16": (*_AVX512, "avx512bf16", "avx512vbmi", "avx512vnni")},
+}
+VARIANTS: Mapping[str, Machine] = {
+    name: Machine(triple=host().triple, cpu=generic().cpu, features=tuple(sorted(features)))
+    for name, features in _FEATURES.items()
+    if host().is_x86
+}
 
 
 def _machines() -> Mapping[str, Machine]:
     """This processor, the portable variant, and those between them that run here."""
-    between = {
-        name: Machine(triple=host().triple, cpu=generic().cpu, features=features)
-        for name, features in _VARIANTS.items()
-    }
-    runs = {name: machine for name, machine in between.items() if host().is_x86 and machine.runs_on(host())}
+    runs = {name: machine for name, machine in VARIANTS.items() if machine.runs_on(host())}
     return {"host": host(), "generic": generic(), **runs}
 
 

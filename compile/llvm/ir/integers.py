@@ -25,14 +25,16 @@ def add_products(e: Emitter, total: Value | None, one: Value, other: Value) -> V
     return found if total is None else b.add(total, found)
 
 
-def adds_bytes(e: Emitter) -> bool:
-    """Whether the processor has an instruction for `add_bytes`."""
+def adds_bytes(e: Emitter, lanes: int) -> bool:
+    """Whether the processor has an instruction for `add_bytes` with so many sums."""
     features = set(e.machine.features)
+    if lanes == 16:
+        return e.machine.adds_bytes
     return {"avx512vnni", "avx512vl"} <= features or "avxvnni" in features
 
 
 def add_bytes(e: Emitter, total: Value, unsigned: Value, signed: Value) -> Value:
-    """total + unsigned · signed of 32 numbers of 8 bits each, in fours: 8 of 32 bits."""
-    kind = vector(8, I32)
+    """total + unsigned · signed of 32 or 64 numbers of 8 bits each, in fours: 8 or 16 of 32 bits."""
+    kind = total.type
     words = [e.b.bitcast(each, kind) for each in (unsigned, signed)]
-    return e.intrinsic("llvm.x86.avx512.vpdpbusd.256", kind, [total, *words])
+    return e.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [total, *words])

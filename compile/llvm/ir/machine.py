@@ -44,6 +44,11 @@ class Machine:
         """Whether there are instructions for sums of products of bfloat16, in vectors of 64 bytes."""
         return self._vectors == _AVX512 and "avx512bf16" in self.features
 
+    @property
+    def adds_bytes(self) -> bool:
+        """Whether there are instructions for sums of products of bytes, and for any order, in vectors of 64 bytes."""
+        return self._vectors == _AVX512 and {"avx512vnni", "avx512vbmi"} <= set(self.features)
+
     def runs_on(self, other: Machine) -> bool:
         """Whether code for this machine runs on another."""
         return self.triple == other.triple and set(self.features) <= set(other.features)

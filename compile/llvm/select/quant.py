@@ -90,7 +90,8 @@ def _product(
     if together and (few if rounded else counts[1] == 1):
         digits = 1 if rounded else 3
         scratch = 4 * (64 + counts[1] * (channels * digits + 2 * channels // (8 * together)))
-        return (call("quant_digits", settings | {"vectors": together, "digits": digits}, given, scratch),)
+        own = {"vectors": together, "digits": digits, "at_once": 16 if machine.adds_bytes and together > 1 else 8}
+        return (call("quant_digits", settings | own, given, scratch),)
     if rounded and counts[1] <= BYTES_ROWS and (unit := _unit(stored, channels)):
         row = channels // 2 + channels // unit + channels // (stored.block[2] or channels)
         return (call("quant_bytes", settings | {"unit": unit}, given, 4 * (BLOCKS_AT_ONCE + counts[1] * row)),)

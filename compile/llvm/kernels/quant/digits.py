@@ -4,8 +4,7 @@
 
 Of some columns together x is a whole number of 24 bits with its sign, as a float32 has, times a power of two. Such a
 number is digits of a byte, and one instruction multiplies 32 codes by a digit each; their sums have no rounding. Where
-x is rounded to int8, it has one digit. Codes of float4 become whole numbers first. Bytes of words are put in an order
-in which a lane has four columns of one row, so that lanes are rows.
+x is rounded to int8, it has one digit. Codes of float4 become whole numbers first.
 
 B blocks of M rows of x, each with the matrix of an expert · N rows of a matrix · K channels
 """
@@ -20,29 +19,25 @@ from typing import Any
 
 from llvmlite import ir
 
-from bringup.compile.llvm.ir.emitter import F32, I8, I16, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.emitter import F32, I8, I32, I64, Cell, Emitter, Value, real, vector
 from bringup.compile.llvm.ir.functions import absolute
-from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
 from bringup.compile.llvm.ir.vectors import joined
 from bringup.compile.llvm.kernels.activations import factors, powers
 from bringup.compile.llvm.kernels.linear_tiles import transposed
+from bringup.compile.llvm.kernels.quant.dots import HALF_OF_12, WORDS, Dots
 from bringup.compile.llvm.kernels.quant.rows import SLOTS, Blocks
 from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
-from bringup.compile.llvm.select.sizes import AHEAD
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
 ROWS = 8  # of a word
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of lanes: those in the low halves of a word's bytes, then the others
-BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
-FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
-HALF_OF_12 = 6
 
 
 def quant_digits(e: Emitter, settings: Mapping[str, Any]) -> None:
     """Slots as those of `quant_rows`. `vectors` of 8 columns have one factor, `digits` a number.
 
-    Scratch memory: 8 by 8 scales; for each row of x the factors, the sums of their columns, and of each vector of
-    columns 32 bytes a digit.
+    Words of `at_once` columns, 8 or 16, are a vector. Scratch memory: 8 by 8 scales; for each row of x the factors, the
+    sums of their columns, and of each vector of columns 4 bytes a column and digit.
     """
     b, blocks = e.b, Blocks(e, settings)
     stored: Stored = settings["weight"]
@@ -70,7 +65,8 @@ class _Product:
 
     def __init__(self, e: Emitter, settings: Mapping[str, Any], weight: Weight, channels: Value) -> None:
         self.e, self.b, self.weight, self.stored, self.channels = e, e.b, weight, weight.stored, channels
-        self.is_signed: bool = settings["weight"].signed
+        self.at_once: int = settings["at_once"]
+        self.kind, self.none = vector(self.at_once), e.zero(self.at_once)
         self.is_float4 = self.stored.code_dtype == "float4_e2m1fn"
         self.vectors, self.digits, self.is_rounded = settings["vectors"], settings["digits"], settings["digits"] == 1
         self.group = 8 * self.vectors  # columns of one factor
@@ -78,6 +74,9 @@ class _Product:
         self.blocks = e.b.udiv(channels, self.width)
         self.scales = e.scratch
         self.groups = e.b.udiv(channels, I64(self.group))
+        self.dots = Dots(
+            e, weight, at_once=self.at_once, group=self.group, digits=self.digits, signed=settings["weight"].signed
+        )
         self.is_one = self.stored.block[2] == self.group  # whether a block has one factor
         self._place(e.at(self.scales, "float32", I64(ROWS * ROWS)))
 
@@ -122,10 +121,10 @@ class _Product:
         for n, whole in enumerate(codes):
             for digit in range(self.digits):
                 low = b.trunc(whole, vector(8, I8))
-                quads = b.bitcast(low, vector(2, I32))
-                repeated = b.shuffle_vector(quads, quads, _mask([0] * 4 + [1] * 4))
-                place = b.add(b.mul(b.add(first, I64(8 * n)), I64(4 * self.digits)), I64(32 * digit))
-                b.store(repeated, e.at(self.bytes, "int8", place), align=4)
+                within, size = n * 8 % self.at_once, self.dots.bytes_of_column
+                begin = b.mul(b.add(first, I64(8 * n - within)), I64(size * self.digits))
+                place = e.at(self.bytes, "int8", b.add(begin, I64(size * (self.at_once * digit + within))))
+                b.store(self.dots.spread(low), place, align=4)
                 whole = b.ashr(b.sub(whole, b.sext(low, WORDS)), _splat(WORDS, 8))
 
     def _add_sums(self) -> None:
@@ -145,17 +144,15 @@ class _Product:
     def sums_of(self, first: Value) -> Value:
         """The sums of 8 rows from `first` on."""
         e, b = self.e, self.b
-        sums = [Cell(b, FLOATS, e.zero(8)) for _ in range(2)]
-        terms = [Cell(b, FLOATS, e.zero(8)) for _ in ORDER] if self.stored.has_terms else []
-        one = Cell(b, FLOATS, e.zero(8)) if terms else None
+        sums = [Cell(b, self.kind, self.none) for _ in range(2)]
+        terms = [Cell(b, vector(8), e.zero(8)) for _ in ORDER] if self.stored.has_terms else []
+        one = Cell(b, vector(8), e.zero(8)) if terms else None
         with e.loop(I64(0), self.blocks, ROWS) as begin:
             end = e.least(b.add(begin, I64(ROWS)), self.blocks)
             place = self._read_scales(first, begin, end, terms, one)
             with e.loop(begin, end) as block:
                 self._add_block(first, block, b.sub(block, place), sums)
-        low, high = (cell.get() for cell in sums)
-        one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
-        value = b.fadd(one_half, b.shuffle_vector(low, high, _mask([*range(4, 8), *range(12, 16)])))
+        value = self.dots.totals(*(cell.get() for cell in sums))
         if one:
             columns = transposed(e, [cell.get() for cell in terms])
             while len(columns) > 1:
@@ -204,86 +201,21 @@ class _Product:
         begin = b.mul(block, self.width)
         scales = [self._four(b.add(b.mul(place, I64(ROWS)), I64(at))) for at in (0, 4)]
         if self.is_one:
-            for cell, value, scale in zip(sums, self._whole(first, begin), scales, strict=True):
+            for cell, value, scale in zip(sums, self.dots.sums(self.bytes, first, begin), scales, strict=True):
                 cell.set(e.multiply_add(value, scale, cell.get()))
             return
-        parts = [Cell(b, FLOATS, e.zero(8)) for _ in sums]
+        parts = [Cell(b, self.kind, self.none) for _ in sums]
         with e.loop(I64(0), self.width, self.group) as within:
             k = b.add(begin, within)
-            factor = e.spread(e.load(self.factors, "float32", b.udiv(k, I64(self.group))), 8)
-            for cell, value in zip(parts, self._whole(first, k), strict=True):
+            factor = e.spread(e.load(self.factors, "float32", b.udiv(k, I64(self.group))), self.at_once)
+            for cell, value in zip(parts, self.dots.sums(self.bytes, first, k), strict=True):
                 cell.set(e.multiply_add(value, factor, cell.get()))
         for cell, part, scale in zip(sums, parts, scales, strict=True):
             cell.set(e.multiply_add(part.get(), scale, cell.get()))
 
     def _four(self, at: Value) -> Value:
-        """Four scales, twice."""
-        four = self.e.load(self.scales, "float32", at, 4)
-        return self.b.shuffle_vector(four, four, _mask([0, 1, 2, 3, 0, 1, 2, 3]))
-
-    def _whole(self, first: Value, k: Value) -> list[Value]:
-        """The sums of code · whole number over a group of columns, of rows in low halves and of the others."""
-        e, b = self.e, self.b
-        if self.is_rounded:
-            return self._in_int8(first, k)
-        none = SHORTS([I16(0)] * 16)
-        sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
-        with e.loop(I64(0), I64(self.group), 8) as within:
-            at = b.add(k, within)
-            places = [b.add(b.mul(at, I64(4 * self.digits)), I64(32 * digit)) for digit in range(self.digits)]
-            numbers = [b.load(e.at(self.bytes, "int8", place), typ=BYTES, align=4) for place in places]
-            for cells, codes in zip(sums, self._codes(first, at), strict=True):
-                for cell, x in zip(cells, numbers, strict=True):
-                    products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
-                    cell.set(b.add(cell.get(), products))
-        return [self._number([cell.get() for cell in cells]) for cells in sums]
-
-    def _in_int8(self, first: Value, k: Value) -> list[Value]:
-        """The same of one digit, without a loop."""
-        e, b = self.e, self.b
-        sums: list[Value] = [_splat(WORDS if adds_bytes(e) else SHORTS, 0)] * 2
-        for vectors in range(self.vectors):
-            at = b.add(k, I64(8 * vectors))
-            x = b.load(e.at(self.bytes, "int8", b.mul(at, I64(4))), typ=BYTES, align=4)
-            if vectors % 2 == 0:  # 64 bytes of words are a cache line
-                e.prefetch(self.weight.word_at(first, at), AHEAD)
-            for half, codes in enumerate(self._codes(first, at)):
-                if adds_bytes(e):
-                    sums[half] = add_bytes(e, sums[half], codes, x)
-                else:
-                    products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
-                    sums[half] = b.add(sums[half], products)
-        return [b.sitofp(each, FLOATS) if adds_bytes(e) else self._number([each]) for each in sums]
-
-    def _codes(self, first: Value, k: Value) -> list[Value]:
-        """Bytes: of each four columns, of four rows each."""
-        b = self.b
-        words = self.weight.words(first, k, 8)
-        if self.is_signed:
-            words = b.xor(words, _splat(WORDS, 0x88888888))
-        order = [16 * (at // 16) + 4 * (at % 4) + at % 16 // 4 for at in range(32)]
-        raw = b.bitcast(words, BYTES)
-        moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), WORDS)
-        low, high = moved, b.lshr(moved, _splat(WORDS, 4))
-        codes = [b.bitcast(b.and_(half, _splat(WORDS, 0x0F0F0F0F)), BYTES) for half in (low, high)]
-        if not self.is_float4:
-            return codes
-        table = BYTES([I8(number + 2 * HALF_OF_12) for number in FLOAT4] * 2)
-        return [self.e.intrinsic("llvm.x86.avx2.pshuf.b", BYTES, [table, half]) for half in codes]
-
-    def _number(self, sums: list[Value]) -> Value:
-        """Of sums of digits, the lowest first, that of the numbers; of the upper two it is exact."""
-        b = self.b
-
-        def pairs(value: Value, by: int) -> Value:
-            return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, _splat(SHORTS, by)])
-
-        if self.is_rounded:
-            return b.sitofp(pairs(sums[0], 1), FLOATS)
-        upper = b.sitofp(b.add(pairs(sums[-1], 256), pairs(sums[-2], 1)), FLOATS)
-        if len(sums) == 2:
-            return upper
-        return self.e.multiply_add(upper, real(256.0, upper), b.sitofp(pairs(sums[0], 1), FLOATS))
+        """Four scales, each in all lanes of its row."""
+        return self.dots.by_rows(self.e.load(self.scales, "float32", at, 4))
 
 
 def _mask(lanes: list[int]) -> Value:

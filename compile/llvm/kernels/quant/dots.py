@@ -1,0 +1,178 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+"""Sums of products of codes of 4 bits with digits of a byte, over the columns that have one factor.
+
+Bytes of words are put in an order in which a lane has four columns of one row. In vectors of 8 lanes each four are four
+rows, and numbers of x are in memory four times. In vectors of 16 each four are one row, so these are there once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from bringup.compile.llvm.ir.emitter import I8, I16, I32, I64, Cell, Emitter, Value, real, vector
+from bringup.compile.llvm.ir.integers import add_bytes, adds_bytes
+from bringup.compile.llvm.kernels.quant.weight import Weight
+from bringup.compile.llvm.select.sizes import AHEAD
+
+BYTES, SHORTS, WORDS, FLOATS = vector(32, I8), vector(16, I16), vector(8, I32), vector(8)
+FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # float4_e2m1fn, each number twice
+HALF_OF_12 = 6
+
+
+class Dots:
+    """Words of `at_once` columns, 8 or 16, are a vector.
+
+    `group` columns have one factor, and numbers of x are below 127/128 · 2^(8 · digits - 1).
+    """
+
+    def __init__(self, e: Emitter, weight: Weight, *, at_once: int, group: int, digits: int, signed: bool) -> None:
+        self.e, self.b, self.weight = e, e.b, weight
+        self.at_once, self.group, self.digits, self.is_signed = at_once, group, digits, signed
+        self.is_float4 = weight.stored.code_dtype == "float4_e2m1fn"
+
+    def sums(self, place: Value, first: Value, k: Value) -> list[Value]:
+        """The sums of code · whole number over a group of columns from k on, as float32, of 8 rows from `first` on.
+
+        Of rows in low halves and of the others; `place` has the digits of x.
+        """
+        if adds_bytes(self.e, self.at_once) and (self.digits == 1 or self.at_once == 16):
+            return self._in_bytes(place, first, k)
+        return self._in_int8(place, first, k) if self.digits == 1 else self._in_digits(place, first, k)
+
+    def _in_bytes(self, place: Value, first: Value, k: Value) -> list[Value]:
+        """With an instruction for products of bytes: the sum of the upper digits, times 256, takes the next one's.
+
+        No sum has an overflow: of 64 columns a lane of 16 has 16, whose codes are below 16, and of 32 it has 8, whose
+        codes are below 25.
+        """
+        e, b = self.e, self.b
+        kind = vector(self.at_once, I32)
+        steps = range(0, self.group, self.at_once)
+        codes = [self._fetched(first, b.add(k, I64(at))) for at in steps]
+        sums: list[Value] = [_splat(kind, 0)] * 2
+        for digit in reversed(range(self.digits)):
+            if digit < self.digits - 1:
+                sums = [b.shl(each, _splat(kind, 8)) for each in sums]
+            for at, halves in zip(steps, codes, strict=True):
+                x = self._digits(place, b.add(k, I64(at)), digit)
+                sums = [add_bytes(e, total, half, x) for total, half in zip(sums, halves, strict=True)]
+        return [b.sitofp(each, vector(self.at_once)) for each in sums]
+
+    def _in_int8(self, place: Value, first: Value, k: Value) -> list[Value]:
+        """Of one digit, without such an instruction."""
+        sums: list[Value] = [_splat(SHORTS, 0)] * 2
+        for at in range(0, self.group, self.at_once):
+            own = self.b.add(k, I64(at))
+            x = self._digits(place, own, 0)
+            for half, codes in enumerate(self._fetched(first, own)):
+                products = self.e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
+                sums[half] = self.b.add(sums[half], products)
+        return [self._number([each]) for each in sums]
+
+    def _in_digits(self, place: Value, first: Value, k: Value) -> list[Value]:
+        """The same of several digits: a sum of 16 bits for each."""
+        e, b = self.e, self.b
+        none = SHORTS([I16(0)] * 16)
+        sums = [[Cell(b, SHORTS, none) for _ in range(self.digits)] for _ in range(2)]
+        with e.loop(I64(0), I64(self.group), self.at_once) as within:
+            at = b.add(k, within)
+            numbers = [self._digits(place, at, digit) for digit in range(self.digits)]
+            for cells, codes in zip(sums, self._codes(first, at), strict=True):
+                for cell, x in zip(cells, numbers, strict=True):
+                    products = e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", SHORTS, [codes, x])
+                    cell.set(b.add(cell.get(), products))
+        return [self._number([cell.get() for cell in cells]) for cells in sums]
+
+    @property
+    def bytes_of_column(self) -> int:
+        """Bytes that a digit of a number of x has in memory: the lowest digits of `at_once` columns are first."""
+        return 4 if self.at_once == 8 else 1
+
+    def spread(self, digits: Value) -> Value:
+        """Bytes of 8 columns as memory has them."""
+        if self.at_once != 8:
+            return digits
+        fours = self.b.bitcast(digits, vector(2, I32))
+        return self.b.shuffle_vector(fours, fours, _mask([0] * 4 + [1] * 4))
+
+    def by_rows(self, four: Value) -> Value:
+        """Numbers of four rows, each in all lanes of its row."""
+        lanes = [lane % 4 if self.at_once == 8 else lane // 4 for lane in range(self.at_once)]
+        return self.b.shuffle_vector(four, four, _mask(lanes))
+
+    def totals(self, low: Value, high: Value) -> Value:
+        """The sums of four rows' lanes, and those of four others."""
+        b = self.b
+        if self.at_once == 8:
+            one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
+            return b.fadd(one_half, b.shuffle_vector(low, high, _mask([*range(4, 8), *range(12, 16)])))
+        evens = [first + lane for first in range(0, 16, 4) for lane in (0, 2, 16, 18)]
+        pairs = b.fadd(*(b.shuffle_vector(low, high, _mask([lane + odd for lane in evens])) for odd in (0, 1)))
+        rows = [first + lane for lane in (0, 2) for first in range(0, 16, 4)]
+        return b.fadd(*(b.shuffle_vector(pairs, pairs, _mask([lane + odd for lane in rows])) for odd in (0, 1)))
+
+    def _digits(self, place: Value, at: Value, digit: int) -> Value:
+        """One digit of each of `at_once` numbers of x, for every row."""
+        b, size = self.b, self.bytes_of_column
+        offset = b.add(b.mul(at, I64(size * self.digits)), I64(size * self.at_once * digit))
+        own = self.e.at(place, "int8", offset)
+        if self.at_once == 8:
+            return b.load(own, typ=BYTES, align=4)
+        four = b.load(own, typ=vector(4, I32), align=4)
+        return b.shuffle_vector(four, four, _mask([0, 1, 2, 3] * 4))
+
+    def _fetched(self, first: Value, k: Value) -> list[Value]:
+        """Codes, and a hint that those behind them are read soon: 64 bytes of words are a cache line."""
+        if self.at_once == 8:
+            self.e.prefetch(self.weight.word_at(first, k), AHEAD)
+        return self._codes(first, k)
+
+    def _codes(self, first: Value, k: Value) -> list[Value]:
+        """Bytes: of each four columns, of four rows each."""
+        b, size = self.b, 4 * self.at_once
+        words, kind = self.weight.words(first, k, self.at_once), vector(self.at_once, I32)
+        if self.is_signed:
+            words = b.xor(words, _splat(kind, 0x88888888))
+        if self.at_once == 8:
+            order = [16 * (at // 16) + 4 * (at % 4) + at % 16 // 4 for at in range(size)]
+        else:
+            order = [4 * (at % 16) + at // 16 for at in range(size)]
+        raw = b.bitcast(words, vector(size, I8))
+        if self.at_once == 8:
+            moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), kind)
+        else:  # LLVM takes two instructions for the same shuffle
+            places = raw.type([I8(at) for at in order])
+            moved = self.e.intrinsic("llvm.x86.avx512.permvar.qi.512", raw.type, [raw, places])
+            moved = b.bitcast(moved, kind)
+        low, high = moved, b.lshr(moved, _splat(kind, 4))
+        codes = [b.bitcast(b.and_(half, _splat(kind, 0x0F0F0F0F)), vector(size, I8)) for half in (low, high)]
+        if not self.is_float4:
+            return codes
+        table = vector(size, I8)([I8(number + 2 * HALF_OF_12) for number in FLOAT4] * (size // 16))
+        name = "llvm.x86.avx512.pshuf.b.512" if size == 64 else "llvm.x86.avx2.pshuf.b"
+        return [self.e.intrinsic(name, vector(size, I8), [table, half]) for half in codes]
+
+    def _number(self, sums: list[Value]) -> Value:
+        """Of sums of digits, the lowest first, that of the numbers; of the upper two it is exact."""
+        b = self.b
+
+        def pairs(value: Value, by: int) -> Value:
+            return self.e.intrinsic("llvm.x86.avx2.pmadd.wd", WORDS, [value, _splat(SHORTS, by)])
+
+        if self.digits == 1:
+            return b.sitofp(pairs(sums[0], 1), FLOATS)
+        upper = b.sitofp(b.add(pairs(sums[-1], 256), pairs(sums[-2], 1)), FLOATS)
+        if len(sums) == 2:
+            return upper
+        return self.e.multiply_add(upper, real(256.0, upper), b.sitofp(pairs(sums[0], 1), FLOATS))
+
+
+def _splat(kind: Any, value: int) -> Value:
+    return kind([kind.element(value)] * kind.count)
+
+
+def _mask(lanes: list[int]) -> Value:
+    return ir.VectorType(I32, len(lanes))([I32(lane) for lane in lanes])
