@@ -123,7 +123,7 @@ class Bisection:
             return Departure(ordered[0].feed, "", finding=_other_bundle(ordered[0].feed.entry, target))
         for step in ordered:
             for operations in parts[step.feed.entry] if step.feed.entry in self.suspects else ():
-                if found := operations().one_by_one():
+                if found := operations().one_by_one(self.dtype):
                     return Departure(step.feed, "", found=found, finding=op_departs(found, target))
         return Departure(ordered[0].feed, "", finding=_across_calls(ordered[0].feed.entry, target))
 

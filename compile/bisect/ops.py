@@ -142,12 +142,17 @@ class Operations:
                 return self._found(self.nodes[high], self.cut_off[high], tolerance, alone=False)
             high = before
 
-    def one_by_one(self) -> Found | None:
-        """The same where the function's results agree: each operation is tried as the last, in order."""
+    def one_by_one(self, dtype: str) -> Found | None:
+        """The same where the function's results agree: each operation is tried as the last, in order.
+
+        Its numbers have the rounding of all before it, which is to `dtype`, that of the program.
+        """
         for index, node in enumerate(self.nodes):
-            tolerance = STAGE_TOLERANCE.get(self.given[node.name].dtype.name)
-            if tolerance and self._departs(index, tolerance):
-                return self._found(node, self.cut_off[index], tolerance, alone=False)
+            wanted = self.given[node.name]
+            if wanted.dtype.name not in STAGE_TOLERANCE:
+                continue  # a choice, which rounding may turn
+            if self._departs(index, STAGE_TOLERANCE[dtype], dtype):
+                return self._found(node, self.cut_off[index], STAGE_TOLERANCE[dtype], alone=False)
         return None
 
     def left(self, call: CallError, tolerance: float) -> Found | None:
@@ -167,8 +172,8 @@ class Operations:
         state = user_inputs(self.exported)[place]
         return [node for node in self.exported.graph.nodes if state in written_by(node)][-1]
 
-    def _departs(self, index: int, tolerance: float) -> bool:
-        """Whether an operation departs when the function ends with it."""
+    def _departs(self, index: int, tolerance: float, dtype: str = "") -> bool:
+        """Whether an operation departs when the function ends with it; `dtype` as of `_result`."""
         if self.nodes[index].name in self.unspecified:
             return False
         if index not in self.cut_off:
@@ -181,7 +186,7 @@ class Operations:
 
             wanted = self.given[name]
             got = self._row(self._executor({}, body), {}).reshape(wanted.shape)
-            self.cut_off[index] = self._result(got, wanted)
+            self.cut_off[index] = self._result(got, wanted, dtype)
         return self.cut_off[index].departs(tolerance)
 
     def _executor(self, extra: Mapping[str, TensorSpec], body: Body) -> Executor:
@@ -201,8 +206,9 @@ class Operations:
         executor.set_states({prefix + name: array for name, array in {**states, **values}.items()} | dict(more))
         return executor.step(self.entry.name, self.step)["logits"]
 
-    def _result(self, got: np.ndarray, wanted: np.ndarray) -> _Result:
-        dtype = wanted.dtype.name
+    def _result(self, got: np.ndarray, wanted: np.ndarray, dtype: str = "") -> _Result:
+        """`dtype` is what the numbers were rounded to, theirs by default."""
+        dtype = dtype or wanted.dtype.name
         if wanted.shape in self.state_shapes:
             ours, right = readable(got), readable(wanted)
         else:

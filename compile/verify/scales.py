@@ -7,8 +7,9 @@ little larger, less those without. What rounding puts into that direction averag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from bringup.compile.parity.scale import LEAST, ROUNDOFF, Scale, scale_along
 from bringup.compile.program.program import Entry, Executor
 from bringup.compile.verify.evidence import Evidence
 from bringup.compile.verify.explain import rows_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class Scales:
         if sum(len(feed.logits) for feed in chosen) < LEAST:
             return
         exact, dtype = self.evidence.graph, self.evidence.dtype
-        right, low = (_rows(graph, feeds, entry.name) for graph in (exact, self.evidence.rounding_graph))
+        steps = _Steps(exact, feeds, entry.name)
+        right, low = steps.rows(), _Steps(self.evidence.rounding_graph, feeds, entry.name).rows()
         ours = np.concatenate([feed.logits for feed in chosen])
         rounded, gap = low - right, ours - low
         noise = rms(rounded)
@@ -83,7 +88,7 @@ class Scales:
             for operation in listed:
                 if operation.stage != stages[0]:
                     continue
-                moved = (_rows(exact, feeds, entry.name, stages, operation.index) - right) / STEP
+                moved = (steps.rows(stages, operation.index) - right) / STEP
                 scale = scale_along(weighed(gap), weighed(moved), weighed(rounded), dtype)
                 yield Scaled(entry.name, function, operation, scale)
 
@@ -106,20 +111,30 @@ def _listed(graph: Eager, feed: Feed) -> list[Operation]:
     return listing.distinct
 
 
-def _rows(graph: Eager, feeds: Sequence[Feed], entry: str, stages: Collection[int] = (), index: int = -1) -> np.ndarray:
-    """The rows of an entry's steps, float32 [R, V], by the graph; with the operation at `index` of these stages a
-    little larger in these steps. Each run is taken in from its start.
-    """
-    found: list[np.ndarray] = []
-    ends = {feed.run: feed.end for feed in feeds if feed.entry == entry}
-    for feed in feeds:
-        if feed.end > ends.get(feed.run, 0):
-            continue
-        if not feed.first:
+class _Steps:
+    """The steps of one entry, which a graph takes again and again: those before them in their runs it takes once."""
+
+    def __init__(self, graph: Eager, feeds: Sequence[Feed], entry: str) -> None:
+        self.graph, self.entry = graph, entry
+        chosen = {feed.run for feed in feeds if feed.entry == entry}
+        self.runs: list[tuple[Mapping[str, Tensor], list[Feed]]] = []
+        for run in sorted(chosen):
+            steps = [feed for feed in feeds if feed.run == run]
+            own = [index for index, feed in enumerate(steps) if feed.entry == entry]
             graph.reset()
-        if feed.entry != entry:
-            graph(feed.step, decode=feed.decode)
-            continue
-        with staged(graph, Scaling(stages, index)):
-            found.append(rows_of(feed, graph))
-    return np.concatenate(found)
+            for feed in steps[: own[0]]:
+                graph(feed.step, decode=feed.decode)
+            self.runs.append((graph.copy_of_states(), steps[own[0] : own[-1] + 1]))
+
+    def rows(self, stages: Collection[int] = (), index: int = -1) -> np.ndarray:
+        """The rows of these steps, float32 [R, V]; with the operation at `index` of these stages a little larger."""
+        found: list[np.ndarray] = []
+        for before, steps in self.runs:
+            self.graph.restore(before)
+            for feed in steps:
+                if feed.entry != self.entry:
+                    self.graph(feed.step, decode=feed.decode)
+                    continue
+                with staged(self.graph, Scaling(stages, index)):
+                    found.append(rows_of(feed, self.graph))
+        return np.concatenate(found)

@@ -10,7 +10,7 @@ import pytest
 
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.bisect.scaling import STEP, Listing, Scaling, staged
-from bringup.compile.parity.scale import NONE, SIGMAS, scale_along, scale_of
+from bringup.compile.parity.scale import NONE, ROUNDOFF, SIGMAS, scale_along, scale_of
 from bringup.compile.program.step_inputs import sequence_step
 from tests.compile.planted import job, saved
 
@@ -27,7 +27,7 @@ def test_numbers_rounded_twice_agree_and_a_factor_departs(dtype: str, count: int
         exact = random.normal(size=count)
         # Two programs that round the same number, one of them after other sums: by as much as a rounding again.
         one = exact.astype(kind)
-        other = (exact * (1 + random.normal(0, float(ml_dtypes.finfo(kind).eps) / 4, count))).astype(kind)
+        other = (exact * (1 + random.normal(0, ROUNDOFF[dtype], count))).astype(kind)
         assert scale_of(other, one, dtype).excess <= 1
         wrong = (exact * WRONG[dtype]).astype(kind)
         missed += scale_of(wrong, one, dtype).excess <= 1
