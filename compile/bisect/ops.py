@@ -26,7 +26,8 @@ from bringup.compile.bisect.derive import (
 )
 from bringup.compile.bisect.executors import Lower
 from bringup.compile.bisect.replay import CallRun, Nodes, arrays, of_tokens, readable, written_by
-from bringup.compile.parity.parity import OP_TOLERANCE, Op, relative
+from bringup.compile.parity.parity import OP_TOLERANCE, STAGE_TOLERANCE, Op, relative
+from bringup.compile.parity.scale import NONE, ROUNDOFF, Scale, scale_of
 from bringup.compile.program.program import Call, Entry, Executor, Program, TensorSpec
 from bringup.spec import Site
 
@@ -47,6 +48,18 @@ class Found:
     inputs: dict[str, np.ndarray]
     ours: np.ndarray
     compiled: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a compiled operation gave, and how far it is from torch's: the largest difference, and a factor."""
+
+    got: np.ndarray
+    error: float
+    scale: Scale
+
+    def departs(self, tolerance: float) -> bool:
+        return not self.error <= tolerance or self.scale.excess > 1
 
 
 class Operations:
@@ -76,10 +89,14 @@ class Operations:
         self.nodes = [node for node in graph if node.name in moved or self.given[node.name].size <= LARGE]
         self.unspecified = _in_blocks(self.exported)
         self.state_shapes = {tuple(state.shape) for state in run.states.values()}
-        self.cut_off: dict[int, tuple[float, np.ndarray]] = {}
+        self.cut_off: dict[int, _Result] = {}
 
-    def alone(self) -> Found | None:
-        """The first operation that departs when each is compiled on its own, from torch's inputs and sizes."""
+    def alone(self, *, averaged: bool = False) -> Found | None:
+        """The first operation that departs when each is compiled on its own, from torch's inputs and sizes.
+
+        `averaged`: logits agree, so that a number may be off by several roundings, and a choice may be another.
+        """
+        tolerances = STAGE_TOLERANCE if averaged else OP_TOLERANCE
         extra = {_given(node.name): _stored(node.name, self.given[node.name]) for node in self.nodes}
 
         def body(weights: Any, states: Any, values: Any, step: Any) -> list[Tensor]:
@@ -100,9 +117,10 @@ class Operations:
         for node in self.nodes:
             wanted = self.given[node.name]
             got, at = row[at : at + wanted.size].reshape(wanted.shape), at + wanted.size
-            error, tolerance = self._error(got, wanted), OP_TOLERANCE.get(wanted.dtype.name, 0.0)
-            if not error <= tolerance and node.name not in self.unspecified:
-                return self._found(node, got, error, tolerance, alone=True)
+            result = self._result(got, wanted)
+            tolerance = tolerances.get(wanted.dtype.name, np.inf if averaged else 0.0)
+            if result.departs(tolerance) and node.name not in self.unspecified:
+                return self._found(node, result, tolerance, alone=True)
         return None
 
     def together(self, tolerance: float) -> Found | None:
@@ -121,9 +139,21 @@ class Operations:
             operands = [index[source.name] for source in self.nodes[high].all_input_nodes if source.name in index]
             before = next((at for at in operands if self._departs(at, tolerance)), None)
             if before is None:
-                error, got = self.cut_off[high]
-                return self._found(self.nodes[high], got, error, tolerance, alone=False)
+                return self._found(self.nodes[high], self.cut_off[high], tolerance, alone=False)
             high = before
+
+    def one_by_one(self, dtype: str) -> Found | None:
+        """The same where the function's results agree: each operation is tried as the last, in order.
+
+        Its numbers have the rounding of all before it, which is to `dtype`, that of the program.
+        """
+        for index, node in enumerate(self.nodes):
+            wanted = self.given[node.name]
+            if wanted.dtype.name not in STAGE_TOLERANCE:
+                continue  # a choice, which rounding may turn
+            if self._departs(index, STAGE_TOLERANCE[dtype], dtype):
+                return self._found(node, self.cut_off[index], STAGE_TOLERANCE[dtype], alone=False)
+        return None
 
     def left(self, call: CallError, tolerance: float) -> Found | None:
         """The operation whose result the call leaves otherwise in a state, for the next step to read."""
@@ -131,7 +161,7 @@ class Operations:
         if call.left is None or call.state_error <= tolerance:
             return None
         node = self._writer(len(self.function.weights) + self.function.states.index(inner))
-        found = self._found(node, call.left, call.state_error, tolerance, alone=False)
+        found = self._found(node, _Result(call.left, call.state_error, NONE), tolerance, alone=False)
         return replace(found, op=replace(found.op, state=call.state))
 
     def _writer(self, place: int) -> Any:
@@ -142,8 +172,8 @@ class Operations:
         state = user_inputs(self.exported)[place]
         return [node for node in self.exported.graph.nodes if state in written_by(node)][-1]
 
-    def _departs(self, index: int, tolerance: float) -> bool:
-        """Whether an operation departs when the function ends with it."""
+    def _departs(self, index: int, tolerance: float, dtype: str = "") -> bool:
+        """Whether an operation departs when the function ends with it; `dtype` as of `_result`."""
         if self.nodes[index].name in self.unspecified:
             return False
         if index not in self.cut_off:
@@ -156,8 +186,8 @@ class Operations:
 
             wanted = self.given[name]
             got = self._row(self._executor({}, body), {}).reshape(wanted.shape)
-            self.cut_off[index] = self._error(got, wanted), got
-        return not self.cut_off[index][0] <= tolerance
+            self.cut_off[index] = self._result(got, wanted, dtype)
+        return self.cut_off[index].departs(tolerance)
 
     def _executor(self, extra: Mapping[str, TensorSpec], body: Body) -> Executor:
         function, exported = with_values_as_states(
@@ -176,12 +206,16 @@ class Operations:
         executor.set_states({prefix + name: array for name, array in {**states, **values}.items()} | dict(more))
         return executor.step(self.entry.name, self.step)["logits"]
 
-    def _error(self, got: np.ndarray, wanted: np.ndarray) -> float:
+    def _result(self, got: np.ndarray, wanted: np.ndarray, dtype: str = "") -> _Result:
+        """`dtype` is what the numbers were rounded to, theirs by default."""
+        dtype = dtype or wanted.dtype.name
         if wanted.shape in self.state_shapes:
-            return relative(readable(got), readable(wanted))
-        return relative(of_tokens(got, self.entry, self.step), of_tokens(wanted, self.entry, self.step))
+            ours, right = readable(got), readable(wanted)
+        else:
+            ours, right = (of_tokens(array, self.entry, self.step) for array in (got, wanted))
+        return _Result(got, relative(ours, right), scale_of(ours, right, dtype) if dtype in ROUNDOFF else NONE)
 
-    def _found(self, node: Any, got: np.ndarray, error: float, tolerance: float, *, alone: bool) -> Found:
+    def _found(self, node: Any, result: _Result, tolerance: float, *, alone: bool) -> Found:
         site, wanted = site_of(node), self.given[node.name]
         tensors = dict(
             zip([n.name for n in self.exported.graph.nodes if n.op == "placeholder"], self.run.inputs, strict=False)
@@ -201,11 +235,12 @@ class Operations:
             shape=wanted.shape,
             dtype=wanted.dtype.name,
             inputs=tuple(f"{name} {array.dtype.name}{list(array.shape)}" for name, array in inputs.items()),
-            relative=error,
+            relative=result.error,
             tolerance=tolerance,
             alone=alone,
+            factor=result.scale.factor if result.error <= tolerance else 0.0,
         )
-        return Found(op, inputs, wanted, got)
+        return Found(op, inputs, wanted, result.got)
 
 
 def site_of(node: Any) -> Site:

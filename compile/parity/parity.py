@@ -27,6 +27,7 @@ class Difference:
     agrees. `wrong` rows have another top token than the reference, whose margin over its second is larger than what the
     bound allows; `exempt` counts the rows with a smaller margin. `undecided` rows choose (experts, keys) between scores
     that rounding cannot tell apart, and agree with another choice than the reference's alone. See `rounding.judge`.
+    `scaled`, in 16 bits: how often the factor on some operation, averaged over rows, contains what it may be.
     """
 
     phase: str
@@ -36,10 +37,11 @@ class Difference:
     wrong: int
     exempt: int
     undecided: int = 0
+    scaled: float = 0.0
 
     @property
     def ok(self) -> bool:
-        return self.excess <= 1 and not self.wrong  # NaN is not
+        return self.excess <= 1 and not self.wrong and self.scaled <= 1  # NaN is not
 
 
 def relative(ours: np.ndarray, reference: np.ndarray) -> float:
@@ -80,7 +82,8 @@ class Op:
     """The operation that departs: in which entry and call, its line of source, and what was found.
 
     `alone`: it departs on equal inputs with nothing compiled around it; otherwise only together with what comes before.
-    `state`: its result is right, and what is left of it in that state for the next step is not.
+    `state`: its result is right, and what is left of it in that state for the next step is not. `factor`: how much too
+    large the result is on average, where each number of it is within the tolerance.
     """
 
     entry: str
@@ -96,6 +99,7 @@ class Op:
     tolerance: float
     alone: bool
     state: str = ""
+    factor: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,6 +157,8 @@ def _row(found: Difference) -> str:
         f"{found.relative:.1e} of max |reference| over {found.rows} rows, {found.excess:.2g} of what rounding allows; "
     )
     message += f"top token wrong in {found.wrong}, too close to call in {found.exempt}"
+    if found.scaled > 1:
+        message += f"; an operation is off on average, by {found.scaled:.2g} of what rounding allows"
     return f"{message}; choices of {found.undecided} too close to call" if found.undecided else message
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from bringup import __version__
 from bringup.adapters.apply.materialise import materialise
 from bringup.adapters.checkpoints.arrays import mapped
 from bringup.adapters.checkpoints.safetensors import read_header
-from bringup.compile.bisect.diagnose import Departure, bisect, code_departs, module_departs, weights_changed
+from bringup.compile.bisect.diagnose import Bisection, Departure
 from bringup.compile.bisect.eager import Eager, Seen, Shapes
+from bringup.compile.bisect.findings import code_departs, module_departs, weights_changed
 from bringup.compile.bisect.modules import compared, compared_rounded, culprit
 from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.emit import exported
@@ -28,6 +30,7 @@ from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session
 from bringup.compile.targets.selection import selection_of
 from bringup.compile.verify.evidence import GRAPH, Evidence, Referring, coarsest, exact
+from bringup.compile.verify.scales import Scaled, Scales, taken_by
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.module import Const
 
@@ -53,6 +56,8 @@ class Proof:
         theirs = rounded().logits(tokens) if rounded else None
         self.evidence = Evidence(job, sizes_of(session), reference, theirs, tokens, feeds)
         self.departure: Departure | None = None
+        self.scales = Scales(self.evidence)
+        self.scaled: dict[str, Scaled] = {}
 
     def compare(self, parity: Parity) -> None:
         """Adds the logits of every phase; in 16 bits those of the graph in float32 before them."""
@@ -64,6 +69,14 @@ class Proof:
         ]
         if evidence.rounds and evidence.is_exact and evidence.logits is not None:
             parity.differences.insert(0, evidence.exact())
+        if parity.ok:  # else logits decide
+            self.scaled = {
+                found.entry: found for found in self.scales.worst(self.session.interface.entries, self.feeds)
+            }
+            parity.differences = [
+                replace(each, scaled=self.scaled[each.phase].scale.excess) if each.phase in self.scaled else each
+                for each in parity.differences
+            ]
 
     def explain(self, parity: Parity, *, source: str, bundled: bool, bisect: bool) -> None:
         """Adds the table of modules, and what is at fault when something is."""
@@ -84,7 +97,7 @@ class Proof:
         if bisect:
             self._bisect(parity)
         if departing and not parity.findings:
-            parity.findings.append(_unexplained(parity, departing, bisected=bisect))
+            parity.findings.append(_unexplained(parity, departing, self.scaled.get(departing.entry), bisected=bisect))
 
     def _refuse_nonsense(self, reference: Referring) -> None:
         """Raises BU708 for the first module of a reference that gives NaN or infinity."""
@@ -168,10 +181,12 @@ class Proof:
         )  # fmt: skip
         selection = selection_of(self.session.manifest)
         program = exported(self._compiled.graph, layout, selection)
-        self.departure = bisect(
-            program, self._weights(), self.session.executor, self.feeds, selection=selection,
-            dtype=coarsest(self.job), exact=self.evidence.graph,
-        )  # fmt: skip
+        self.departure = Bisection(
+            program=program, weights=self._weights(), executor=self.session.executor, feeds=self.feeds,
+            selection=selection, dtype=coarsest(self.job), exact=self.evidence.graph,
+            scaled=lambda executor: self.scales.departing(whole.entries, list(taken_by(executor, self.feeds))),
+            suspects=[entry for entry, found in self.scaled.items() if found.scale.excess > 1],
+        ).run()  # fmt: skip
         self.session.reset()
         if self.departure and self.departure.finding:
             parity.calls = {call.name: call.worst for call in self.departure.calls}
@@ -212,7 +227,7 @@ class Proof:
         return paths
 
 
-def _unexplained(parity: Parity, departing: Feed, *, bisected: bool) -> Diagnostic:
+def _unexplained(parity: Parity, departing: Feed, scaled: Scaled | None, *, bisected: bool) -> Diagnostic:
     """BU702: every module is right, the logits are not."""
     count = len(parity.modules)
     if bisected:
@@ -225,4 +240,6 @@ def _unexplained(parity: Parity, departing: Feed, *, bisected: bool) -> Diagnost
         message = f"all {count} modules agree with {parity.reference} when run by torch in `{departing.entry}`, "
         message += f"the compiled program for `{parity.target}` does not"
         help = "the lowering is at fault; --bisect names the operation, `--target torch` runs without it"
+    if scaled:
+        message += f": {scaled.text}"
     return Diagnostic(code="BU702", message=message, help=help)

@@ -31,7 +31,7 @@ from tests.models import drafts, family, parity
 
 DTYPE = "bfloat16"
 DRAFT = "deepseek_mtp"  # it takes hidden states: `verify` has none, its logits are compared here
-BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `cpu` and `llvm` as well
+BOTH = {"llama": "smollm2-tied", "deepseek_v3": "groups-yarn"}  # compiled for `iree-cpu` as well
 FAST = "llama"  # in `make test`
 
 
@@ -40,13 +40,13 @@ def module_of(name: str) -> ModuleType:
 
 
 def cases() -> Iterator[Any]:
-    """A configuration of each family by torch, some by other targets."""
+    """A configuration of each family by torch and for `cpu`, some by another target."""
     for name in (each.name for each in FAMILIES):
         case = BOTH.get(name) or next(iter(module_of(name).CASES))
         yield pytest.param(name, case, "torch", marks=() if name == FAST else pytest.mark.slow)
+        yield pytest.param(name, case, "cpu", marks=pytest.mark.slow)
     for name, case in BOTH.items():
-        for target in ("iree-cpu", "llvm"):
-            yield pytest.param(name, case, target, marks=pytest.mark.slow)
+        yield pytest.param(name, case, "iree-cpu", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("name", "case", "target"), list(cases()))
@@ -93,7 +93,10 @@ def draft(written: family.Written, target: str, out: Path) -> Parity:
 
 def figures(found: Parity) -> str:
     """How often the errors contain their bounds, phase by phase."""
-    return ", ".join(f"{d.phase} {d.excess:.2g}" + f" ({d.undecided})" * bool(d.undecided) for d in found.differences)
+    return ", ".join(
+        f"{d.phase} {d.excess:.2g}, scaled {d.scaled:.2g}" + f" ({d.undecided})" * bool(d.undecided)
+        for d in found.differences
+    )
 
 
 # --- mistakes, planted in the checkpoint or its config

@@ -1,0 +1,140 @@
+"""Which operation of a 16-bit program is as if multiplied by something, read off the logits that a session gave.
+
+The bound of a row of logits is several roundings wide, and an operation that is wrong by 1 % stays within it. But it
+moves all logits in one direction, which the graph in float32 gives: the logits with the result of that operation a
+little larger, less those without. What rounding puts into that direction averages out over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bringup.compile.bisect.eager import Eager
+from bringup.compile.bisect.scaling import STEP, Listing, Operation, Scaling, staged
+from bringup.compile.parity.feeds import Feed
+from bringup.compile.parity.rounding import ROW, rms
+from bringup.compile.parity.scale import LEAST, ROUNDOFF, Scale, scale_along
+from bringup.compile.program.program import Entry, Executor
+from bringup.compile.verify.evidence import Evidence
+from bringup.compile.verify.explain import rows_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """An operation of an entry, in the calls of one function of the program, and the factor found on it."""
+
+    entry: str
+    function: str
+    operation: Operation
+    scale: Scale
+
+    @property
+    def text(self) -> str:
+        """For a message."""
+        found = self.scale
+        return (
+            f"the logits are as if `{self.operation.target}` in `{self.function}`, or an operation near it, gave "
+            f"{found.factor:+.2%} (standard error {found.error:.2%}), where rounding explains {found.explained:.2%}"
+        )
+
+
+class Scales:
+    """Compares what a session gave with the graph run by torch in the session's own dtype, and in float32."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+
+    def worst(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> Iterator[Scaled]:
+        """Of each entry the operation whose factor rounding explains least; none where nothing rounds to 16 bits."""
+        if self.evidence.dtype not in ROUNDOFF:
+            return
+        for entry in entries:
+            if found := list(self._of(entry, feeds)):
+                yield max(found, key=lambda each: each.scale.excess)
+
+    def departing(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> list[str]:
+        """The entries in which an operation is off on average."""
+        return [found.entry for found in self.worst(entries, feeds) if found.scale.excess > 1]
+
+    def _of(self, entry: Entry, feeds: Sequence[Feed]) -> Iterator[Scaled]:
+        """Each operation that moves logits in a way of its own; none where the steps give too few rows."""
+        chosen = [feed for feed in feeds if feed.entry == entry.name]
+        if sum(len(feed.logits) for feed in chosen) < LEAST:
+            return
+        exact, dtype = self.evidence.graph, self.evidence.dtype
+        steps = _Steps(exact, feeds, entry.name)
+        right, low = steps.rows(), _Steps(self.evidence.rounding_graph, feeds, entry.name).rows()
+        ours = np.concatenate([feed.logits for feed in chosen])
+        rounded, gap = low - right, ours - low
+        noise = rms(rounded)
+        size = np.maximum(noise, np.median(noise))
+        kept = (rms(gap) <= ROW * size) & (size > 0)  # the others have made another choice
+
+        def weighed(rows: np.ndarray) -> np.ndarray:
+            return rows[kept] / size[kept, None]
+
+        functions: dict[str, list[int]] = {}
+        for stage, call in enumerate(entry.calls):
+            functions.setdefault(call.function, []).append(stage)
+        listed = _listed(exact, chosen[0])
+        for function, stages in functions.items():
+            for operation in listed:
+                if operation.stage != stages[0]:
+                    continue
+                moved = (steps.rows(stages, operation.index) - right) / STEP
+                scale = scale_along(weighed(gap), weighed(moved), weighed(rounded), dtype)
+                yield Scaled(entry.name, function, operation, scale)
+
+
+def taken_by(executor: Executor, feeds: Sequence[Feed]) -> Iterator[Feed]:
+    """The feeds as another executor takes them."""
+    run = -1
+    for feed in feeds:
+        if feed.run != run:
+            run = feed.run
+            executor.reset()
+        logits = executor.step(feed.entry, feed.step)["logits"][: len(feed.logits)]
+        yield replace(feed, logits=logits.astype(np.float32))
+
+
+def _listed(graph: Eager, feed: Feed) -> list[Operation]:
+    listing = Listing()
+    with staged(graph, listing):
+        graph(feed.step, decode=feed.decode)
+    return listing.distinct
+
+
+class _Steps:
+    """The steps of one entry, which a graph takes again and again: those before them in their runs it takes once."""
+
+    def __init__(self, graph: Eager, feeds: Sequence[Feed], entry: str) -> None:
+        self.graph, self.entry = graph, entry
+        chosen = {feed.run for feed in feeds if feed.entry == entry}
+        self.runs: list[tuple[Mapping[str, Tensor], list[Feed]]] = []
+        for run in sorted(chosen):
+            steps = [feed for feed in feeds if feed.run == run]
+            own = [index for index, feed in enumerate(steps) if feed.entry == entry]
+            graph.reset()
+            for feed in steps[: own[0]]:
+                graph(feed.step, decode=feed.decode)
+            self.runs.append((graph.copy_of_states(), steps[own[0] : own[-1] + 1]))
+
+    def rows(self, stages: Collection[int] = (), index: int = -1) -> np.ndarray:
+        """The rows of these steps, float32 [R, V]; with the operation at `index` of these stages a little larger."""
+        found: list[np.ndarray] = []
+        for before, steps in self.runs:
+            self.graph.restore(before)
+            for feed in steps:
+                if feed.entry != self.entry:
+                    self.graph(feed.step, decode=feed.decode)
+                    continue
+                with staged(self.graph, Scaling(stages, index)):
+                    found.append(rows_of(feed, self.graph))
+        return np.concatenate(found)
