@@ -60,20 +60,20 @@ def _bits(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource]) -> t
     one = layout[off[0] - len(shape)]
     if not one.packed:
         return None
-    said = DTYPES[part.dtype].bits * one.times // one.of
-    bits, rest = divmod(said * shape[off[0]], wanted[off[0]])
-    return (said, bits) if not rest and bits in BITS else None
+    declared = DTYPES[part.dtype].bits * one.times // one.of
+    bits, rest = divmod(declared * shape[off[0]], wanted[off[0]])
+    return (declared, bits) if not rest and bits in BITS else None
 
 
-def _finding(plan: Plan, said: int, bits: int, problems: Sequence[Problem]) -> Diagnostic:
+def _finding(plan: Plan, declared: int, bits: int, problems: Sequence[Problem]) -> Diagnostic:
     parameter, sources = parameters_and_tensors(problems)
     return Diagnostic(
         code="BU102",
-        message=f"{listed(sources)} have numbers of {bits} bits, and the config says {said}",
+        message=f"{listed(sources)} have numbers of {bits} bits, and the config says {declared}",
         help="correct the bits that `quantization_config` says of these modules",
         parameter=parameter,
         sources=sources,
-        expected=str(said),
+        expected=str(declared),
         actual=str(bits),
         **sites(plan, problems[0]),
     )
