@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from transformers import LlamaConfig, Qwen3Config
+from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Phi3Config, Qwen3Config
 
 from benchmarks.kernel_resources import measured
 from benchmarks.kernels import BEGIN, END, PAGE, configurations, table
@@ -17,12 +17,19 @@ from bringup.compile.kernels.resources import resources
 from bringup.compile.pipeline import build
 from tests.models import parity
 
-# One layer of a known model's shape: norms of heads, which need whole heads in a tile, and heads without them.
+# One layer of a known model's shape: norms of heads, which need whole heads in a tile; heads without them; 96 channels,
+# in two parts and with a rotation of 48 pairs; 256 channels with norms; few experts, to which many tokens are sorted.
 QWEN3 = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "head_dim": 128}
 LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "head_dim": 64}
+PHI3 = {"hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32, "max_position_embeddings": 4096}
+GEMMA3 = {"hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4, "head_dim": 256}
+GPT_OSS = {"hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64, "head_dim": 64}
 SHAPES = {
     "qwen3": Qwen3Config(**QWEN3, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512),
     "llama": LlamaConfig(**LLAMA, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512),
+    "phi3": Phi3Config(**PHI3, num_key_value_heads=32, num_hidden_layers=1, vocab_size=512, pad_token_id=0),
+    "gemma3": Gemma3TextConfig(**GEMMA3, num_key_value_heads=1, num_hidden_layers=1, vocab_size=512),
+    "gpt_oss": GptOssConfig(**GPT_OSS, num_key_value_heads=8, num_hidden_layers=1, vocab_size=512, num_local_experts=8),
 }
 ROW = re.compile(r"^\| `(\w+)`: (.+?) \| (\w+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) of (\d+) \|$", re.MULTILINE)
 
@@ -73,7 +80,7 @@ def test_tiles_for_sm_120_do_not_spill():
 def test_no_kernel_of_a_model_spills(name, capability, tmp_path):
     folder = parity.save_checkpoint(SHAPES[name], tmp_path / "checkpoint", "bfloat16")
     job = open_job(checkpoint=str(folder))
-    bundle = build(job, out=tmp_path / "b", target=f"cuda:{capability}", max_seq_len=2048, buckets=(512, 2048))
+    bundle = build(job, out=tmp_path / "b", target=f"cuda:{capability}", max_seq_len=2048, buckets=(32, 512, 2048))
     found = list(measured(bundle))
     assert {stem for stem, _ in found} >= {"linear", "linear_tile", "attention_decode", "attention_prefill"}
     assert {stem: used.stack for stem, used in found if used.stack} == {}

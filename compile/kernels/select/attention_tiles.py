@@ -81,9 +81,10 @@ def prefill_tiles(wide: bool, channels: int, values: int, tokens: int, capabilit
         warps = 8 if is_nvidia(capability) and capability != "sm_100" else 4
         return Tiles(min(16 if widest > 128 else 32, rows), max(16, min(32, _floor(2048 // widest))), warps, 2)
     if widest <= 128 and capability == "sm_90":
-        return Tiles(min(64, rows), 64, 4, 3)
+        in_parts = parts_of(channels)[1] > 0
+        return Tiles(min(64, rows), 32 if rows == 32 and in_parts else 64, 4, 3)
     if widest <= 64:
         return Tiles(min(64, rows), 32 if capability in SPILLING else 64, 4, 2)
-    if widest <= 256:
-        return Tiles(min(64, rows), 32, 8 if widest > 128 else 4, 2)
+    if widest <= 256:  # with 32 keys for 32 rows a thread spills, as ptxas gives it 128 registers
+        return Tiles(min(64, rows), 16 if rows == 32 else 32, 8 if widest > 128 else 4, 2)
     return Tiles(16, 16, 8 if capability in SPILLING else 4, 2)

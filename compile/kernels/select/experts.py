@@ -9,6 +9,8 @@ from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, 
 
 MOST_EXPERTS = 1024
 TILE = 8192  # elements of a tile of choices by experts, or of rows by choices
+# Choices of a tile: two for each thread. Of more, LLVM packs a thread's comparisons into bits, through local memory.
+MOST_CHOICES = 512
 
 
 def experts(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -34,7 +36,7 @@ def _rows_of_experts(graph: OpGraph, node: Node) -> tuple[KernelCall, ...] | Non
     across = power_of_two(number)
     constants = {
         "F": count(chosen.shape), "E": number, "R": rows, "B": expert.shape[0], "PE": across,
-        "CHUNK": max(2, min(power_of_two(count(chosen.shape)), TILE // across)),
+        "CHUNK": max(2, min(power_of_two(count(chosen.shape)), MOST_CHOICES, TILE // across)),
         "BLOCKS": max(2, min(power_of_two(expert.shape[0]), TILE // across)),
     }  # fmt: skip
     buffers = (source, expert, row)

@@ -30,11 +30,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The code of `COLUMNS`, the number of lanes, and how many a tile has to have."""
+    """The code of `COLUMNS`, the number of lanes, and how many a tile has to have; see `tiles.tile` for `share`."""
 
     columns: str
     lanes: int
     head: int | None
+    share: int
 
 
 def has_heads(graph: OpGraph, group: Group) -> bool:
@@ -55,6 +56,7 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         raise NotTaken
     normed = any(section.norm for section in sections)
     head = max(narrowest, power_of_two(max(halves))) if normed else None
+    share = 2 if all(half == power_of_two(half) for half in halves) else 4  # a lane's head and pair are by division
     lines = ["def columns(lane):", "c0 = lane * 0 - 1", "c1 = lane * 0 - 1"]
     begin = 0
     for number, (section, half) in enumerate(zip(sections, halves, strict=True)):
@@ -68,7 +70,7 @@ def write_heads(code: Code, product: Node, lead: Index, narrowest: int) -> Heads
         else:
             _write(code, product, section, places, lead)
         begin = end
-    return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, head)
+    return Heads("\n    ".join([*lines, "return c0, c1"]) + "\n", begin, head, share)
 
 
 class _Places:

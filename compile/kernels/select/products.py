@@ -26,14 +26,14 @@ class Epilogue:
     """What is done with up to two accumulators.
 
     `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` how many lanes there are.
-    `head`: how many lanes a tile has, where that is fixed. `heads`: whether rope or norms of heads are among it.
+    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`.
     """
 
     columns: str
     factors: tuple[Factor, ...]
     lanes: int
     head: int | None = None
-    heads: bool = False
+    share: int = 1
 
 
 def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -69,7 +69,7 @@ def epilogue_of(code: Code, given: Input, factors: Sequence[Factor]) -> Epilogue
         if len(factors) != 1 or given.batch:
             raise NotTaken
         done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else 1)
-        return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head, heads=True)
+        return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head, done.share)
     lanes = write_elements(code, group, lead, shape)
     if not accumulators:
         raise NotTaken
@@ -190,4 +190,4 @@ def _tiles(given: Input, epilogue: Epilogue, channels: int, dtype: str) -> Tiles
     if given.rows == 1:
         lanes = epilogue.lanes * max(1, given.batch)
         return gemv(lanes, channels, dtype, accumulators, epilogue.head, given.norm is not None)
-    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.head, epilogue.heads)
+    return tile(given.rows, epilogue.lanes, channels, dtype, accumulators, epilogue.head, epilogue.share)

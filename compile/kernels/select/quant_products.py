@@ -103,7 +103,7 @@ def _tiles(graph: OpGraph, given: Input, epilogue: Epilogue, word: int) -> Tiles
     most = block if in_blocks else power_of_two(channels)
     if given.rows > 1:
         dtype = graph.buffers[given.x.buffer].dtype
-        size = tile(given.rows, epilogue.lanes, channels, dtype, factors, head, epilogue.heads)
+        size = tile(given.rows, epilogue.lanes, channels, dtype, factors, head, epilogue.share)
         return Tiles(size.rows, size.lanes, 1, min(size.channels, max(NARROWEST, most)), size.warps, size.stages)
     vector = 16 // size_of(graph.buffers[weight.codes.buffer].dtype)
     wanted = max(32, min(power_of_two(channels), 128 * vector))

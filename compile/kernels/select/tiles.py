@@ -9,7 +9,7 @@ from bringup.compile.kernels.code.types import power_of_two, size_of
 PROCESSORS = 132  # of an H100 and an H200
 FEW, MANY = 3000, 6000  # lanes, of a vocabulary or a wide layer
 LOADS = 8  # of a thread under way, of a tile of weights
-MOST_SUMS = 8 * 32 * 32  # of a tile that heads follow: 32 for each thread of eight warps
+MOST_SUMS = 8 * 32 * 64  # of a tile: 64 for each thread of eight warps
 NARROWEST = 16  # rows and lanes of a tile of matrix instructions, at least
 
 
@@ -62,12 +62,12 @@ def _most_channels(lanes: int, vector: int) -> int:
     return max(32, power_of_two(8 * 32 * vector * LOADS // lanes))
 
 
-def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, heads: bool) -> Tiles:
+def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, head: int | None, share: int) -> Tiles:
     """The tile of a product with several rows, by matrix instructions; float32 by scalar products, in small tiles.
 
     The width of a tile is the largest that still gives each multiprocessor one program, or two if the weights are most
-    of the bytes. `heads`: rope or norms of heads follow in the epilogue. They need registers, so a thread has half as
-    many accumulators. `head` is the number of lanes of a head with a norm; a tile then consists of complete heads.
+    of the bytes. A thread has 1 in `share` of the accumulators that it could have, because the epilogue needs registers
+    too. `head` is the number of lanes of a head with a norm; a tile then consists of complete heads.
     """
     small = size_of(dtype) == 4
     height = max(NARROWEST, min(power_of_two(rows), 32 if small else 128))
@@ -75,10 +75,11 @@ def tile(rows: int, lanes: int, channels: int, dtype: str, accumulators: int, he
     wanted = PROCESSORS if rows > 64 else 2 * PROCESSORS
     while width > NARROWEST and across * -(-lanes // width) < wanted:
         width //= 2
-    most = MOST_SUMS if heads else 2 * MOST_SUMS
+    most = MOST_SUMS // share
     if head:
         width, height = head, max(NARROWEST, min(height, (1024 if small else 2048) // head))
-    elif heads:
+    elif share > 1:
+        height = min(height, 256 // share)
         width = min(width, most // (height * accumulators))
     deep = max(16, min(32 if small else 64, power_of_two(channels)))
     warps = 8 if height * width * accumulators >= most else 4
