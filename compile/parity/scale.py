@@ -14,7 +14,7 @@ import numpy as np
 # What one rounding to nearest moves a number by on average, as a share of it (as much is `rounding.UNIT`): a constant
 # that is rounded, such as a scale of attention, multiplies everything by as much, and no row averages that out.
 ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
-SIGMAS = 4.0  # standard errors beyond that
+SIGMAS = 4.0  # standard errors beyond that, of many groups
 LEAST = 8  # rows; the scatter of fewer is no statistic
 NUMBERS = 16  # the same of single numbers, whose errors are less alike than means of rows
 
@@ -52,7 +52,15 @@ def scale_along(gap: np.ndarray, direction: np.ndarray, noise: np.ndarray | None
     left = along - factor * square
     error = float(np.sqrt((left * left).sum() * used / (used - 1))) / total
     other = 0.0 if noise is None else abs(float(_dot(noise, direction).sum())) / total
-    return Scale(factor, error, ROUNDOFF[dtype] + SIGMAS * error + 2 * other)
+    return Scale(factor, error, ROUNDOFF[dtype] + sigmas(used - 1) * error + 2 * other)
+
+
+def sigmas(degrees: int) -> float:
+    """As many standard errors as are exceeded as rarely as `SIGMAS`, where the error has so many degrees of freedom.
+
+    The first terms of Student's quantile (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5).
+    """
+    return SIGMAS + (SIGMAS**3 + SIGMAS) / (4 * degrees)
 
 
 def scale_of(given: np.ndarray, wanted: np.ndarray, dtype: str) -> Scale:

@@ -75,10 +75,10 @@ class Scales:
         rounded, gap = low - right, ours - low
         noise = rms(rounded)
         size = np.maximum(noise, np.median(noise))
-        kept = (rms(gap) <= ROW * size) & (size > 0)  # the others have made another choice
+        used = (rms(gap) <= ROW * size) & (size > 0)  # the others have made another choice
 
         def weighed(rows: np.ndarray) -> np.ndarray:
-            return rows[kept] / size[kept, None]
+            return rows[used] / size[used, None]
 
         functions: dict[str, list[int]] = {}
         for stage, call in enumerate(entry.calls):

@@ -10,7 +10,7 @@ import pytest
 
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.bisect.scaling import STEP, Listing, Scaling, staged
-from bringup.compile.parity.scale import NONE, ROUNDOFF, SIGMAS, scale_along, scale_of
+from bringup.compile.parity.scale import NONE, ROUNDOFF, scale_along, scale_of, sigmas
 from bringup.compile.program.step_inputs import sequence_step
 from tests.compile.planted import job, saved
 
@@ -57,7 +57,15 @@ def test_the_factor_is_that_of_least_squares() -> None:
     left = [float(d @ (g - wanted * d)) for d, g in zip(direction, gap, strict=True)]
     error = np.sqrt(np.sum(np.square(left)) * 40 / 39) / np.sum(direction**2)
     assert found.error == pytest.approx(error)
-    assert found.explained == pytest.approx(2.0**-12 + SIGMAS * error + 2 * 0.1)
+    assert found.explained == pytest.approx(2.0**-12 + sigmas(39) * error + 2 * 0.1)
+
+
+@pytest.mark.parametrize(("degrees", "wanted"), [(19, 5.1), (39, 4.5), (10**6, 4.0)])
+def test_a_scatter_of_few_rows_is_known_less_well(degrees: int, wanted: float) -> None:
+    """Student's distribution is sampled: the share beyond is that of 4 sigma, 6e-5, or near it."""
+    assert sigmas(degrees) == pytest.approx(wanted, rel=0.05)
+    draws = np.random.default_rng(degrees).standard_t(degrees, 1_000_000)
+    assert np.mean(np.abs(draws) > sigmas(degrees)) < 2e-4
 
 
 @pytest.fixture(scope="module")
