@@ -40,7 +40,7 @@ def test_largest_codes_and_numbers(form: str, machine: str) -> None:
         assert far(negative, -found) <= 1e-7
         one = Product(form, 1)
         one.f.arrays |= product.f.arrays | {"x": np.eye(1, 256, dtype=np.float32)}
-        parts = []
+        parts = list[np.ndarray]()
         for column in range(0, 256, 32):
             one.f.arrays["x"] = np.zeros((1, 256), np.float32)
             one.f.arrays["x"][0, column] = 1.0

@@ -110,9 +110,11 @@ class Dots:
             one_half = b.shuffle_vector(low, high, _mask([*range(4), *range(8, 12)]))
             return b.fadd(one_half, b.shuffle_vector(low, high, _mask([*range(4, 8), *range(12, 16)])))
         evens = [first + lane for first in range(0, 16, 4) for lane in (0, 2, 16, 18)]
-        pairs = b.fadd(*(b.shuffle_vector(low, high, _mask([lane + odd for lane in evens])) for odd in (0, 1)))
+        first, second = (b.shuffle_vector(low, high, _mask([lane + odd for lane in evens])) for odd in (0, 1))
+        pairs = b.fadd(first, second)
         rows = [first + lane for lane in (0, 2) for first in range(0, 16, 4)]
-        return b.fadd(*(b.shuffle_vector(pairs, pairs, _mask([lane + odd for lane in rows])) for odd in (0, 1)))
+        first, second = (b.shuffle_vector(pairs, pairs, _mask([lane + odd for lane in rows])) for odd in (0, 1))
+        return b.fadd(first, second)
 
     def _digits(self, place: Value, at: Value, digit: int) -> Value:
         """One digit of each of `at_once` numbers of x, for every row."""
@@ -140,7 +142,7 @@ class Dots:
             order = [16 * (at // 16) + 4 * (at % 4) + at % 16 // 4 for at in range(size)]
         else:
             order = [4 * (at % 16) + at // 16 for at in range(size)]
-        raw = b.bitcast(words, vector(size, I8))
+        raw: Value = b.bitcast(words, vector(size, I8))
         if self.at_once == 8:
             moved = b.bitcast(b.shuffle_vector(raw, raw, _mask(order)), kind)
         else:  # LLVM takes two instructions for the same shuffle

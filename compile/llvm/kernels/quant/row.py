@@ -11,6 +11,7 @@ B blocks of one row of x, each with the matrix of an expert · N rows of a matri
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from bringup.compile.llvm.ir.emitter import I32, I64, Cell, Emitter, Value, real, vector
@@ -20,6 +21,7 @@ from bringup.compile.llvm.kernels.quant.weight import Weight, from_zero
 from bringup.compile.llvm.select.sizes import BLOCKS_AT_ONCE, converts
 from bringup.compile.llvm.select.stored import WHOLE, Stored
 
+TURNS = 4  # blocks of a row whose sums do not wait for each other
 TOGETHER = 4  # rows whose sums of a block are in registers
 
 
@@ -76,7 +78,9 @@ class _Product:
     def rows(self, first: Value) -> list[Value]:
         """The sums of the rows that share a word, from `first` on."""
         e, b, lanes = self.e, self.b, self.lanes
-        sums = [Cell(b, vector(lanes), e.zero(lanes)) for _ in range(self.count)]
+        # Of a row alone, blocks take turns, so that their additions do not wait for each other.
+        turns = TURNS if self.count == 1 else 1
+        sums = [[Cell(b, vector(lanes), e.zero(lanes)) for _ in range(self.count)] for _ in range(turns)]
         if self.stored.has_terms:
             for row in range(self.count):
                 e.store(self.terms, "float32", I64(row * lanes), e.zero(lanes))
@@ -84,11 +88,17 @@ class _Product:
             end = e.least(b.add(begin, I64(BLOCKS_AT_ONCE)), self.blocks)
             with e.loop(I64(0), I64(self.count)) as row:
                 self._read_blocks(b.add(first, row), row, begin, end)
-            with e.loop(begin, end) as block:
-                self._add_block(first, block, b.sub(block, begin), sums)
+            whole = b.sub(end, b.urem(b.sub(end, begin), I64(turns)))
+            with e.loop(begin, whole, turns) as some:
+                for turn, cells in enumerate(sums):
+                    block = b.add(some, I64(turn))
+                    self._add_block(first, block, b.sub(block, begin), cells)
+            if turns > 1:
+                with e.loop(whole, end) as block:
+                    self._add_block(first, block, b.sub(block, begin), sums[0])
         found: list[Value] = []
-        for row, cell in enumerate(sums):
-            value = cell.get()
+        for row in range(self.count):
+            value = reduce(b.fadd, [cells[row].get() for cells in sums])
             if self.count > 1:
                 value = b.fmul(value, real(16.0 ** -self._shift(row), value))
             if self.stored.has_terms:
@@ -126,7 +136,8 @@ class _Product:
         begin = b.mul(block, self.width)
         for some in range(0, self.count, TOGETHER):
             numbers = range(some, min(some + TOGETHER, self.count))
-            chains = 1
+            # A block of several passes has as many sums as a pass has vectors.
+            chains = self.vectors if self.count == 1 and self.stored.block[2] != self.vectors * lanes else 1
             parts = {(n, c): Cell(b, vector(lanes), e.zero(lanes)) for n in numbers for c in range(chains)}
             with e.loop(I64(0), self.width, self.vectors * lanes) as within:
                 for number in range(self.vectors):
