@@ -13,7 +13,7 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.lora import ALL_LINEAR, add_slots
 
 CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-ACTIVATIONS = ("int8",)
+ACTIVATIONS = ("int8", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class GraphOptions:
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
     that the model computes in. `quantize` is a recipe by which float weights are quantised as they are loaded
     (adapters/apply/quantise.py), such as "int8"; None leaves them as they are. `activations` is what activations are
-    rounded to before a product with a packed weight, "int8" (`ops.quant_linear.in_int8`); None leaves them. With a
-    `max_lora_rank`, the modules that
-    `lora_target_modules` names, as PEFT names them, have `max_loras` slots for LoRAs of up to this rank (core/lora.py).
+    rounded to before a product with a packed weight: "int8" (`ops.quant_linear.in_int8`), or "fp8" where that weight is
+    float8 (`ops.fp8_linear.to_fp8`); None leaves them. With a `max_lora_rank`, the modules that `lora_target_modules`
+    names, as PEFT names them, have `max_loras` slots for LoRAs of up to this rank (core/lora.py).
     Options are plain values (text, numbers, tuples of them): they are in cache keys, and in a bundle's manifest by
     name. Raises BU024 for a value that an option does not take.
     """

@@ -66,6 +66,13 @@ class PackedForm:
         return "uint8" if dtype.kind == "float" and dtype.bits == 8 else dtype.name
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether it is float8 e4m3 times scales that are stored as floats, and nothing else."""
+        form = self.form
+        plain = not (form.zero or form.minimum or form.outer or form.table or form.index or form.offset)
+        return plain and self.dtypes[0] == "float8_e4m3fn" and not self.scale_table
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all arrays; tables apart, which are a few numbers."""
         parts = enumerate(self.form.parts())

@@ -97,7 +97,7 @@ def quantize_option(command: Command) -> Command:
 
 def activations_option(command: Command) -> Command:
     """`--activations`, for what is compiled."""
-    help = "What activations are rounded to before a product with a packed weight: int8; default: as they are."
+    help = "What activations are rounded to before a product with a packed weight: int8, fp8; default: as they are."
     return click.option("--activations", type=OneOf(ACTIVATIONS), metavar="D", default=None, help=help)(command)
 
 

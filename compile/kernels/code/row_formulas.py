@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bringup.compile.kernels.code.index import At, Index
-from bringup.compile.kernels.code.types import TYPES
+from bringup.compile.kernels.code.types import TYPES, power_of_two
 from bringup.compile.kernels.code.writer import Code, Formula, NotTaken, Value, kind_of
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
@@ -163,6 +163,27 @@ def _keep_best_groups(code: Code, node: Node, name: str, index: Index) -> Value:
     return code.given(f"tl.where({inside}, {scores}, {LEAST})", code.graph.buffers[name], index)
 
 
+def _to_fp8(code: Code, node: Node, name: str, index: Index) -> Value:
+    """A row's codes, or its scales: one for all of it, or for so many columns that they divide the tile."""
+    lead, x, columns = index[:-1], node.arguments[0], node.argument("columns")
+    value, lane, mask, width = _row(code, x, lead)
+    if not isinstance(x, View) or not isinstance(columns, int):
+        raise NotTaken
+    tile = power_of_two(width)
+    block = columns if columns < width else tile
+    if power_of_two(block) != block:
+        raise NotTaken
+    scales = code.variable(f"scales_of({value} + tl.zeros_like({mask}).to(tl.float32), {mask}, {block})", lead)
+    if name == node.outputs[1]:
+        if index[-1] not in (At(), At(code.lanes[-(-width // columns)])):
+            raise NotTaken
+        return Value(scales, "float")
+    if index[-1] != At(lane):
+        raise NotTaken
+    text = f"quotient({value}, spread({scales}, {block}))"
+    return code.given(f"to_float8_e4m3fn({text}, {code.native_fp8})", code.graph.buffers[name], index)
+
+
 ROW_FORMULAS: Mapping[str, Formula] = {
     "sum": _reduced,
     "mean": _reduced,
@@ -170,6 +191,7 @@ ROW_FORMULAS: Mapping[str, Formula] = {
     "softmax": _softmax,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
+    "to_fp8": _to_fp8,
     "top_experts": _top_experts,
     "keep_best_groups": _keep_best_groups,
 }
