@@ -32,7 +32,8 @@ class Form:
     row, (1, 0) one for each row, (0, 0) one for the matrix. `zero` is the dtype of zero points and `minimum` that of
     what is added, one a block each; "" where there are none. `outer` is the block of further scales, in float32, which
     scales, and minimums where there are any, are multiplied by first; None where there are none. `index`: which block
-    of columns a column belongs to is an array of its own (GPTQ's `g_idx`), int32 [columns].
+    of columns a column belongs to is an array of its own (GPTQ's `g_idx`), int32 [columns]. `input`: there is what
+    activations are divided by to be float8, one number for the matrix, which no weight is computed from.
 
     Computed in float32. Matrices of experts [e, rows, columns] have arrays of three dimensions as well.
     """
@@ -46,6 +47,7 @@ class Form:
     outer: Block | None = None
     table: tuple[float, ...] = ()
     index: bool = False
+    input: bool = False
 
     def parts(self) -> Iterator[FormPart]:
         """The arrays that hold such a matrix, codes first."""
@@ -59,6 +61,8 @@ class Form:
             yield FormPart("outer_scales", "float32", self.outer)
         if self.outer and self.minimum:
             yield FormPart("outer_minimums", "float32", self.outer)
+        if self.input:
+            yield FormPart("input_scales", "float32", (WHOLE, WHOLE))
         if self.index:
             yield FormPart("index", "int32", (WHOLE, 1))
 

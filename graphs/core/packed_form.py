@@ -16,7 +16,8 @@ WORD_VALUES = (8, 2)  # 4-bit codes side by side in a word: int32, or uint8 wher
 class PackedForm:
     """How the arrays of a parameter of `shape` are read.
 
-    `block` is how many indices of each dimension have one scale, zero and minimum, `outer` that of outer scales.
+    `block` is how many indices of each dimension have one scale, zero and minimum, `outer` that of outer scales, and
+    `input` that of scales of activations.
     `indexed` is the dimension that the form's index is along: there `block` is 1, and scales have a place for each
     block of the index; -1 where there is no index, and `groups` is how many of them there are. `dtypes` are the parts'
     as the checkpoint stores them, in the order of `form.parts()`; `dtype` is that of products with the parameter.
@@ -30,11 +31,14 @@ class PackedForm:
     groups: int
     dtypes: tuple[str, ...]
     dtype: str
+    input: Shape = ()
 
     def block_of(self, part: FormPart) -> Shape:
         """How many indices of each dimension have one value of a part."""
         if part.name == "codes":
             return (1,) * len(self.shape)
+        if part.name == "input_scales":
+            return self.input
         return self.outer if part.name.startswith("outer") else self.block
 
     def shape_of(self, part: FormPart) -> Shape:

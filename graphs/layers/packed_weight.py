@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "index")
+PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "index", "input_scales")
 
 
 class PackedWeight(Module):
@@ -47,9 +47,20 @@ class PackedWeight(Module):
         self.table = _table(packed.table)
         self.scale_table = _table(packed.scale_table)
 
+    def input_scale(self, expert_B: Tensor | None = None) -> Tensor | None:
+        """What rows of activations are divided by to be float8, where the checkpoint says so: one number, or [B, 1, 1].
+
+        Of a matrix that was several in the checkpoint it is the largest of theirs.
+        """
+        found: Any = self.input_scales
+        if found is None or expert_B is None:
+            return found if found is None else found.reshape(()) if found.numel() == 1 else found.amax()
+        of_each = found if found.shape[1:].numel() == 1 else found.amax((1, 2), keepdim=True)
+        return of_each[expert_B] if of_each.shape[0] > 1 else of_each.reshape(())
+
     def quantised(self) -> Quantised:
         """What ops take."""
-        packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-1]}
+        packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-2]}
         code, zero = DTYPES[packed.dtypes[0]], DTYPES[packed.form.zero or "float32"]
         axis, values = packed.pack
         others: Any = {"block_of": self.index, "table": self.table, "scale_table": self.scale_table}
@@ -79,7 +90,7 @@ def product(x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
         return linear(x, weight, bias)
     quantised = weight.quantised()
     if quantised.activations == "fp8":
-        return fp8_linear(*to_fp8(x, columns_of(quantised)), bias, quantised)
+        return fp8_linear(*to_fp8(x, columns_of(quantised), weight.input_scale()), bias, quantised)
     return quant_linear(x, bias, quantised)
 
 
@@ -89,7 +100,8 @@ def expert_product(x_BRi: Tensor, weight_eoi: Any, bias_eo: Tensor | None, exper
         return expert_linear(x_BRi, weight_eoi, bias_eo, expert_B)
     quantised = weight_eoi.quantised()
     if quantised.activations == "fp8":
-        return fp8_experts(*to_fp8(x_BRi, columns_of(quantised)), bias_eo, expert_B, quantised)
+        given = to_fp8(x_BRi, columns_of(quantised), weight_eoi.input_scale(expert_B))
+        return fp8_experts(*given, bias_eo, expert_B, quantised)
     return quant_experts(x_BRi, bias_eo, expert_B, quantised)
 
 

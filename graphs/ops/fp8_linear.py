@@ -29,19 +29,23 @@ def columns_of(weight: Quantised) -> int:
 
 
 @op("x[... in] ->")
-def to_fp8(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+def to_fp8(x: Tensor, columns: int, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """(codes [..., in], scales [..., in / columns, rounded up]) of x: the bits of e4m3 as uint8, and float32.
 
     scale = largest / 448 and code = x / scale, in float32, to the nearest, of two the even one; the largest is at least
-    1e-30. NaN is the scale of numbers that are not all finite.
+    1e-30. NaN is the scale of numbers that are not all finite. With a `scale`, one number or one for each first index
+    of x, that is the scale of all, and codes are at most 448.
     """
     import torch
     from torch.nn import functional as F
 
     size = x.shape[-1]
     blocks = F.pad(x.float(), (0, -size % columns)).unflatten(-1, (-1, columns))
-    scales = blocks.abs().amax(-1).clamp(min=LEAST) / LARGEST + (blocks * 0).sum(-1)
-    codes = (blocks / scales[..., None]).to(torch.float8_e4m3fn).view(torch.uint8)
+    if scale is None:
+        scales = blocks.abs().amax(-1).clamp(min=LEAST) / LARGEST + (blocks * 0).sum(-1)
+    else:
+        scales = scale.float().expand(blocks.shape[:-1]).contiguous()
+    codes = (blocks / scales[..., None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).view(torch.uint8)
     return codes.flatten(-2)[..., :size].contiguous(), scales
 
 

@@ -39,11 +39,11 @@ def numbers(codes: np.ndarray, scales: np.ndarray, columns: int) -> np.ndarray:
     return codes.view(E4M3).astype(np.float64) * of_each
 
 
-def round_rows(f: Function, x: View, columns: int, name: str = "q") -> tuple[View, View]:
+def round_rows(f: Function, x: View, columns: int, name: str = "q", scale: View | None = None) -> tuple[View, View]:
     """A node that rounds rows, and its results."""
     blocks = -(-x.shape[-1] // columns)
     shapes = {f"{name}.codes": (x.shape, "uint8"), f"{name}.scales": ((*x.shape[:-1], blocks), "float32")}
-    codes = f.node("bringup.to_fp8.default", shapes, x=x, columns=columns)
+    codes = f.node("bringup.to_fp8.default", shapes, x=x, columns=columns, scale=scale)
     shape = shapes[f"{name}.scales"][0]
     return codes, View(f"{name}.scales", shape, (*(blocks,) * (len(shape) - 1), 1)[-len(shape) :])
 
@@ -68,7 +68,7 @@ def test_rows(card: str, channels: int, columns: int) -> None:
     codes, scales = rounded(f.arrays["x"], columns)
     np.testing.assert_array_equal(machine.read("q.scales"), scales)
     np.testing.assert_array_equal(machine.read("q.codes"), codes)
-    for found, wanted in zip(to_fp8(torch.from_numpy(f.arrays["x"]), columns), (codes, scales), strict=True):
+    for found, wanted in zip(to_fp8(torch.from_numpy(f.arrays["x"]), columns, None), (codes, scales), strict=True):
         np.testing.assert_array_equal(found.numpy(), wanted)
 
 
@@ -95,13 +95,34 @@ def test_every_number_between_two_codes(card: str) -> None:
     assert (machine.read("q.scales") == 1).all()
 
 
+@pytest.mark.parametrize("card", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("each", [False, True])
+def test_a_scale_that_is_given(card: str, each: bool) -> None:
+    """One number for all rows, or one for the rows of each expert; what is beyond 448 of it becomes 448."""
+    f, shape = Function(), (3, 5, 48)
+    x = extreme(15, 48).reshape(shape)
+    scale = np.array([0.25, 3e-3, 1.7], np.float32).reshape(3, 1, 1) if each else np.float32(0.0123).reshape(())
+    view = f.array("scale", scale, "float32", "weight")
+    round_rows(f, f.array("x", x, "float32", "value"), 48, scale=view)
+    machine = f.emulated(f.graph("q.codes", "q.scales"), card)
+    with np.errstate(over="ignore"):
+        codes = (x / scale).clip(-448, 448).astype(E4M3).view(np.uint8)
+    assert {0, 0x7E, 0xFE} <= set(codes.flat)
+    for found in (
+        (machine.read("q.codes"), machine.read("q.scales")),
+        [part.numpy() for part in to_fp8(torch.from_numpy(x), 48, torch.from_numpy(np.asarray(scale)))],
+    ):
+        np.testing.assert_array_equal(found[0], codes)
+        np.testing.assert_array_equal(found[1], np.broadcast_to(scale, (3, 5, 1)))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_gives_no_number(value: float) -> None:
     f, x = Function(), np.ones((2, 64), np.float32)
     x[0, 40] = value
     round_rows(f, f.array("x", x, "float32", "value"), 32)
     found = f.emulated(f.graph("q.codes", "q.scales"), "sm_90").read("q.scales")
-    for scales in (found, to_fp8(torch.from_numpy(x), 32)[1].numpy()):
+    for scales in (found, to_fp8(torch.from_numpy(x), 32, None)[1].numpy()):
         assert np.isnan(scales).tolist() == [[False, True], [False, False]]
 
 

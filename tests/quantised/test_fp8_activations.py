@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, LlamaConfig, MixtralConfig, PreTrainedConfig, Qwen3Config
 
 from bringup.compile.bisect.eager import Eager
@@ -23,6 +24,8 @@ from bringup.graphs.core.options import GraphOptions
 from bringup.graphs.layers.packed_weight import PackedWeight
 from tests.models import parity
 from tests.quantised import fp8_checkpoints
+from tests.quantised.checkpoints import write
+from tests.quantised.formats import FORMATS
 from tests.schedule.models import COMMON, CONTEXT, PREFILL, VOCAB
 
 FP8 = GraphOptions(activations="fp8")
@@ -100,6 +103,43 @@ def test_weights_that_are_quantised_as_they_are_loaded(recipe: str, tmp_path: Pa
     bundle = built(job, "cuda:sm_90", tmp_path)
     for executor in ("reference", "emulate"):
         assert abs(logits(bundle, executor, tokens) - wanted).max() <= SAME * abs(wanted).max(), executor
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("llama", "fp8-tensor"),
+        pytest.param("llama", "modelopt-fp8", marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", "fp8-tensor", marks=pytest.mark.slow),
+        pytest.param("phi3", "fp8-tensor", marks=pytest.mark.slow),
+    ],
+)
+def test_scales_of_the_checkpoint(name: str, form: str, tmp_path: Path) -> None:
+    """Activations are divided by `input_scale`, and by another one where the checkpoint has another."""
+    folder, _ = write(name, FORMATS[form], tmp_path)
+    job = open_job(checkpoint=folder, options=FP8)
+    vocab = job.graph.config.vocab_size
+    tokens = parity.random_tokens(9, vocab)
+
+    def found(target: str, executor: str | None, out: str) -> np.ndarray:
+        own = open_job(checkpoint=folder, options=FP8)
+        bundle = build(own, out=tmp_path / out, target=target, max_seq_len=64, buckets=(16,))
+        session = load(bundle, executor)
+        given = [session.prefill(tokens[:7]), *(session.decode(token) for token in tokens[7:])]
+        return np.stack([each.reshape(-1, vocab)[-1] for each in given])
+
+    wanted = found("torch", None, "torch")
+    for executor in ("reference", "emulate"):
+        logits = found("cuda:sm_90", executor, executor)
+        assert abs(logits - wanted).max() <= SAME * abs(wanted).max(), executor
+    packed = pack_job(job).job
+    scales = [each for each in packed.plan.entries if each.endswith(".input_scales")]
+    assert len(scales) == len([part for part in packed.graph.parts() if isinstance(part, PackedWeight)])
+    assert "input_scales" not in str(pack_job(open_job(checkpoint=folder)).job.plan.entries)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file({key: each * 40 if key.endswith("input_scale") else each for key, each in tensors.items()}, file)
+    assert abs(found("torch", None, "other") - wanted).max() > 2 * SAME * abs(wanted).max()
 
 
 def test_launches_round_where_rows_are_computed(llama: Path, tmp_path: Path) -> None:

@@ -89,16 +89,22 @@ def _step(block: int, channels: int) -> int:
     return next(step for step in range(min(block, DEEPEST), 0, -1) if block % step == 0)
 
 
-def _tiles(given: Input, epilogue: Epilogue, step: int) -> Tiles:
-    """As of products in 16 bits; of few rows lanes for a program each processor, since weights are what is read."""
-    channels, factors = given.x.shape[-1], len(epilogue.factors)
+def _tiles(given: Input, epilogue: Epilogue, step: int, native: bool) -> Tiles:
+    """As of products in 16 bits; of few rows lanes for a program each processor, since weights are what is read.
+
+    Where float8 becomes float16 in registers (not `native`), a tile has at most 64 rows. Eight warps have what four
+    spill: many sums, or many numbers of x.
+    """
+    channels, factors, deep = given.x.shape[-1], len(epilogue.factors), max(NARROWEST, power_of_two(step))
     size = tile(given.rows, epilogue.lanes, channels, "bfloat16", factors, epilogue.head, epilogue.heads)
     rows, lanes = size.rows, size.lanes
     while not epilogue.head and given.rows <= rows == LEAST_LANES < lanes and epilogue.lanes < lanes * PROCESSORS:
         lanes //= 2
     lanes = max(lanes, epilogue.unit)
-    rows = max(LEAST_LANES, min(rows, 2 * MOST_SUMS // (lanes * factors)))
-    return Tiles(rows, lanes, max(NARROWEST, power_of_two(step)), size.warps, 3)
+    most, highest = (2 * MOST_SUMS, 128) if native else (MOST_SUMS, 64)
+    rows = max(LEAST_LANES, min(rows, most // (lanes * factors), highest))
+    warps = 8 if rows * max(lanes * factors, deep) >= MOST_SUMS else 4
+    return Tiles(rows, lanes, deep, warps, 3)
 
 
 def _launch(code: Code, given: Input, scales: View, epilogue: Epilogue, layout: _Layout) -> KernelCall:
@@ -106,7 +112,7 @@ def _launch(code: Code, given: Input, scales: View, epilogue: Epilogue, layout: 
     of_x, step = rows_of(scales), _step(layout.channels, channels)
     if of_x is None or (scales.shape[-1] > 1 and scales.strides[-1] != 1):
         raise NotTaken
-    sizes = _tiles(given, epilogue, step)
+    sizes = _tiles(given, epilogue, step, code.native_fp8)
     views: dict[str, View | None] = {"x": given.x, "xs": scales}
     for number, factor in enumerate((first, *rest)):
         views |= {f"w{number}": factor.weight, f"s{number}": packed_of(factor.node).scales}

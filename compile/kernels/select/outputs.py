@@ -80,6 +80,8 @@ def write_rounded(code: Code, node: Node, lead: Index, shape: Shape) -> int:
     """
     x, columns = node.arguments[0], node.argument("columns")
     codes, scales = (code.graph.buffers[name] for name in node.outputs)
+    if node.argument("scale") is not None:
+        raise NotTaken
     if not isinstance(x, View) or not isinstance(columns, int) or power_of_two(columns) != columns:
         raise NotTaken
     if columns > WIDEST_BLOCK or x != whole(code.graph.buffers[x.buffer]) or x.shape[:-1] != shape[:-1]:

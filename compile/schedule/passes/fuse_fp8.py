@@ -33,7 +33,8 @@ class FuseFp8:
 
     def _takes_blocks(self, producer: Group, consumer: Group) -> bool:
         """Whether a product's tiles have all columns that share a scale."""
-        blocks = [node.argument("columns") for node in consumer.nodes]
+        blocks = [node.argument("columns") for node in consumer.nodes if node.argument("scale") is None]
         fits = all(isinstance(each, int) and each <= self.widest and each & (each - 1) == 0 for each in blocks)
+        fits = fits and len(blocks) == len(consumer.nodes)
         fp8 = all(node.short in ("fp8_linear", "fp8_experts") for node in products(producer))
         return fits and fp8 and roles_of(producer) <= {Role.PRODUCT, Role.ELEMENT}
