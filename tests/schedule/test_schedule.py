@@ -137,7 +137,9 @@ def test_a_pass_left_out_changes_no_token(name: str, left_out: str, bundles, wit
 
 
 def test_every_pass_matters_to_some_model(bundles, without) -> None:
-    missing = {each.name for each in PASSES}
+    missing = {
+        each.name for each in PASSES if "fp8" not in each.name
+    }  # tests/quantised/test_fp8_activations.py has those
     for name in ("llama", "gpt_oss", "gpt2"):  # those first whose bundles the test before has
         whole = sum(1 for _ in schedule_of(bundles[name]).launches("decode"))
         for left_out in sorted(missing):
