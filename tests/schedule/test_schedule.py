@@ -223,7 +223,7 @@ def test_it_is_printed(tmp_path: Path) -> None:
     text = out.read_text("utf-8")
     assert "# decode: 1 tokens of 1 sequences, 128 keys each\n# 12 launches;" in text
     assert "transformer.h.1: layer_norm+linear+gelu_tanh -> %gelu_tanh@" in text
-    steps = ("00-before", "07-fuse-norms")
+    steps = ("00-before", "09-fuse-norms")
     before, after = ((dumps / f"2-schedule.decode.layer0.{name}.txt").read_text("utf-8") for name in steps)
     assert before.count("\ngroup ") == 12
     assert after.count("\ngroup ") == 5
