@@ -13,6 +13,7 @@ from bringup import userfiles
 from bringup.adapters.checkpoints.checkpoint import Checkpoint
 from bringup.adapters.dialects.dialect import dialect_of
 from bringup.adapters.planning.adapter import Adapter
+from bringup.adapters.schemes.input_scales import WithInputScales
 from bringup.adapters.schemes.registry import read_quantisation
 from bringup.adapters.schemes.stored_source import read_stored, reads_stored
 from bringup.adapters.trtllm.ranks import reading
@@ -45,7 +46,10 @@ def as_stored(
     if quantisation.unread is not None and not reads_stored(adapter, quantisation.unread, signature):
         return adapter, ()
     if quantisation.stored is not None:
-        adapter = read_stored(adapter, quantisation.stored, signature, headers)
+        stored = quantisation.stored
+        if graph.options.activations == "fp8":
+            stored = WithInputScales(stored)
+        adapter = read_stored(adapter, stored, signature, headers)
     return adapter, quantisation.findings
 
 

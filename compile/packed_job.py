@@ -82,7 +82,15 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
         why = found.summary or "the checkpoint has no quantised matrix"
         option = "--weights" if form == "packed" else "--activations"
         raise fail("BU410", f"no weight can stay packed: {why}", help=f"leave {option} out")
+    if job.graph.options.activations == "fp8" and not _multiplies_fp8(found.job.graph):
+        message = "--activations fp8 is of products with matrices in float8 e4m3, and the checkpoint has none"
+        raise fail("BU410", message, help="leave --activations out")
     return found.job, found.summary
+
+
+def _multiplies_fp8(graph: Module) -> bool:
+    """Whether a weight is packed whose products round activations to float8."""
+    return any(isinstance(module, PackedWeight) and bool(module.activations) for module in graph.parts())
 
 
 def as_compiled(job: Job, manifest: Mapping[str, Any]) -> Job:

@@ -11,7 +11,7 @@ from bringup.adapters.algebra.copy_nest import Loop2, Nest, by_axes
 from bringup.adapters.algebra.region import Region
 from bringup.adapters.apply.packed_part import Granules, Move, granules, part_nests
 from bringup.adapters.planning.plan import Entry
-from bringup.graphs.core.form import FormPart
+from bringup.graphs.core.form import WHOLE, FormPart
 from bringup.graphs.core.packed_form import PackedForm
 from bringup.graphs.core.signature import Declared
 from bringup.spec import DTYPES, Shape, TensorInfo
@@ -19,6 +19,7 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
+BY_MATRIX = WHOLE, WHOLE
 Sources = tuple[TensorInfo | Computed, ...]
 
 
@@ -78,9 +79,11 @@ def _packed(entry: Entry, matrix: Computed, moves: Sequence[Move]) -> Packed:
             found[block] = granules(moves, block, shape), block
     one = Granules(tuple(moves), (1,) * dimensions, (1,) * len(shape), shape)
     outer = found[_block(FormPart("", "", form.outer), dimensions)][0].result if form.outer else ()
+    whole = found[_block(FormPart("", "", BY_MATRIX), dimensions)][0].result if form.input else ()
     packed = PackedForm(
         form=form, shape=shape, block=found[_block(FormPart("", "", form.block), dimensions)][0].result, outer=outer,
         indexed=indexed, groups=groups, dtypes=tuple(part.dtype for part in matrix.arrays), dtype=entry.declared.dtype,
+        input=whole,
     )  # fmt: skip
     nests: list[tuple[Nest, ...]] = []
     for part, dtype in zip(form.parts(), packed.dtypes, strict=True):

@@ -91,6 +91,11 @@ class Stored(ABC):
         """`unread`, and what may be left out for its values only."""
         return (Unread(part, why) for part, why in self.unread.items())
 
+    @property
+    def all_parts(self) -> tuple[str, ...]:
+        """`parts`, and what else of a module a matrix is read with."""
+        return self.parts
+
     @abstractmethod
     def matrix(self, weight: StoredMatrix) -> Expr:
         """The matrix [rows, columns] = [out, in]; of experts in one tensor [experts, rows, columns].

@@ -45,7 +45,7 @@ class Reading:
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
         """The tensors that the checkpoint has of those that may stand for one, by part."""
-        parts = self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts
+        parts = self.stored.all_parts if name.endswith(".weight") else self.stored.parts_of_experts
         found = {part: self.names.get(part_name(name, part)) for part in parts}
         return {part: info for part, info in found.items() if info is not None}
 

@@ -58,3 +58,11 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({each.name: each fo
 def is_nvidia(capability: str) -> bool:
     """Whether a name is one of NVIDIA's: its kernels have PTX."""
     return capability.startswith("sm_")
+
+
+def has_fp8(capability: str) -> bool:
+    """Whether there are instructions that convert to float8 e4m3 and multiply it: from compute capability 8.9 on.
+
+    PTX ISA, "cvt" and "mma", target notes of `.e4m3`. AMD's of this table have another e4m3 (fnuz), or none.
+    """
+    return is_nvidia(capability) and int(capability.removeprefix("sm_")) >= 89

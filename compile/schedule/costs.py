@@ -103,7 +103,7 @@ class _Size:
                 nbytes = self._of_loras(node, view, nbytes)
             elif buffer.kind == "state":
                 nbytes = self._rows(node, view, buffer)
-            elif node.short in ("quant_embedding", "quant_experts"):
+            elif node.short in ("quant_embedding", "quant_experts", "fp8_experts"):
                 nbytes = _chosen(node, view, nbytes)
             elif role_of(node) is Role.GATHER and number == 0:
                 nbytes = sum(self.graph.buffers[name].nbytes for name in node.outputs)
@@ -186,8 +186,8 @@ class _Size:
 def _chosen(node: Node, view: View, nbytes: int) -> int:
     """Bytes that are read of an array of a weight in few bits, whose first axis some indices are taken of."""
     numbers = node.argument("rows_N") or node.argument("expert_B")
-    tables = (node.argument("weight_table"), node.argument("weight_scale_table"))
-    if not isinstance(numbers, View) or view in (node.arguments[0], numbers, *tables) or view.shape[0] == 1:
+    others = (node.argument(key) for key in ("scales_BRk", "weight_table", "weight_scale_table"))
+    if not isinstance(numbers, View) or view in (node.arguments[0], numbers, *others) or view.shape[0] == 1:
         return nbytes
     return min(nbytes, numbers.elements * (nbytes // view.shape[0]))
 

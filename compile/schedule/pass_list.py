@@ -9,10 +9,12 @@ from bringup.compile.schedule.graph.op_graph import OpGraph
 from bringup.compile.schedule.passes.fuse_elements import FuseElements
 from bringup.compile.schedule.passes.fuse_epilogues import FuseEpilogues
 from bringup.compile.schedule.passes.fuse_experts import FuseExperts
+from bringup.compile.schedule.passes.fuse_fp8 import FuseFp8
 from bringup.compile.schedule.passes.fuse_lookups import FuseLookups
 from bringup.compile.schedule.passes.fuse_norms import FuseNorms
 from bringup.compile.schedule.passes.fuse_rotary import FuseRotary
 from bringup.compile.schedule.passes.fuse_rows import FuseRows
+from bringup.compile.schedule.passes.share_fp8 import ShareFp8
 from bringup.diagnostics import did_you_mean, fail
 
 
@@ -27,10 +29,12 @@ class Pass(Protocol):
 
 Watch = Callable[[str, OpGraph], None]
 PASSES: tuple[Pass, ...] = (
+    ShareFp8(),
     FuseElements(),
     FuseLookups(),
     FuseRows(),
     FuseEpilogues(),
+    FuseFp8(),
     FuseExperts(),
     FuseRotary(),
     FuseNorms(),

@@ -57,11 +57,11 @@ class GpuTarget(ScheduleTarget):
     phases = ("schedule", "ptx", "ttgir")
     runs_with = ()  # that depends on the executor
     stages_of = SCHEDULE_TARGET
-    activations = ()
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"
         self.cuda = family == "cuda"
+        self.activations = ("fp8",) if self.cuda else ()
         self.architecture = architecture
         self.requires = ("torch", "triton", "cuda-bindings") if self.cuda else ("torch", "triton")
         self.summary = f"kernels by Triton, compiled ahead of time, for a GPU of {'NVIDIA' if self.cuda else 'AMD'}'s"

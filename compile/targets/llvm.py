@@ -69,6 +69,7 @@ class LlvmTarget(ScheduleTarget):
     phases = ("schedule", "llvm")
     stages_of = SCHEDULE_TARGET
     opaque = OPAQUE - {"latent_attention"}
+    activations = ("int8",)
     implementations = {"latent_attention": absorbed}  # noqa: RUF012
     cache_dtypes = ("float32", "bfloat16", "float16")
 

@@ -99,7 +99,8 @@ class Selection:
         if chosen is not None and chosen not in known:
             message = f"target `{self.name}` does not take `{chosen}` as activations of packed weights"
             help = f"--activations takes {_listed(known)} here" if known else "leave --activations out"
-            raise fail("BU024", message, help=f"{help}; `llvm`, `schedule` and `torch` take int8")
+            takers = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
+            raise fail("BU024", message, help=f"{help}; {takers} take {chosen}")
 
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not compile."""

@@ -33,7 +33,7 @@ class Torch(Target):
     takes_packed = True
     activations = ACTIVATIONS
     takes_loras = True
-    opaque = frozenset({"quant_linear", "quant_experts"})
+    opaque = frozenset({"quant_linear", "quant_experts", "fp8_linear", "fp8_experts"})
     implementations = MappingProxyType({"latent_attention": cheaper_form})
 
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:

@@ -17,9 +17,9 @@ from bringup.compile.program.torch_arrays import to_numpy, to_tensor
 from bringup.compile.program.torch_states import TorchStates
 from bringup.compile.targets.torch_archive import load_archive, save_archive
 from bringup.graphs.core.step import FIELDS
+from bringup.graphs.ops.fp8_linear import fp8_experts, fp8_linear
 from bringup.graphs.ops.operator import operator_of
-from bringup.graphs.ops.quant_experts import quant_experts
-from bringup.graphs.ops.quant_linear import quant_linear
+from bringup.graphs.ops.quant_linear import quant_experts, quant_linear
 from bringup.system.gc_pause import gc_paused
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def encode(function: Function, program: ExportedProgram) -> bytes:
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
     """Every function of a program, from `<function>.pt2` as `encode` made it."""
-    for op in (quant_linear, quant_experts):
+    for op in (quant_linear, quant_experts, fp8_linear, fp8_experts):
         operator_of(op)  # torch loads only programs whose operators it knows
     with gc_paused():
         return {function.name: _load(folder / f"{function.name}.pt2") for function in interface.functions}

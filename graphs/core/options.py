@@ -13,7 +13,7 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.lora import ALL_LINEAR, add_slots
 
 CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-ACTIVATIONS = ("int8",)
+ACTIVATIONS = ("int8", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,11 @@ class GraphOptions:
     `cache_dtype` is the dtype of attention caches (keys, values, latents of MLA, keys of an indexer); None is the dtype
     that the model computes in. `quantize` is a recipe for quantising float weights while they are loaded
     (adapters/apply/quantise.py), such as "int8"; None does not quantise. `activations` is the dtype to which
-    activations are rounded before a product with a packed weight, "int8" (`ops.quant_linear.in_int8`); None does not
-    round. With a `max_lora_rank`, the modules in `lora_target_modules`, by PEFT's names, have `max_loras` slots for
-    LoRAs of up to this rank (core/lora.py). Options are plain values (text, numbers, tuples of them): they are part of
-    cache keys, and in a bundle's manifest by name. Raises BU024 for an invalid value.
+    activations are rounded before a product with a packed weight: "int8" (`ops.quant_linear.in_int8`), or "fp8" if that
+    weight is float8 (`ops.fp8_linear.to_fp8`); None does not round. With a `max_lora_rank`, the modules in
+    `lora_target_modules`, by PEFT's names, have `max_loras` slots for LoRAs of up to this rank (core/lora.py). Options
+    are plain values (text, numbers, tuples of them): they are part of cache keys, and in a bundle's manifest by name.
+    Raises BU024 for an invalid value.
     """
 
     cache_dtype: str | None = None

@@ -17,9 +17,9 @@ class PackedForm:
     """How the arrays of a parameter of `shape` are read.
 
     `block` is the number of indices of each dimension that share a scale, zero and minimum, `outer` that of outer
-    scales. `indexed` is the dimension of the form's index, -1 without one: `block` is 1 there, and scales have `groups`
-    entries. `dtypes` are those of the parts as the checkpoint stores them, in the order of `form.parts()`; `dtype` is
-    that of products with the parameter.
+    scales, `input` that of scales of activations. `indexed` is the dimension of the form's index, -1 without one:
+    `block` is 1 there, and scales have `groups` entries. `dtypes` are those of the parts as the checkpoint stores them,
+    in the order of `form.parts()`; `dtype` is that of products with the parameter.
     """
 
     form: Form
@@ -30,11 +30,14 @@ class PackedForm:
     groups: int
     dtypes: tuple[str, ...]
     dtype: str
+    input: Shape = ()
 
     def block_of(self, part: FormPart) -> Shape:
         """The number of indices of each dimension that share a value of a part."""
         if part.name == "codes":
             return (1,) * len(self.shape)
+        if part.name == "input_scales":
+            return self.input
         return self.outer if part.name.startswith("outer") else self.block
 
     def shape_of(self, part: FormPart) -> Shape:
@@ -64,6 +67,13 @@ class PackedForm:
         if dtype.bits < 8:
             return "uint4" if number == 0 and self.pack[1] > 1 else "uint8"
         return "uint8" if dtype.kind == "float" and dtype.bits == 8 else dtype.name
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether it is float8 e4m3 times scales that are stored as floats, and nothing else."""
+        form = self.form
+        plain = not (form.zero or form.minimum or form.outer or form.table or form.index or form.offset)
+        return plain and self.dtypes[0] == "float8_e4m3fn" and not self.scale_table
 
     @property
     def nbytes(self) -> int:

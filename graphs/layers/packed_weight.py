@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from bringup.graphs.core.axes import Axes, show, sizes_of
 from bringup.graphs.core.module import Const, Module, Param
 from bringup.graphs.core.packed_form import PackedForm
+from bringup.graphs.ops.fp8_linear import columns_of, fp8_experts, fp8_linear, to_fp8
 from bringup.graphs.ops.linear import linear
 from bringup.graphs.ops.moe_experts import expert_linear
-from bringup.graphs.ops.quant_experts import quant_experts
-from bringup.graphs.ops.quant_linear import quant_embedding, quant_linear
+from bringup.graphs.ops.quant_linear import quant_embedding, quant_experts, quant_linear
 from bringup.graphs.ops.quantised import Quantised, dequantise
 from bringup.spec import DTYPES
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "index")
+PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums", "index", "input_scales")
 
 
 class PackedWeight(Module):
     """The arrays of a parameter with these axes: `codes` in words, `scales`, and what else its form has."""
 
     def __init__(self, axes: Axes, packed: PackedForm, activations: str | None = None) -> None:
-        """`activations` as in `core.options.GraphOptions`."""
+        """`activations` as in `core.options.GraphOptions`; "fp8" has an effect on weights in float8 alone."""
         super().__init__()
-        self.packed, self.activations = packed, activations or ""
+        takes = activations != "fp8" or packed.is_fp8
+        self.packed, self.activations = packed, (activations or "") if takes else ""
         named = tuple(axis if axis.name else replace(axis, name=f"dim{k}") for k, axis in enumerate(axes))
         for name in PARTS:
             setattr(self, name, None)
@@ -46,9 +47,20 @@ class PackedWeight(Module):
         self.table = _table(packed.table)
         self.scale_table = _table(packed.scale_table)
 
+    def input_scale(self, expert_B: Tensor | None = None) -> Tensor | None:
+        """What rows of activations are divided by to be float8, where the checkpoint says so: one number, or [B, 1, 1].
+
+        Of a matrix that was several in the checkpoint it is the largest of theirs.
+        """
+        found: Any = self.input_scales
+        if found is None or expert_B is None:
+            return found if found is None else found.reshape(()) if found.numel() == 1 else found.amax()
+        of_each = found if found.shape[1:].numel() == 1 else found.amax((1, 2), keepdim=True)
+        return of_each[expert_B] if of_each.shape[0] > 1 else of_each.reshape(())
+
     def quantised(self) -> Quantised:
         """What ops take."""
-        packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-1]}
+        packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-2]}
         code, zero = DTYPES[packed.dtypes[0]], DTYPES[packed.form.zero or "float32"]
         axis, values = packed.pack
         others: Any = {"block_of": self.index, "table": self.table, "scale_table": self.scale_table}
@@ -74,14 +86,23 @@ class PackedWeight(Module):
 
 def product(x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, of a weight as declared or packed."""
-    return quant_linear(x, bias, weight.quantised()) if isinstance(weight, PackedWeight) else linear(x, weight, bias)
+    if not isinstance(weight, PackedWeight):
+        return linear(x, weight, bias)
+    quantised = weight.quantised()
+    if quantised.activations == "fp8":
+        return fp8_linear(*to_fp8(x, columns_of(quantised), weight.input_scale()), bias, quantised)
+    return quant_linear(x, bias, quantised)
 
 
 def expert_product(x_BRi: Tensor, weight_eoi: Any, bias_eo: Tensor | None, expert_B: Tensor) -> Tensor:
     """x · weightᵀ + bias with the weight of each block's expert; see `ops.moe_experts.expert_linear`."""
-    if isinstance(weight_eoi, PackedWeight):
-        return quant_experts(x_BRi, bias_eo, expert_B, weight_eoi.quantised())
-    return expert_linear(x_BRi, weight_eoi, bias_eo, expert_B)
+    if not isinstance(weight_eoi, PackedWeight):
+        return expert_linear(x_BRi, weight_eoi, bias_eo, expert_B)
+    quantised = weight_eoi.quantised()
+    if quantised.activations == "fp8":
+        given = to_fp8(x_BRi, columns_of(quantised), weight_eoi.input_scale(expert_B))
+        return fp8_experts(*given, bias_eo, expert_B, quantised)
+    return quant_experts(x_BRi, bias_eo, expert_B, quantised)
 
 
 def rows_of(table: Any, rows_N: Tensor) -> Tensor:

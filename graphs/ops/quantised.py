@@ -28,7 +28,7 @@ class Quantised(NamedTuple):
     of signed zeros in bytes; 0 for others. `block_of` says for each position of dimension `indexed` which scale it has;
     `block` is 1 there.
     Computed in float32; `dtype` is that of products with the parameter. `activations`: what these round the other
-    factor to first, "int8"; "" leaves it as it is.
+    factor to first, "int8" or, for float8 alone, "fp8"; "" leaves it as it is.
     """
 
     codes: Tensor

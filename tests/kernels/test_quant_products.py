@@ -39,7 +39,7 @@ def test_each_form(case: str, rows: int) -> None:
     assert far(machine.read("y"), f.arrays["x"].astype(np.float64) @ weight.numbers.T) < NEAR["float32"]
     calls = calls_of(graph, graph.groups[0], "sm_90")
     assert calls is not None
-    assert [call.kernel.stem for call in calls] == ["quant_linear" if rows == 1 else "quant_linear_tile"]
+    assert [call.kernel.stem for call in calls] == ["quant.quant_linear" if rows == 1 else "quant.quant_linear_tile"]
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -137,7 +137,9 @@ def test_a_pass_left_out_changes_no_token(name: str, left_out: str, bundles, wit
 
 
 def test_every_pass_matters_to_some_model(bundles, without) -> None:
-    missing = {each.name for each in PASSES}
+    missing = {
+        each.name for each in PASSES if "fp8" not in each.name
+    }  # tests/quantised/test_fp8_activations.py has those
     for name in ("llama", "gpt_oss", "gpt2"):  # those first whose bundles the test before has
         whole = sum(1 for _ in schedule_of(bundles[name]).launches("decode"))
         for left_out in sorted(missing):
@@ -221,7 +223,7 @@ def test_it_is_printed(tmp_path: Path) -> None:
     text = out.read_text("utf-8")
     assert "# decode: 1 tokens of 1 sequences, 128 keys each\n# 12 launches;" in text
     assert "transformer.h.1: layer_norm+linear+gelu_tanh -> %gelu_tanh@" in text
-    steps = ("00-before", "07-fuse-norms")
+    steps = ("00-before", "09-fuse-norms")
     before, after = ((dumps / f"2-schedule.decode.layer0.{name}.txt").read_text("utf-8") for name in steps)
     assert before.count("\ngroup ") == 12
     assert after.count("\ngroup ") == 5

@@ -99,7 +99,7 @@ def quantize_option(command: Command) -> Command:
 
 def activations_option(command: Command) -> Command:
     """`--activations`, for what is compiled."""
-    help = "Round activations that are multiplied by packed weights to int8; default: no rounding."
+    help = "Round activations that are multiplied by packed weights to int8 or fp8; default: no rounding."
     return click.option("--activations", type=OneOf(ACTIVATIONS), metavar="D", default=None, help=help)(command)
 
 

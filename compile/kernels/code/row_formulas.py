@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bringup.compile.kernels.code.index import At, Index
-from bringup.compile.kernels.code.types import TYPES
+from bringup.compile.kernels.code.index import At, Index, broadcast
+from bringup.compile.kernels.code.types import TYPES, power_of_two
 from bringup.compile.kernels.code.writer import Code, Formula, NotTaken, Value, kind_of
 from bringup.compile.schedule.graph.op_graph import Argument, Node, View
 
@@ -163,6 +163,32 @@ def _keep_best_groups(code: Code, node: Node, name: str, index: Index) -> Value:
     return code.given(f"tl.where({inside}, {scores}, {LEAST})", code.graph.buffers[name], index)
 
 
+def _to_fp8(code: Code, node: Node, name: str, index: Index) -> Value:
+    """A row's codes, or its scales: one for all of it, or for so many columns that they divide the tile."""
+    lead, x, columns, known = index[:-1], node.arguments[0], node.argument("columns"), node.argument("scale")
+    value, lane, mask, width = _row(code, x, lead)
+    if not isinstance(x, View) or not isinstance(columns, int) or not isinstance(known, View | None):
+        raise NotTaken
+    last = code.lanes.get(-(-width // columns))
+    if index[-1] != At(lane) and (name == node.outputs[0] or last is None or index[-1] != At(last)):
+        raise NotTaken
+    if known is not None:
+        scales = code.cast(code.at(known, broadcast(known, index)), "float")
+        of_each = scales
+    else:
+        tile = power_of_two(width)
+        block = columns if columns < width else tile
+        if power_of_two(block) != block:
+            raise NotTaken
+        row = f"{value} + tl.zeros_like({mask}).to(tl.float32)"
+        scales = code.variable(f"scales_of({row}, {mask}, {block})", lead)
+        of_each = f"spread({scales}, {block})"
+    if name == node.outputs[1]:
+        return Value(scales, "float")
+    text = f"to_float8_e4m3fn(quotient({value}, {of_each}), {code.native_fp8})"
+    return code.given(text, code.graph.buffers[name], index)
+
+
 ROW_FORMULAS: Mapping[str, Formula] = {
     "sum": _reduced,
     "mean": _reduced,
@@ -170,6 +196,7 @@ ROW_FORMULAS: Mapping[str, Formula] = {
     "softmax": _softmax,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
+    "to_fp8": _to_fp8,
     "top_experts": _top_experts,
     "keep_best_groups": _keep_best_groups,
 }

@@ -40,7 +40,7 @@ class Code:
 
     `formulas`: the expression of each operation, by its short name. `masks`: by variable, in order, the mask that loads
     at places of it have; the last that occurs counts. `lanes`: by length, the variable that goes along a last axis, all
-    of it. `bases`: what is there already.
+    of it. `bases`: what is there already. `native_fp8`: whether instructions convert to float8.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Code:
         self.parameters: list[tuple[str, Operand]] = []
         self.masks, self.lanes = dict(masks), dict(lanes or {})
         self.bases: dict[str, Base] = {}
+        self.native_fp8 = False
         self.nodes = {name: node for node in group.nodes for name in node.outputs}
         self._pointers: dict[str, str] = {}
         self._known: dict[tuple[str, Index], Value] = {}

@@ -10,7 +10,7 @@ from bringup.compile.kernels.code.writer import NotTaken
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
 from bringup.compile.schedule.graph.roles import NORMS
 
-OF_EXPERTS = frozenset({"expert_linear", "quant_experts"})
+OF_EXPERTS = frozenset({"expert_linear", "quant_experts", "fp8_experts"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,17 @@ class Factor:
 
 def weight_of(graph: OpGraph, node: Node) -> Factor:
     """Raises NotTaken for a weight whose channels are not side by side."""
-    experts = node.short == "expert_linear"
-    keys = ("weight_eoi", "bias_eo", "expert_B") if experts else ("weight", "bias", "")
-    weight, bias, expert = (node.argument(key) for key in keys)
+    experts = node.short in OF_EXPERTS
+    weight = node.argument("weight_eoi" if experts else "weight")
     if not isinstance(weight, View) or weight.strides[-1] != 1 or len(weight.shape) != 2 + experts:
         raise NotTaken
+    return factor_of(graph, node, weight)
+
+
+def factor_of(graph: OpGraph, node: Node, weight: View) -> Factor:
+    """A weight with the bias and the experts of its product. Raises NotTaken for experts that are part of a buffer."""
+    keys = ("bias_eo", "expert_B") if node.short in OF_EXPERTS else ("bias", "")
+    bias, expert = (node.argument(key) for key in keys)
     if not isinstance(bias, View | None) or not isinstance(expert, View | None):
         raise NotTaken
     if expert is not None and (len(expert.shape) != 1 or expert != whole(graph.buffers[expert.buffer])):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bringup.compile.kernels.code.index import At, Index
-from bringup.compile.kernels.code.writer import Code, NotTaken
+from bringup.compile.kernels.code.index import At, Index, count, linear
+from bringup.compile.kernels.code.types import power_of_two
+from bringup.compile.kernels.code.writer import WIDE, Code, NotTaken, Value
 from bringup.compile.kernels.select.elements import sinks, store_row
-from bringup.compile.schedule.graph.op_graph import Group, Node, View
+from bringup.compile.schedule.graph.op_graph import Group, Node, View, dense, whole
 from bringup.spec import Shape
+
+WIDEST_BLOCK = 128  # lanes of a tile that may share a scale
 
 
 def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
@@ -15,8 +18,9 @@ def write_elements(code: Code, group: Group, lead: Index, shape: Shape) -> int:
     `shape`: the product's, and `lead` the place of a program's rows in it. Raises NotTaken for results with other rows.
     """
     columns = shape[-1]
-    results = [sink for sink in sinks(code.graph, group) if sink.name]
-    widths = {sink.shape[-1] if sink.shape else 0 for sink in results} or {columns}
+    done = {name for node in group.nodes if node.short == "to_fp8" for name in node.outputs}
+    results = [sink for sink in sinks(code.graph, group) if sink.name and sink.name not in done]
+    widths = {sink.shape[-1] if sink.shape else 0 for sink in results} or {_rounded_columns(group, code) or columns}
     if len(widths) != 1:
         raise NotTaken
     (lanes,) = widths
@@ -60,3 +64,42 @@ def columns_of(rows: View, columns: int) -> tuple[int, int]:
     if not strided or rows.offset + (heads - 1) * step + channels > columns:
         raise NotTaken
     return rows.offset, step
+
+
+def is_rounding(node: Node, taken: bool) -> bool:
+    """Whether a node rounds rows to float8. Raises NotTaken for one where that is not `taken`."""
+    if node.short == "to_fp8" and not taken:
+        raise NotTaken
+    return node.short == "to_fp8"
+
+
+def write_rounded(code: Code, node: Node, lead: Index, shape: Shape) -> int:
+    """Writes code for a product's elements as float8, and gives how many lanes share a scale.
+
+    A tile has all of these, and begins with the first of some. `shape` and `lead` as of `write_elements`.
+    """
+    x, columns = node.arguments[0], node.argument("columns")
+    codes, scales = (code.graph.buffers[name] for name in node.outputs)
+    if node.argument("scale") is not None:
+        raise NotTaken
+    if not isinstance(x, View) or not isinstance(columns, int) or power_of_two(columns) != columns:
+        raise NotTaken
+    if columns > WIDEST_BLOCK or x != whole(code.graph.buffers[x.buffer]) or x.shape[:-1] != shape[:-1]:
+        raise NotTaken
+    index = (*lead, At("lane"))
+    value = code.cast(code.element(x.buffer, index), "float")
+    own = code.variable(f"scales_of({value}, live, {columns})", index)
+    text = f"to_float8_e4m3fn(quotient({value}, spread({own}, {columns})), {code.native_fp8})"
+    code.store(codes, index, Value(code.variable(text, index), "int"), "live")
+    row, _ = linear(dense(scales.shape), (*lead, At()), wide=count(scales.shape) >= WIDE)
+    places = f"of_block({row} + lane // {columns}, {columns})"
+    code.lines.append(
+        f"tl.store({code.pointer(scales)} + {places}, {own}, mask=of_block(live.to(tl.int32), {columns}) > 0)"
+    )
+    return columns
+
+
+def _rounded_columns(group: Group, code: Code) -> int:
+    """How many columns a group's rounded rows have; 0 where it rounds none."""
+    widths = {code.graph.buffers[node.outputs[0]].shape[-1] for node in group.nodes if node.short == "to_fp8"}
+    return widths.pop() if len(widths) == 1 else 0

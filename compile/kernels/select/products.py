@@ -12,7 +12,7 @@ from bringup.compile.kernels.code.types import POINTERS, kernel, pointer, size_o
 from bringup.compile.kernels.code.writer import POINTER_LIMIT, Code, NotTaken, Value
 from bringup.compile.kernels.select.heads import has_heads, write_heads
 from bringup.compile.kernels.select.operands import Factor, Input, input_of, weight_of
-from bringup.compile.kernels.select.outputs import write_elements
+from bringup.compile.kernels.select.outputs import is_rounding, write_elements, write_rounded
 from bringup.compile.kernels.select.tiles import NARROWEST, Tiles, gemv, tile
 from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View
 from bringup.compile.schedule.graph.roles import products
@@ -26,7 +26,8 @@ class Epilogue:
     """What is done with up to two accumulators.
 
     `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` how many lanes there are.
-    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`.
+    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`. `unit`: adjacent lanes that share a
+    scale, all of which are in one tile.
     """
 
     columns: str
@@ -34,6 +35,7 @@ class Epilogue:
     lanes: int
     head: int | None = None
     share: int = 1
+    unit: int = 1
 
 
 def product(graph: OpGraph, group: Group, capability: str) -> tuple[KernelCall, ...] | None:
@@ -58,8 +60,13 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     return _launch(graph, code, given, epilogue_of(code, given, factors))
 
 
-def epilogue_of(code: Code, given: Input, factors: Sequence[Factor]) -> Epilogue:
-    """Writes code for all that follows the products. Raises NotTaken for what no product's programs do."""
+def epilogue_of(
+    code: Code, given: Input, factors: Sequence[Factor], *, narrowest: int = 1, rounds: bool = False
+) -> Epilogue:
+    """Writes code for all that follows the products. Raises NotTaken for what no product's programs do.
+
+    No tile has fewer than `narrowest` lanes. `rounds`: whether blocks of lanes may be rounded to float8 by one scale.
+    """
     graph, group, shape = code.graph, code.group, code.graph.buffers[factors[0].node.outputs[0]].shape
     lead = _lead(code, given, shape)
     accumulators: list[tuple[int, int, int]] = []
@@ -68,14 +75,15 @@ def epilogue_of(code: Code, given: Input, factors: Sequence[Factor]) -> Epilogue
     if has_heads(graph, group):
         if len(factors) != 1 or given.batch:
             raise NotTaken
-        done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else 1)
+        done = write_heads(code, factors[0].node, lead, NARROWEST if given.rows > 1 else narrowest)
         return Epilogue(done.columns, (factors[0], factors[0]), done.lanes, done.head, done.share)
+    unit = max((write_rounded(code, node, lead, shape) for node in group.nodes if is_rounding(node, rounds)), default=1)
     lanes = write_elements(code, group, lead, shape)
     if not accumulators:
         raise NotTaken
     places = ", ".join(At("lane", scale, offset).text for _, scale, offset in [*accumulators, accumulators[0]][:2])
     columns = f"def columns(lane):\n    return {places}\n"
-    return Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes)
+    return Epilogue(columns, tuple(factors[number] for number, _, _ in accumulators), lanes, unit=unit)
 
 
 def _lead(code: Code, given: Input, shape: tuple[int, ...]) -> Index:

@@ -14,10 +14,10 @@ from bringup.compile.kernels.code.formulas import FORMULAS
 from bringup.compile.kernels.code.index import At
 from bringup.compile.kernels.code.types import POINTERS, TYPES, kernel, pointer, power_of_two, size_of
 from bringup.compile.kernels.code.writer import Code, NotTaken
-from bringup.compile.kernels.select.operands import OF_EXPERTS, Factor, Input, input_of
+from bringup.compile.kernels.select.operands import Factor, Input, factor_of, input_of
 from bringup.compile.kernels.select.products import DTYPES, NAMES, Epilogue, epilogue_of, epilogue_text
 from bringup.compile.kernels.select.tiles import NARROWEST, PROCESSORS, tile
-from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph, View, whole
+from bringup.compile.schedule.graph.op_graph import Group, Node, OpGraph
 from bringup.compile.schedule.graph.roles import products
 
 EACH = 32  # numbers of a thread of the kernel of one row
@@ -48,7 +48,7 @@ def quant_product(graph: OpGraph, group: Group, capability: str) -> tuple[Kernel
 
 def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     given = input_of(graph, group, found)
-    factors = [_factor(graph, node) for node in found]
+    factors = [factor_of(graph, node, packed_of(node).codes) for node in found]
     dtypes = {graph.buffers[given.x.buffer].dtype, *(packed_of(node).dtype for node in found)}
     shapes = {graph.buffers[node.outputs[0]].shape for node in found}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES) or len(shapes) != 1:
@@ -57,16 +57,6 @@ def _call(graph: OpGraph, group: Group, found: list[Node]) -> KernelCall:
     epilogue = epilogue_of(code, given, factors)
     word = _shared_words(epilogue)
     return _launch(code, given, epilogue, word, _tiles(graph, given, epilogue, word))
-
-
-def _factor(graph: OpGraph, node: Node) -> Factor:
-    keys = ("bias_eo", "expert_B") if node.short in OF_EXPERTS else ("bias", "")
-    bias, expert = (node.argument(key) for key in keys)
-    if not isinstance(bias, View | None) or not isinstance(expert, View | None):
-        raise NotTaken
-    if expert is not None and (len(expert.shape) != 1 or expert != whole(graph.buffers[expert.buffer])):
-        raise NotTaken
-    return Factor(node, packed_of(node).codes, bias, expert)
 
 
 def _shared_words(epilogue: Epilogue) -> int:
@@ -152,10 +142,10 @@ def _launch(code: Code, given: Input, epilogue: Epilogue, word: int, sizes: Tile
     across = -(-epilogue.lanes // sizes.lanes)
     if single:
         constants |= {"SHARE": given.share, "PARTS": sizes.parts}
-        stem, grid = "quant_linear", (across, max(1, given.batch), 1)
+        stem, grid = "quant.quant_linear", (across, max(1, given.batch), 1)
     else:
         constants |= {"M": given.rows, "BM": sizes.rows}
-        stem, grid = "quant_linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
+        stem, grid = "quant.quant_linear_tile", (across * -(-given.rows // sizes.rows), max(1, given.batch), 1)
     parameters += code.parameters
     found, arguments = kernel(stem, parameters, constants, num_warps=sizes.warps, num_stages=sizes.stages)
     return KernelCall(kernel=found, grid=grid, arguments=arguments)

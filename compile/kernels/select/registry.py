@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from bringup.compile.kernels.call import KernelCall
 from bringup.compile.kernels.select.attention import attention
-from bringup.compile.kernels.select.elements import elements
+from bringup.compile.kernels.select.elements import elements, rows
 from bringup.compile.kernels.select.experts import experts
+from bringup.compile.kernels.select.fp8_products import fp8_product
 from bringup.compile.kernels.select.indexer import indexer
 from bringup.compile.kernels.select.latent_attention import latent_attention
 from bringup.compile.kernels.select.lora import lora
 from bringup.compile.kernels.select.products import product
 from bringup.compile.kernels.select.quant_products import quant_product
-from bringup.compile.kernels.select.rows import rows
 from bringup.compile.schedule.graph.op_graph import Group, OpGraph
 from bringup.compile.schedule.split import split_groups
 
@@ -27,6 +27,7 @@ SELECTORS: tuple[Selector, ...] = (
     indexer,
     product,
     quant_product,
+    fp8_product,
     experts,
     lora,
     rows,

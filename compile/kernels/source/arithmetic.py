@@ -50,6 +50,48 @@ def float8_e4m3fn(code):
 
 
 @triton.jit
+def to_float8_e4m3fn(x, NATIVE: tl.constexpr):
+    """The code, in int32, of the number of float8 that is nearest, of two the even one; ±448 for what is beyond.
+
+    NATIVE: by an instruction, which there is from sm_89 on. Else a float32 loses 20 bits of its mantissa, and below
+    2^-6, where float8 has steps of 2^-9, is added to the float32 whose last bit is such a step.
+    """
+    if NATIVE:
+        code = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True).to(tl.int32)
+    else:
+        size = minimum(tl.abs(x), 448.0)
+        bits = size.to(tl.int32, bitcast=True)
+        high = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - 960
+        low = (size + 16384.0).to(tl.int32, bitcast=True) & 0xFF
+        code = tl.where(x != x, 0x7F, tl.where(size < 0.015625, low, high))
+        code |= (x.to(tl.int32, bitcast=True) >> 24) & 0x80
+    return code
+
+
+@triton.jit
+def scales_of(x, live, BLOCK: tl.constexpr):
+    """[R, C / BLOCK] of rows [R, C]: what BLOCK columns are divided by to be numbers of float8."""
+    ROWS: tl.constexpr = x.shape[0]
+    found = tl.reshape(tl.where(live, x, 0.0), (ROWS, x.shape[1] // BLOCK, BLOCK))
+    return quotient(tl.maximum(tl.max(tl.abs(found), 2), 1e-30), 448.0) + tl.sum(found * 0.0, 2)
+
+
+@triton.jit
+def spread(scales, BLOCK: tl.constexpr):
+    """The scale of each column."""
+    ROWS: tl.constexpr = scales.shape[0]
+    BLOCKS: tl.constexpr = scales.shape[1]
+    return tl.reshape(tl.broadcast_to(scales[:, :, None], (ROWS, BLOCKS, BLOCK)), (ROWS, BLOCKS * BLOCK))
+
+
+@triton.jit
+def of_block(x, BLOCK: tl.constexpr):
+    """The largest of each BLOCK columns: [R, C / BLOCK] of [R, C]."""
+    ROWS: tl.constexpr = x.shape[0]
+    return tl.max(tl.reshape(x, (ROWS, x.shape[1] // BLOCK, BLOCK)), 2)
+
+
+@triton.jit
 def float4_e2m1fn(code):
     """The number of a code in int32 (OCP Microscaling Formats Specification, section 5.3)."""
     bits = (((code & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37).to(tl.int32, bitcast=True)

@@ -12,6 +12,7 @@ class Role(Enum):
 
     ELEMENT = "element"  # the elements at its own place
     ROW = "row"  # a row of the last axis: norms, softmax, the choice of experts
+    ROUND = "round"  # a row, as codes with scales
     GATHER = "gather"  # rows that an index names
     PRODUCT = "product"  # a row of activations and a matrix
     ROTARY = "rotary"  # a pair of channels of its own head
@@ -24,9 +25,10 @@ _NAMES = {
     Role.ELEMENT: "add sub mul div remainder neg clamp maximum minimum sigmoid tanh exp pow rsqrt silu relu gelu "
     "gelu_tanh where gt ge lt le eq ne bitwise_and bitwise_or bitwise_not to",
     Role.ROW: "rms_norm layer_norm softmax sum amax mean keep_best_groups top_experts top_keys",
+    Role.ROUND: "to_fp8",
     Role.GATHER: "index index_select quant_embedding",
-    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts lora_shrink lora_expand "
-    "expert_lora_shrink expert_lora_expand",
+    Role.PRODUCT: "linear bmm expert_linear quant_linear quant_experts fp8_linear fp8_experts "
+    "lora_shrink lora_expand expert_lora_shrink expert_lora_expand",
     Role.ROTARY: "rope",
     Role.CACHE: "write_cache",
     Role.ATTENTION: "attention row_attention latent_attention index_scores",

@@ -12,7 +12,7 @@ from tests.kernels.attention import Case
 from tests.kernels.tasks.attention import attended, highest_keys, latent, scores_of_keys
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
-from tests.kernels.tasks.products import gated, product, quantised
+from tests.kernels.tasks.products import gated, in_float8, product, quantised
 from tests.kernels.tasks.rows import copying, look_up, normed_rows, routing, sorting
 from tests.kernels.tasks.task import Task
 
@@ -31,6 +31,8 @@ TASKS: dict[str, Callable[[], Task]] = {
     "quant_linear, q4_k": lambda: quantised(1, "q4_k", "bfloat16"),
     "quant_linear_tile, int4": lambda: quantised(20, "int4-zeros", "bfloat16"),
     "quant_linear_tile, fp8": lambda: quantised(20, "fp8-blocks", "float32"),
+    "fp8_linear, one row": lambda: in_float8(1, "bfloat16"),
+    "fp8_linear, 70 rows": lambda: in_float8(70, "bfloat16"),
     "attention_decode, float32": lambda: attended(Case(lengths=SPLIT, blocks=5, has_sinks=True, **HEADS)),
     "attention_decode, bfloat16": lambda: attended(Case(lengths=SPLIT, blocks=5, **WIDE)),
     "attention_prefill, float32": lambda: attended(Case(lengths=(200,), new=(20,), blocks=5, heads=1, groups=1)),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bringup.compile.schedule.graph.op_graph import View
+from bringup.graphs.core.form import Form
 from tests.kernels.graphs import Function
-from tests.kernels.quant_weights import CASES, Weight
+from tests.kernels.quant_weights import CASES, Case, Weight
 from tests.kernels.tasks.task import Task, task_of
 
 
@@ -45,3 +48,22 @@ def quantised(rows: int, form: str, dtype: str) -> Task:
     residual = f.given("residual", (rows, columns), dtype, "value")
     f.node("aten.add.Tensor", {"out": ((rows, columns), dtype)}, self=residual, other=y, alpha=1)
     return task_of(f, "out")
+
+
+def in_float8(rows: int, dtype: str) -> Task:
+    """Gate and up in float8, whose product is rounded to float8."""
+    f, channels, inner = Function(), 512, 32
+    codes = f.random.integers(0, 0x60, (rows, channels)).astype(np.uint8)
+    x = f.array("codes", codes, "uint8", "value")
+    scales = f.given("scales", (rows, channels // 128), "float32", "value")
+    case, shape = Case(Form(codes="float8_e4m3fn", block=(32, 128))), (rows, inner)
+    parts: list[View] = []
+    for name in ("gate", "up"):
+        weight = Weight(f, f"{name}.weight", case, (inner, channels), dtype, "fp8")
+        given = {"codes": x, "scales": scales, "bias": None, **weight.arguments}
+        parts.append(f.node("bringup.fp8_linear.default", {name: (shape, dtype)}, **given))
+    act = f.node("bringup.silu.default", {"act": (shape, dtype)}, x=parts[0])
+    out = f.node("aten.mul.Tensor", {"out": (shape, dtype)}, self=act, other=parts[1])
+    results = {"out.codes": (shape, "uint8"), "out.scales": ((rows, 1), "float32")}
+    f.node("bringup.to_fp8.default", results, x=out, columns=32, scale=None)
+    return task_of(f, *results)

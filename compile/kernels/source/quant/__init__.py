@@ -1,0 +1,1 @@
+"""Products with matrices in few bits: of activations in floats, and of those in float8."""
