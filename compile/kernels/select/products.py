@@ -26,8 +26,8 @@ class Epilogue:
     """What is done with up to two accumulators.
 
     `columns` is the code of `COLUMNS`, `factors` the weight of each accumulator, `lanes` how many lanes there are.
-    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`. `unit`: adjacent lanes that share a
-    scale, all of which are in one tile.
+    `head`: how many lanes a tile has, where that is fixed. `share`: see `tiles.tile`. `unit`: how many adjacent lanes
+    share a scale; a tile has all of them.
     """
 
     columns: str
