@@ -33,21 +33,35 @@ Parts = Mapping[str, Mapping[str, PartSource]]  # module → name → the tensor
 def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
     """One diagnostic for each block size that the checkpoint has in place of the config's, and all other problems."""
     scales, others = list[Scales](), list[Problem]()
-    parts: dict[tuple[int, str], Parts] = {}  # by the rule and its parameter
+    siblings = Siblings(plan)
     wrong = {name for problem in problems for name in problem.sources}
     for problem in problems:
         found = None
         if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
-            key = id(problem.rule), problem.parameter
-            if key not in parts:
-                parts[key] = parts_of_parameter(problem.rule, problem.parameter)
-            found = _scales(plan, problem, parts[key], wrong)
+            found = _scales(plan, problem, siblings.of(problem, problem.rule), wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
     return [_finding(plan, group) for group in _alike(scales)], others
 
 
-def parts_of_parameter(rule: Rule, parameter: str) -> Parts:
+class Siblings:
+    """The parts of the matrix that a problem's tensor is one of; those of a parameter are found once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._parts: dict[tuple[int, str], Parts] = {}  # by the rule and its parameter
+
+    def of(self, problem: Problem, rule: Rule) -> Mapping[str, PartSource]:
+        """By name; none where the tensor is no part of a matrix. `rule` is the problem's."""
+        (name,) = problem.sources
+        key = id(rule), problem.parameter
+        if key not in self._parts:
+            self._parts[key] = _parts(rule, problem.parameter)
+        parts = self._parts[key]
+        return parts.get(_module(name.removeprefix(self.plan.prefix))) or parts.get(_module(name)) or {}
+
+
+def _parts(rule: Rule, parameter: str) -> Parts:
     """The tensors that the matrices of a parameter are stored in: an expert's together."""
     found: dict[str, dict[str, PartSource]] = {}
     for leaf, name in rule.own_expr.leaves(match(rule.pattern, parameter) or {}):
@@ -56,23 +70,16 @@ def parts_of_parameter(rule: Rule, parameter: str) -> Parts:
     return found
 
 
-def siblings_of(plan: Plan, problem: Problem, parts: Parts) -> Mapping[str, PartSource]:
-    """The parts of the matrix that a problem's tensor is one of."""
-    (name,) = problem.sources
-    return parts.get(_module(name.removeprefix(plan.prefix))) or parts.get(_module(name)) or {}
-
-
 def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _scales(plan: Plan, problem: Problem, parts: Parts, wrong: Container[str]) -> Scales | None:
+def _scales(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource], wrong: Container[str]) -> Scales | None:
     """What a tensor of the wrong shape is to its matrix, where it has one value a block.
 
     A matrix whose codes are themselves `wrong` has scales of another shape for that reason.
     """
     (name,) = problem.sources
-    siblings = siblings_of(plan, problem, parts)
     scales = siblings.get(name.removeprefix(plan.prefix)) or siblings.get(name)
     block = block_of(scales.layout) if scales else None
     if scales is None or block is None:

@@ -9,7 +9,7 @@ from bringup.adapters.planning.problems import Problem
 from bringup.adapters.planning.rules import Rule
 from bringup.adapters.schemes.part_source import PartSource, dimensions
 from bringup.compile.check.facts.shapes import parameters_and_tensors, sites
-from bringup.compile.check.quantisation.scales import parts_of_parameter, siblings_of
+from bringup.compile.check.quantisation.scales import Siblings
 from bringup.diagnostics import Diagnostic
 from bringup.graphs.core.axes import shape_of
 from bringup.grouping import listed
@@ -25,12 +25,12 @@ def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
     """
     wrong = {name for problem in problems for name in problem.sources}
     found: dict[tuple[int, int], list[Problem]] = {}
-    others = list[Problem]()
+    others, siblings = list[Problem](), Siblings(plan)
     for problem in problems:
         bits = None
         if isinstance(problem.rule, Rule) and len(problem.sources) == 1:
-            siblings = siblings_of(plan, problem, parts_of_parameter(problem.rule, problem.parameter))
-            bits = _bits(plan, problem, siblings) if _has_right_scales(plan, siblings, wrong) else None
+            parts = siblings.of(problem, problem.rule)
+            bits = _bits(plan, problem, parts) if _has_right_scales(plan, parts, wrong) else None
         if bits:
             found.setdefault(bits, []).append(problem)
         else:
