@@ -178,9 +178,7 @@ def renamed(plan: Plan, readers: Readers, pair: Pair) -> Diagnostic:
         help = _undecided(pair)
     else:
         found_names, sources = flat(found), (*flat(wanted), *flat(found))
-        other = ", ".join(grouped(_inner(wanted, found) if wanted.keys() == found.keys() else found))
-        help = renumbered(plan, next(iter(wanted)), next(iter(found)))
-        help = help or f"did you mean `{other}`? nothing reads it; correct the name in the rule"
+        help = renumbered(plan, next(iter(wanted)), next(iter(found))) or _renamed_to(wanted, found)
     return Diagnostic(
         code="BU101",
         message=absent(wanted),
@@ -205,8 +203,9 @@ def _undecided(pair: Pair) -> str:
     )
 
 
-def _inner(wanted: Group, found: Group) -> list[str]:
-    """Of roots that have one name, what shows that they are not one: the unread twin of the first missing tensor."""
-    from difflib import get_close_matches
-
-    return [get_close_matches(names[0], found[root], n=1, cutoff=0)[0] for root, names in wanted.items()]
+def _renamed_to(wanted: Group, found: Group) -> str:
+    """The new name of the roots; of roots that have kept their names, those of all tensors below them."""
+    names = grouped(flat(found) if wanted.keys() == found.keys() else found)
+    if len(names) == 1:
+        return f"did you mean `{names[0]}`? nothing reads it; correct the name in the rule"
+    return f"did you mean {', '.join(f'`{name}`' for name in names)}? nothing reads them; correct the names in the rule"

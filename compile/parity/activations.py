@@ -75,12 +75,13 @@ def save_activations(
 def load_activations(path: str | Path) -> Saved:
     """Reads what `save_activations`, or numpy's `savez`, wrote.
 
-    Raises BU706 for a file that is none, BU707 for tensors that do not belong to the tokens, BU708 for NaN.
+    Raises BU034 without a file, BU706 for one that is none, BU707 for tensors that do not belong to the tokens, BU708
+    for NaN.
     """
     path = Path(path)
     if not path.is_file():
         hint = did_you_mean(str(path), ["transformers"]) or "`bringup verify MODEL --save FILE.safetensors` writes one"
-        raise fail("BU706", f"there is no file `{path}`", help=hint)
+        raise fail("BU034", f"no such file: `{path}`", help=hint, file=str(path))
     arrays, metadata = _npz(path) if path.suffix == ".npz" else _safetensors(path)
     tokens = _tokens(path, arrays.pop(TOKENS, None), metadata.get(TOKENS))
     if not arrays:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,18 @@ def test_other_names_of_whole_parts(old: str, new: str) -> None:
     (finding,) = findings(draft)
     assert finding.code == "BU101"
     assert f"did you mean `{new.format('{0..2}')}" in finding.help
+
+
+def test_all_tensors_of_a_module_that_kept_its_name() -> None:
+    """No single one of them is the module's new name."""
+    draft = small(LLAMA).copy()
+    for old, new in {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}.items():
+        for name in [name for name in draft.tensors if f".mlp.{old}." in name]:
+            draft.replace(name, draft.tensors[name], name.replace(old, new))
+    (finding,) = findings(draft)
+    assert finding.code == "BU101"
+    for new in ("w1", "w2", "w3"):
+        assert re.search(rf"`[^`]*\.mlp\.{new}\.weight`", finding.help), finding.help
 
 
 def test_layers_that_are_misspelt_and_layers_that_are_missing() -> None:

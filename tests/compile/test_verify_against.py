@@ -163,7 +163,7 @@ def pickled(file: Path, arrays: dict[str, np.ndarray]) -> None:
 
 NAN = np.full((30, CONFIG.hidden_size), np.nan, np.float32)
 BAD: dict[str, tuple[str, Callable[[Path, dict[str, np.ndarray]], None], str, str]] = {
-    "absent": ("a.safetensors", nothing, "BU706", "there is no file"),
+    "absent": ("a.safetensors", nothing, "BU034", "no such file"),
     "no-tokens": ("a.safetensors", no_tokens, "BU706", "which tokens"),
     "float-tokens": ("a.safetensors", changed(tokens=np.ones(30, np.float32)), "BU706", "one row of token ids"),
     "two-rows": ("a.safetensors", changed(tokens=np.ones((2, 15), np.int64)), "BU706", "one row of token ids"),
@@ -198,6 +198,6 @@ def test_one_error(
 
 
 def test_a_word_that_is_nearly_transformers() -> None:
-    with pytest.raises(BringupError, match="BU706") as caught:
+    with pytest.raises(BringupError, match="BU034") as caught:
         load_activations("transformer")
     assert "transformers" in caught.value.findings[0].help

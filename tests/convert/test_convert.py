@@ -101,6 +101,10 @@ def test_experts_by_a_map(bringup: Bringup, tmp_path: Path) -> None:
     refused = bringup("convert", "--checkpoint", folder, "--ep", 2, "--expert-map", table, "-o", tmp_path / "no")
     assert refused.exit_code == 1
     assert "error[BU138]" in refused.stderr
+    table.unlink()
+    refused = bringup("convert", "--checkpoint", folder, "--ep", 2, "--expert-map", table, "-o", tmp_path / "no")
+    assert refused.exit_code == 2
+    assert "error[BU034]" in refused.stderr
 
 
 @pytest.mark.parametrize("pp", [1, 2])

@@ -91,6 +91,8 @@ def parallel_of(options: Ranks) -> Parallel:
 def _expert_map(file: Path) -> tuple[tuple[int, ...], ...]:
     """A list, a list of lists, or an object that has one as `physical_to_logical_map`, SGLang's name for it."""
     help = 'write [0, 1, 2, 3, 0, 2], a list of such lists, or {"physical_to_logical_map": …}'
+    if not file.is_file():
+        raise fail("BU034", f"no such file: `{file}`", help=help, file=str(file))
     try:
         found: Any = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
