@@ -210,14 +210,11 @@ def _in_dialect(
 
 
 def tokenizer_file(place: Word) -> Path:
-    """The file of a path, or the tokenizer.json in a folder. Raises BU034 without the path, BU231 without a file."""
+    """The file of a path, or the tokenizer.json in a folder. Raises BU034 if it does not exist."""
     named = Path(path("tokenizer", place))
     file = named / "tokenizer.json" if named.is_dir() else named
-    help = "give a tokenizer.json, or a folder that has one"
-    if not named.exists():
-        raise fail("BU034", f"no such file or folder: `{named}`", help=help, file=str(named))
     if not file.is_file():
-        raise fail("BU231", f"no tokenizer at `{file}`", help=help, file=str(file))
+        raise not_there(str(file), help="give a tokenizer.json, or a folder that has one")
     return file
 
 

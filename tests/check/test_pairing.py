@@ -89,7 +89,7 @@ def test_other_names_of_whole_parts(old: str, new: str) -> None:
     assert f"did you mean `{new.format('{0..2}')}" in finding.help
 
 
-def test_all_tensors_of_a_module_that_kept_its_name() -> None:
+def test_all_tensors_of_a_module_are_renamed() -> None:
     """No single one of them is the module's new name."""
     draft = small(LLAMA).copy()
     for old, new in {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}.items():
