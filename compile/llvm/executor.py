@@ -18,6 +18,7 @@ from bringup.compile.llvm.pool import ALIGNMENT, Pool, aligned, part_count
 from bringup.compile.llvm.select.call import SHARED, Call
 from bringup.compile.program.bind_weights import check_weights, dtype_of
 from bringup.compile.program.program import Entry, Interface, TensorSpec
+from bringup.compile.schedule.costs import bytes_by_buffer
 from bringup.compile.schedule.liveness import GIVEN, Owner
 from bringup.compile.schedule.schedule import Launch, Schedule
 from bringup.graphs.core.step import FIELDS, step_shapes
@@ -138,8 +139,10 @@ class LlvmExecutor:
         fields = _arrays(specs)
         slots: list[bytes] = []
         found: list[tuple[int, int, int]] = []  # kernel, number of its first slot, parts
+        keys = interface.max_blocks * interface.block_size
         for launch, call in self._launches(entry.name):
-            found.append((self._addresses[call.kernel], len(slots), part_count(_nbytes(launch, call), self._threads)))
+            parts = part_count(_nbytes(launch, call, keys), self._threads)
+            found.append((self._addresses[call.kernel], len(slots), parts))
             slots += [self._slot(launch, operand, entry.name, fields) for operand in call.arguments]
         arguments = np.frombuffer(bytearray(b"".join(slots)), np.uint64)
         launches = np.array([(kernel, arguments.ctypes.data + 8 * at, parts) for kernel, at, parts in found], np.uint64)
@@ -186,10 +189,11 @@ class LlvmExecutor:
         return raw.view(dtype_of(buffer.dtype)).reshape(buffer.shape)
 
 
-def _nbytes(launch: Launch, call: Call) -> int:
-    """Of all that a call reads or writes; of a state or a table maybe less is."""
-    names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)} - {SHARED}
-    return call.shared + sum(launch.graph.buffers[name].nbytes for name in names)
+def _nbytes(launch: Launch, call: Call, keys: int) -> int:
+    """Bytes that a call reads and writes, if each sequence has as many keys as a cache holds."""
+    names = {operand.buffer for operand in call.arguments if isinstance(operand, Pointer)}
+    moved = bytes_by_buffer(launch.graph, launch.group, keys)
+    return call.shared + sum(nbytes for name, nbytes in moved.items() if name in names)
 
 
 def _arrays(specs: Iterable[TensorSpec]) -> dict[str, np.ndarray]:

@@ -49,17 +49,9 @@ def total(costs: Iterable[Cost]) -> Cost:
 def cost_of(graph: OpGraph, group: Group, keys: int) -> Cost:
     """The cost of one launch of a group, in a step after which each sequence has `keys` keys in its caches."""
     size = _Size(graph, keys)
-    read: dict[tuple[str, View], int] = {}
-    written = {name: graph.buffers[name].nbytes for name in group.outputs & graph.planned}
-    for node in group.nodes:
-        for view, nbytes in size.reads(node):
-            if view.buffer not in group.outputs:
-                key = view.buffer, view
-                read[key] = max(read.get(key, 0), nbytes)
-        for name in node.updates:
-            written[name] = size.rows_written(node, graph.buffers[name])
+    read, written = _traffic(size, group)
     by_kind: dict[str, int] = {}
-    for name, nbytes in _once(graph, read):
+    for name, nbytes in read.items():
         kind = graph.buffers[name].kind
         by_kind[kind] = by_kind.get(kind, 0) + nbytes
     return Cost(
@@ -69,6 +61,27 @@ def cost_of(graph: OpGraph, group: Group, keys: int) -> Cost:
         written=sum(written.values()),
         flops=sum(map(size.flops, group.nodes)),
     )
+
+
+def bytes_by_buffer(graph: OpGraph, group: Group, keys: int) -> dict[str, int]:
+    """What one launch of a group reads and writes of each buffer, in bytes; `keys` as in `cost_of`."""
+    read, written = _traffic(_Size(graph, keys), group)
+    return {name: read.get(name, 0) + written.get(name, 0) for name in read.keys() | written.keys()}
+
+
+def _traffic(size: _Size, group: Group) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes read, and bytes written, by buffer."""
+    graph = size.graph
+    read: dict[tuple[str, View], int] = {}
+    written = {name: graph.buffers[name].nbytes for name in group.outputs & graph.planned}
+    for node in group.nodes:
+        for view, nbytes in size.reads(node):
+            if view.buffer not in group.outputs:
+                key = view.buffer, view
+                read[key] = max(read.get(key, 0), nbytes)
+        for name in node.updates:
+            written[name] = size.rows_written(node, graph.buffers[name])
+    return dict(_once(graph, read)), written
 
 
 def _once(graph: OpGraph, read: dict[tuple[str, View], int]) -> Iterator[tuple[str, int]]:
