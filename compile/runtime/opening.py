@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bringup.adapters.checkpoints.arrays import mapped
+from bringup.adapters.checkpoints.arrays import resident as read_resident
 from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.arguments import path as as_path
 from bringup.compile.bundle.folder import TOKENIZER, WEIGHTS, check_files, read_manifest, steady
@@ -19,9 +20,12 @@ from bringup.compile.program.program import Executor, Interface
 from bringup.compile.targets.registry import of_bundle
 from bringup.compile.targets.requirements import check_installed
 from bringup.diagnostics import BringupError, fail
+from bringup.system.memory import available_bytes
 
 if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
+
+MOST_OF_MEMORY = 0.8  # the share of available memory that weights may take; mapped ones need not stay in memory
 
 
 @dataclass(slots=True)
@@ -85,14 +89,26 @@ def _opened(folder: Path, executor: str | None) -> Opened:
     if executor is not None:
         target.check_device(as_path("executor", executor))
     interface = Interface.from_json(manifest["interface"])
-    weights = _weights(folder, manifest)
+    weights = _weights(folder, manifest, resident=target.reads_weights(executor))
     with program_of(folder):
         running = target.load(folder, interface, weights, executor)
     return Opened(manifest, running, interface, folder)
 
 
-def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Every weight, mapped from its file; a tied one is the same memory under two names."""
+def _weights(folder: Path, manifest: dict[str, Any], *, resident: bool = False) -> dict[str, np.ndarray]:
+    """Every weight; a tied one is the same memory under two names.
+
+    They are mapped from their file, or `resident`: read into memory if the system can spare it.
+    """
     path = folder / WEIGHTS
-    arrays = {name: mapped(path, info) for name, info in read_header(path).items()}
+    tensors = read_header(path)
+    if resident and _has_room(sum(info.nbytes for info in tensors.values())):
+        arrays = read_resident(path, tensors)
+    else:
+        arrays = {name: mapped(path, info) for name, info in tensors.items()}
     return arrays | {name: arrays[first] for name, first in manifest["aliases"].items() if first in arrays}
+
+
+def _has_room(nbytes: int) -> bool:
+    available = available_bytes()
+    return available is None or nbytes < MOST_OF_MEMORY * available

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from bringup.compile.targets.module_store import ModuleStore
     from bringup.spec import TensorInfo
 
-REFERENCE, THREADS = "reference", "threads"
+REFERENCE, THREADS, MAPPED = "reference", "threads", "mapped"
+DEVICE = re.compile(rf"(?:{THREADS}|{MAPPED})(?::([1-9][0-9]{{0,3}}))?")
 # A launch is one operation, or a run of element-wise ones: between launches there is a barrier of threads, which takes
 # less than a microsecond.
 WHERE = "the CPU"
@@ -123,7 +124,7 @@ class LlvmTarget(ScheduleTarget):
         machine = written.machine if written.fit(host()) else host()
         calls = _calls(schedule, machine)
         objects = written.read(folder) if machine is written.machine else _objects(calls, machine, None)[0]
-        threads = int(device.partition(":")[2] or processors()) if device else processors()
+        threads = int((device or "").partition(":")[2] or processors())
         return LlvmExecutor(Loaded(objects, machine), calls, schedule, interface, weights, threads)
 
     def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
@@ -143,19 +144,19 @@ class LlvmTarget(ScheduleTarget):
         return {"processor": processor()} if options["cpu"] == "host" else {}
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
-        """Measured as `target.TRACING`, with llvmlite 0.50: 533 MB, 308 MB in the forks that trace, 1,414 MB.
-
-        Weights are read where they are mapped.
-        """
+        """Measured as `target.TRACING`, with llvmlite 0.50: 533 MB, 308 MB in the forks that trace, 1,414 MB."""
         return replace(TRACING, tools=640_000_000, space=1_700_000_000)
 
     def devices(self) -> Sequence[str]:
-        return (THREADS, REFERENCE)
+        return (THREADS, MAPPED, REFERENCE)
 
     def check_device(self, name: str) -> None:
-        """`threads:4` is the executor with four threads."""
-        if not re.fullmatch(rf"{THREADS}:[1-9][0-9]{{0,3}}", name):
+        """`threads:4` and `mapped:4` are executors with four threads."""
+        if not DEVICE.fullmatch(name):
             super().check_device(name)
+
+    def reads_weights(self, device: str | None) -> bool:
+        return (device or THREADS).startswith(THREADS)
 
 
 LLVM = LlvmTarget()

@@ -144,7 +144,8 @@ class Target(Protocol):
     def load(
         self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
     ) -> Executor:
-        """An executor for the bundle in `folder`, which may be removed afterwards. `weights` are memory maps, by name.
+        """An executor for the bundle in `folder`, which may be removed afterwards. `weights`, by name, are memory maps
+        of the bundle's file, or copies in memory if `reads_weights` returns true.
 
         `device` has passed `check_device`; None is the default device. Raises OSError, ValueError, RuntimeError or
         LookupError for files that are not a program of this target, BU609 for weights that do not fit.
@@ -176,6 +177,14 @@ class Target(Protocol):
     def devices(self) -> Sequence[str]:
         """The devices of this machine that `run --executor NAME` accepts; empty if there is no choice."""
         return ()
+
+    def reads_weights(self, device: str | None) -> bool:
+        """Whether `load` receives weights in memory of the process, in huge pages, and not as maps of their file.
+
+        A target whose kernels read weights in place runs faster this way; opening a bundle takes longer, and processes
+        do not share the memory. `device` is as in `load`.
+        """
+        return False
 
     def check_device(self, name: str) -> None:
         """Raises BU018 for a device that this target does not have."""

@@ -10,10 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from bringup.adapters.apply.range_reader import RangeReader
-from bringup.adapters.checkpoints.arrays import HUGE, aligned, numpy_dtype
+from bringup.adapters.checkpoints.arrays import HUGE, READ, aligned, numpy_dtype, resident
 from bringup.adapters.checkpoints.memory import dict_checkpoint
+from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.adapters.sources.dummy import STD, dummy_checkpoint
 from bringup.adapters.sources.open_checkpoint import open_checkpoint
 from bringup.spec import DTYPES, TensorInfo
@@ -157,3 +159,27 @@ def test_a_dummy_of_every_dtype(dtype: str) -> None:
     assert np.isfinite(array.astype(np.float32)).all()
     if DTYPES[dtype].kind == "float" and dtype != "float8_e8m0fnu":
         assert array.astype(np.float32).mean() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [1, 1000, READ // 4, READ // 4 + 1, 3 * READ // 4 + 5])
+def test_resident_tensors_are_those_of_the_file(tmp_path: Path, size: int) -> None:
+    """Read in parts of READ bytes, they equal what `safetensors` reads, and none overlaps another."""
+    random = np.random.default_rng(size)
+    stored = {"a": random.standard_normal((3, 5)).astype(np.float16), "b": random.standard_normal(size, np.float32),
+              "c": random.integers(0, 256, 777, np.uint8), "d": np.zeros((0, 4), np.float32)}  # fmt: skip
+    path = tmp_path / "x.safetensors"
+    save_file(stored, path)
+    arrays = resident(path, read_header(path))
+    for name, array in sorted(load_file(path).items()):
+        np.testing.assert_array_equal(arrays[name], array)  # what was written to the ones before changed nothing
+        arrays[name][...] = 0
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a": np.ones(READ, np.uint8), "b": np.ones(READ, np.uint8)}, path)
+    header = read_header(path)
+    with path.open("r+b") as file:
+        file.truncate(READ + 1000)
+    with raises("BU207", match="`b` ended at byte"):
+        resident(path, header)

@@ -16,6 +16,7 @@ from bringup.compile.llvm.executor import LlvmExecutor
 from bringup.compile.llvm.select import registry
 from bringup.compile.llvm.select.rows import rows
 from bringup.compile.pipeline import build
+from bringup.compile.runtime.opening import opened_files
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.targets.llvm import LLVM
 from bringup.diagnostics import BringupError
@@ -84,7 +85,7 @@ def test_logits(name: str, tmp_path: Path, record_property) -> None:
     assert worst <= NEAR
 
 
-@pytest.mark.parametrize("executor", [None, "threads:1", "threads:7", "reference"])
+@pytest.mark.parametrize("executor", [None, "threads:1", "threads:7", "mapped", "reference"])
 def test_the_tokens_of_torch(bundle: Path, wanted: list[list[int]], executor: str | None) -> None:
     session = load(bundle, executor)
     assert isinstance(session.executor, LlvmExecutor) is (executor != "reference")
@@ -156,14 +157,30 @@ def test_states_can_be_put_back(bundle: Path) -> None:
         np.testing.assert_array_equal(state, before[name])
 
 
-@pytest.mark.parametrize("name", ["threads:0", "threads:", "gpu", "threads:two"])
+@pytest.mark.parametrize("name", ["threads:0", "threads:", "gpu", "threads:two", "mapped:0", "mapped:"])
 def test_another_executor_is_refused(bundle: Path, name: str) -> None:
     with pytest.raises(BringupError, match="BU018"):
         load(bundle, name)
 
 
-def test_weights_stay_where_they_are_mapped(bundle: Path) -> None:
-    executor = load(bundle).executor
-    assert isinstance(executor, LlvmExecutor)
-    assert executor._weights
-    assert not any(array.flags.owndata for array in executor._weights.values())
+@pytest.mark.parametrize(("executor", "spare", "is_mapped"), [
+    (None, 1 << 40, False), ("threads:2", 1 << 40, False), (None, 1000, True), (None, None, False),
+    ("mapped", 1 << 40, True), ("mapped:2", 1 << 40, True),
+])  # fmt: skip
+def test_weights_are_read_into_memory_where_there_is_room(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, executor: str | None, spare: int | None, is_mapped: bool
+) -> None:
+    monkeypatch.setattr("bringup.compile.runtime.opening.available_bytes", lambda: spare)
+    running = load(bundle, executor).executor
+    assert isinstance(running, LlvmExecutor)
+    assert {_is_mapped(array) for array in running._weights.values()} == {is_mapped}
+    _, _, stored = opened_files(bundle)
+    for name, array in running._weights.items():
+        np.testing.assert_array_equal(array, stored[name])
+
+
+def _is_mapped(array: np.ndarray) -> bool:
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return hasattr(owner, "given")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from pathlib import Path
 
 from bringup.compile.program.program import Executor, Interface
 from bringup.compile.runtime.lora.cache import CacheFigures, LoraCache, unknown
@@ -12,9 +10,9 @@ from bringup.compile.runtime.lora.lru import PinnedLru
 from bringup.compile.runtime.lora.slots import Slots
 from bringup.compile.runtime.lora.weights import LoraWeights, TaskId
 from bringup.diagnostics import fail
+from bringup.system.memory import available_bytes
 
 HOST_BYTES = 1 << 30  # TensorRT-LLM's default (PeftCacheConfig, `host_cache_size`)
-MEMINFO = Path("/proc/meminfo")
 
 
 class Loras:
@@ -37,7 +35,7 @@ class Loras:
         self.slots = Slots(interface)
         count = self.slots.count
         if fraction is not None:
-            count = _affordable(self.slots, fraction, free_bytes() if free is None else free)
+            count = _affordable(self.slots, fraction, (available_bytes() or 0) if free is None else free)
         self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), partial(self.slots.write, executor))
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
@@ -96,9 +94,3 @@ def _affordable(slots: Slots, fraction: float, free: int) -> int:
         message = f"a slot for a LoRA takes {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
         raise fail("BU621", message, help="give a larger fraction")
     return min(slots.count, room // max(slots.slot_bytes, 1))
-
-
-def free_bytes() -> int:
-    """Memory that programs can have without swapping (man 5 proc_meminfo, MemAvailable)."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text("ascii"), re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
