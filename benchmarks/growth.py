@@ -1,13 +1,15 @@
-"""How cost grows: decode by context, prefill by length, a step by batch, a compile by layers. One thread, CSV.
+"""How cost grows: decode by context, prefill by length, a step by batch, a compile by layers and by parameters. CSV.
 
     python -m benchmarks.growth decode smollm2.bundle --sizes 128,512,2048,8000 >> docs/cpu-performance.csv
     python -m benchmarks.growth prefill gpt2.bundle --sizes 32,128,512,1000 >> docs/cpu-performance.csv
     python -m benchmarks.growth batch gpt2-b8.bundle --sizes 1,2,4,8 >> docs/cpu-performance.csv
     python -m benchmarks.growth compile --sizes 2,6,12 >> docs/cpu-performance.csv
-    python -m benchmarks.chart docs/cpu-performance.csv docs/cpu-performance.svg
+    python -m benchmarks.growth parameters --sizes 384,768,1536 >> docs/cpu-performance.csv
+    python -m benchmarks.chart docs/cpu-performance.csv docs/cpu-performance.png
 
-Seconds are of the processor, medians of rounds. Nothing is in the caches of keys, so no prompt has to be taken in
-before. A compile is GPT-2 of so many layers with random weights, nothing cached, all its processes together.
+Milliseconds are of the processor, medians of rounds, with one thread. The caches of keys are empty, so no prompt is
+processed before. A compile is GPT-2 with random weights and nothing cached, of so many layers or, of 12 layers, so many
+channels; it is the time of all its processes together.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import resource
 import subprocess
@@ -28,13 +31,15 @@ from typing import Any
 
 from benchmarks.launches import Rates
 from bringup import load_batch, open_job
+from bringup.adapters.checkpoints.safetensors import read_header
+from bringup.compile.bundle.folder import WEIGHTS
 from bringup.compile.llvm.executor import LlvmExecutor
 from bringup.compile.program.program import Entry
 from bringup.compile.program.step_inputs import Chunk, packed
 from bringup.compile.schedule.costs import cost_of
 from bringup.graphs.core.step import BLOCK
 
-PARTS = ("decode", "prefill", "batch", "compile")
+PARTS = ("decode", "prefill", "batch", "compile", "parameters")
 CONTEXT = 128  # of each sequence, where the batch grows
 Row = tuple[str, str, int, float, float | str]  # part, model, size, milliseconds, share of the floor
 
@@ -98,9 +103,20 @@ def batch(bundle: Bundle, sizes: list[int]) -> Iterator[Row]:
 
 
 def compiled(layers: int) -> Row:
-    """The processor time of a whole `bringup compile`, its children among it."""
+    """A compile of GPT-2 of so many layers."""
+    return ("compile", "gpt2-float32", layers, _compile({"n_layer": layers})[0], "")
+
+
+def parameters(channels: int) -> Row:
+    """A compile of GPT-2 of so many channels; its size is in millions of parameters."""
+    spent, count = _compile({"n_embd": channels})
+    return ("parameters", "gpt2-float32", round(count / 1e6), spent, "")
+
+
+def _compile(words_of_config: Mapping[str, int]) -> tuple[float, int]:
+    """Milliseconds of the processor for a complete `bringup compile` and its children, and the parameters."""
     with TemporaryDirectory(prefix="bringup-") as folder:
-        config: Mapping[str, Any] = {**open_job("gpt2", "dummy").config, "n_layer": layers}
+        config: Mapping[str, Any] = {**open_job("gpt2", "dummy").config, **words_of_config}
         Path(folder, "config.json").write_text(json.dumps(config), "utf-8")
         words = ["compile", "gpt2", "--checkpoint", "dummy", "--config", f"{folder}/config.json", "--target", "llvm"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -109,8 +125,10 @@ def compiled(layers: int) -> Row:
             check=True, stderr=subprocess.DEVNULL, env={**os.environ, "XDG_CACHE_HOME": f"{folder}/cache"},
         )  # fmt: skip
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        tensors = read_header(Path(folder, "b", WEIGHTS))
+    count = sum(math.prod(info.shape) for info in tensors.values())
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return ("compile", "gpt2-float32", layers, round(spent * 1e3, 1), "")
+    return round(spent * 1e3, 1), count
 
 
 def _chunk(number: int, tokens: list[int], first: int) -> Chunk:
@@ -126,8 +144,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=lambda text: [int(word) for word in text.split(",")], required=True)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    if options.part == "compile":
-        rows: Iterable[Row] = map(compiled, options.sizes)
+    if options.part in ("compile", "parameters"):
+        rows: Iterable[Row] = map({"compile": compiled, "parameters": parameters}[options.part], options.sizes)
     elif options.bundle is None:
         parser.error("this part takes a bundle")
     else:
