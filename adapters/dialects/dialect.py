@@ -28,10 +28,11 @@ DECODER: Mapping[str, str] = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "context_length": "max_position_embeddings",
     "rope.freq_base": "rope_theta",
-    "vocab_size": "vocab_size",
 }
 SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.head_count", "context_length")
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+# What llama.cpp reads for every architecture (`load_hparams`); files without a tokenizer have it.
+EVERY: Mapping[str, str] = {"vocab_size": "vocab_size"}
 # What converters write beside a model's hyperparameters, and what changes no number.
 SILENT = frozenset({"tensor_data_layout"})
 HELP = "docs/adding-a-model.md says how to write one, under `GGUF`"
@@ -79,13 +80,12 @@ class Dialect:
             "vocab_size": hyper.vocab,
             "tie_word_embeddings": "output.weight" not in hyper.tensors,
         }
-        config |= {
-            word: own[key] for key, word in self.words.items() if word and (own.get(key) or own.get(key) is False)
-        }
+        words = {**EVERY, **self.words}
+        config |= {word: own[key] for key, word in words.items() if word and (own.get(key) or own.get(key) is False)}
         rope = "rope.freq_base" in self.words
         if rope and (scaling := rope_scaling(hyper, own["rope.freq_base"])):
             config["rope_scaling"] = scaling
-        known = self.words.keys() | SILENT | self._implied(own)
+        known = words.keys() | SILENT | self._implied(own)
         rest = {key: value for key, value in own.items() if key not in known and not (rope and key.startswith(PREFIX))}
         rest = {f"{hyper.architecture}.{key}": value for key, value in rest.items()}
         return config | dict(self.more(hyper)) | dict(hyper.tokens) | rest

@@ -63,7 +63,6 @@ def gpt2(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_feed_forward_length(4 * config["n_embd"])
     writer.add_head_count(config["n_head"])
     writer.add_layer_norm_eps(config["layer_norm_epsilon"])
-    writer.add_file_type(0)
 
 
 def transposed(tensors: Tensors, config: Config) -> Tensors:
@@ -80,7 +79,6 @@ def bloom(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_head_count(config["n_head"])
     writer.add_head_count_kv(config["n_head"])
     writer.add_layer_norm_eps(config["layer_norm_epsilon"])
-    writer.add_file_type(0)
 
 
 def gpt_neox(writer: gguf.GGUFWriter, config: Config) -> None:

@@ -57,6 +57,7 @@ def convert(
     writer = gguf.GGUFWriter(out, called or gguf.MODEL_ARCH_NAMES[arch])
     (base or hyperparameters)(writer, config)
     words(writer, config)
+    writer.add_file_type(file_type(kind))
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers") or config["n_layer"])
     for name, array in (stacked(found) if stack else found).items():
         if not (new := (rename or {}).get(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))):
@@ -72,6 +73,12 @@ def convert(
     writer.write_tensors_to_file()
     writer.close()
     return out
+
+
+def file_type(kind: gguf.GGMLQuantizationType | None) -> gguf.LlamaFileType:
+    """What `general.file_type` has for a file whose matrices are of a kind, float32 if None."""
+    name = "ALL_F32" if kind in (None, gguf.GGMLQuantizationType.F32) else f"MOSTLY_{kind.name}"
+    return next(each for each in gguf.LlamaFileType if each.name.startswith(name))  # of MXFP4: MOSTLY_MXFP4_MOE
 
 
 def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -97,7 +104,6 @@ def hyperparameters(writer: gguf.GGUFWriter, config: Config) -> None:
     if config.get("n_group"):
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    writer.add_file_type(0)
 
 
 def _rope(writer: gguf.GGUFWriter, rope: Config) -> None:

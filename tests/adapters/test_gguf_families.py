@@ -36,6 +36,21 @@ def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     llama_cpp.assert_same_tokens(open_job(None, str(file)), folder, tmp_path / "bundle", target="torch")
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bloom", "gpt-neox"])
+def test_every_family_reads_the_size_of_its_vocabulary(name: str, tmp_path: Path) -> None:
+    """`ARCH.vocab_size`, which files without a tokenizer have."""
+    case = CASES[name]
+
+    def words(writer: gguf.GGUFWriter, config: llama_cpp.Config) -> None:
+        case.words(writer, config)
+        writer.add_vocab_size(config["vocab_size"])
+
+    saved, file = gguf_families.write(case, tmp_path, words=words)
+    job = open_job(None, str(file))
+    assert check_job(job).findings == []
+    assert job.config["vocab_size"] == AutoConfig.from_pretrained(saved).vocab_size
+
+
 def test_experts_in_mxfp4(tmp_path: Path) -> None:
     """The published weights of gpt-oss: blocks of 32 values and a scale, read as gguf-py reads them."""
     kind = gguf.GGMLQuantizationType.MXFP4
