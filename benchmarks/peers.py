@@ -3,9 +3,9 @@
     python -m benchmarks.peers --folder FOLDER --rounds 3 --out FILE
 
 Models are those of `llama_cpp.py`: GPT-2 124M and four layers of Llama 3.2 1B's shape, with random weights, and
-SmolLM2-135M. Each in float32 and bfloat16 (llama.cpp: float16), next to llama.cpp, transformers and torch.compile;
-SmolLM2 in its own Q4_1 file too, next to llama.cpp. Engines are processes of their own that take turns; the bandwidth
-is read between turns. Files and bundles stay in FOLDER and are taken again.
+SmolLM2-135M. Each in float32 and bfloat16 (llama.cpp: float16), next to llama.cpp, transformers and torch.compile. In
+Q4_1 both read one file, of SmolLM2 the published one, next to llama.cpp alone. Engines are processes of their own that
+take turns; the bandwidth is read between turns. Files and bundles stay in FOLDER and are reused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from bringup.compile.bench.contenders import LLAMA_CPP, PEERS
 from bringup.compile.bench.timing import Row, Shape
 
 DECODE, BATCH, PREFILL = Shape(1, 32, 24), Shape(8, 32, 12), Shape(1, 512, 1)
-PAIRS = [(model, dtype) for model in ("gpt2", "smollm2", "llama-1b") for dtype in ("float32", "bfloat16")]
-PAIRS.insert(4, ("smollm2", "q4_1"))
+PAIRS = [(model, form) for model in ("gpt2", "smollm2", "llama-1b") for form in ("float32", "bfloat16", "q4_1")]
 PACKAGES = {LLAMA_CPP: ("xllamacpp", "llama_cpp")}  # of others: transformers and torch, which bringup needs as well
 HEADER = (
     "| model | engine | decode of 1, ms | of the read | x | decode of 8, ms | x | prefill of 512, tokens/s | x "
