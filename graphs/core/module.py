@@ -15,7 +15,7 @@ from bringup.graphs.core.packing import read_pack, stored
 from bringup.graphs.core.step import CacheSizes
 from bringup.spec import DTYPES, Shape, Site
 
-if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
+if TYPE_CHECKING:  # in a forward, leaves are tensors and modules can be called
     import numpy as np
     from torch import Tensor as _Leaf
     from torch.nn import Module as _Callable

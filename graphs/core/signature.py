@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-MOST = 1 << 48  # elements along an axis: what a byte each of would fill the address space of x86-64
+MOST = 1 << 48  # elements along an axis: one byte each would fill the address space of x86-64
 
 
 @dataclass(frozen=True, slots=True)

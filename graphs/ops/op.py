@@ -24,8 +24,8 @@ _OWN = "bringup.graphs.ops."
 
 
 class Op(Generic[P, R]):
-    """A declared operation. `name` is what targets know it by: the function's, with its module before it for users'
-    own ops (`my_model.swiglu`). `mutated`: the arguments that it changes in place."""
+    """A declared operation. `name` is its name for targets: the function's, with its module before it for users' ops
+    (`my_model.swiglu`). `mutated`: the arguments that it changes in place."""
 
     def __init__(self, signature: str, reference: Callable[P, R]) -> None:
         takes, _, gives = signature.partition("->")
@@ -60,12 +60,12 @@ class Op(Generic[P, R]):
         return out
 
     def runs_as(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorates a function that torch runs for an opaque op instead of the reference, with less memory."""
+        """Decorates a function that torch runs instead of the reference for an opaque op, to use less memory."""
         self.run = function
         return function
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Each argument of a call by its name, defaults among them. Raises BU301 where they are not those of the op."""
+        """Each argument of a call by its name, with defaults. Raises BU301 if they do not match the op's arguments."""
         reference, parameters = self.reference, self.parameters
         op_name, positional = reference.__name__, reference.__code__.co_argcount
         if len(args) > positional:
@@ -88,10 +88,10 @@ class Op(Generic[P, R]):
 def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Declares the shapes of an op's tensor arguments, in order: ``@op("x[... m] weight[m] -> [... m]")``.
 
-    `...` stands for any leading dimensions; `!` after an argument says that the op changes it in place
+    `...` stands for any leading dimensions; `!` after an argument declares that the op changes it in place
     (``cache[S G K]!``). The names are those of the reference's first arguments, which a call may pass by position or by
     keyword; an argument with the value None is not checked. Arguments after the listed ones are settings. A call whose
-    arguments or shapes do not fit raises BU301. Raises TypeError for a declaration whose names are not the reference's.
+    arguments or shapes do not match raises BU301. Raises TypeError if the declared names are not the reference's.
     """
 
     def declare(reference: Callable[P, R]) -> Op[P, R]:
@@ -101,7 +101,7 @@ def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
 
 
 def _module_of(reference: Callable[..., Any]) -> str:
-    """`my_model.`; "" for bringup's own ops. A file of the user's is known by its name, wherever it is."""
+    """`my_model.`; "" for bringup's own ops. A user's file is identified by its name, whatever its folder."""
     module = reference.__module__
     if module.startswith(_OWN):
         return ""
@@ -109,7 +109,7 @@ def _module_of(reference: Callable[..., Any]) -> str:
 
 
 def _parameters(reference: Callable[..., Any]) -> list[str]:
-    """The names of a function's arguments, in order. `inspect` would cost 10 ms to import."""
+    """The names of a function's arguments, in order. The import of `inspect` would take 10 ms."""
     code = reference.__code__
     if code.co_flags & _ANY_NUMBER:
         raise TypeError(f"@op: `{reference.__name__}` takes any number of arguments; give each a name")
