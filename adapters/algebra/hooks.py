@@ -1,6 +1,6 @@
-"""Functions of whole tensors between a checkpoint and the rules, or between the rules and the parameters.
+"""Functions of complete tensors between a checkpoint and the rules, or between the rules and the parameters.
 
-A hook may compute several tensors from several: their bytes are one computed value, of which each is a part, so that an
+A hook may compute several tensors from several: their bytes are one computed value with a part for each, so that an
 inverse gets all of them at once.
 """
 
@@ -98,7 +98,7 @@ def _alone(inverse: Run | None) -> Run | None:
 
 @dataclass(frozen=True)
 class Tupled:
-    """An inverse that may return its only array without a tuple."""
+    """An inverse that may return a single array without a tuple."""
 
     inverse: Run
 
@@ -108,7 +108,7 @@ class Tupled:
 
 @dataclass(frozen=True)
 class Alone:
-    """A function's only result, also if it is a tuple of one. Raises BU116 for a result that is not as declared."""
+    """The only result of a function, also if it returns a tuple of one. Raises BU116 if it is not as declared."""
 
     name: str
     run: Run
@@ -124,7 +124,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Packed:
-    """The bytes of several results, one after another. Raises BU116 for another shape or dtype than declared."""
+    """The bytes of several results, concatenated. Raises BU116 for another shape or dtype than declared."""
 
     name: str
     run: Run

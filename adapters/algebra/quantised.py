@@ -1,4 +1,4 @@
-"""A quantised matrix, as a value that rules can move like any tensor.
+"""A quantised matrix as a value that rules can move like any tensor.
 
 A scheme defines the arrays of the matrix's `Form` as movements of the checkpoint's tensors; the value computes the
 matrix from them. Packed weights use the arrays instead of the value.
@@ -66,7 +66,7 @@ class QuantisedMatrix(Expr):
 
 
 def _shaped(part: FormPart, region: Region, codes: Region) -> Region:
-    """The region in the form's own shape, where only dimensions of 1 differ: the order of elements is the same."""
+    """The region in the form's shape, if the two differ only in dimensions of 1: the order of elements is the same."""
     shape = shape_of_part(part, codes.shape)
     if region.shape == shape or without_ones(region.shape) != without_ones(shape):
         return region
@@ -173,7 +173,7 @@ class Dequantise:
         if form.zero:
             values -= spread("zeros")
         scales = spread("scales")
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities of a checkpoint are its reader's to find
+        with np.errstate(over="ignore", invalid="ignore"):  # checks of values report infinities of a checkpoint
             values *= scales * spread("outer_scales") if form.outer else scales
         if form.minimum:
             minimums = spread("minimums")
@@ -187,5 +187,5 @@ def is_stored_in_parts(value: Computed) -> bool:
 
 
 def _repeat(values: np.ndarray, axis: int, block: int, size: int) -> np.ndarray:
-    """Repeats each value for each index of its block; the last block may be shorter. A whole axis is broadcast."""
+    """Repeats each value for each index of its block; the last block may be shorter. A block of 0 is broadcast."""
     return values.repeat(block, axis).take(range(size), axis) if block > 1 else values

@@ -39,7 +39,7 @@ def _shown(found: Any) -> str:
 
 
 def site_of(function: Any) -> Site | None:
-    """The source line of a function; None if Python does not know it."""
+    """The source line of a function; None if Python has none."""
     inner: Any = function.func if isinstance(function, partial) else function
     code = getattr(inspect.unwrap(inner), "__code__", None)
     return Site(code.co_filename, code.co_firstlineno) if code else None

@@ -1,4 +1,4 @@
-"""Adapters written as functions of arrays: run on headers, each step becomes a planned copy, and no tensor is read.
+"""Adapters that are functions of arrays: run on headers, each step becomes a planned copy, and no tensor is read.
 
 The function is plain numpy code: it returns arrays for arrays, and expressions for traced tensors, which implement
 numpy's functions (NEP 18, `__array_function__`).
@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Step(Expr):
-    """A region from regions, by a step of the function."""
+    """A region computed from regions by a step of the function."""
 
     parts: tuple[Expr, ...]
     run: Callable[..., Region]
@@ -44,9 +44,9 @@ class Step(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A tensor of which only the header is known, with numpy's methods that move elements. `name` is that of its dtype.
+    """A tensor of which only the header is known, with numpy's methods that move elements. `name` is its dtype's.
 
-    Functions that compute values raise a TypeError: use `compute` for them.
+    Functions that compute values raise TypeError: use `compute` for them.
     """
 
     expr: Expr
@@ -95,7 +95,7 @@ class Traced:
         return self.transpose(order)
 
     def reshape(self, *shape: Any) -> Traced:
-        """As numpy's, in rows; one size may be -1."""
+        """As numpy's, in row-major order; one size may be -1."""
         sizes = _numbers(shape)
         if sizes.count(-1) == 1 and (rest := -math.prod(sizes)) and self.size % rest == 0:
             sizes[sizes.index(-1)] = self.size // rest
@@ -196,7 +196,7 @@ def _numbers(given: tuple[Any, ...]) -> list[int]:
 
 
 def _plain(region: Region, shape: Sequence[int] | None = None) -> Region:
-    """A region without names of axes, in its own shape or another one of as many elements."""
+    """A region without names of axes, in its own shape or another one with as many elements."""
     return replace(region, axes=tuple(Axis("", size) for size in (region.shape if shape is None else shape)))
 
 
@@ -259,7 +259,7 @@ def compute(
 ) -> Any:
     """`run(*arrays)`, whose result has this shape and dtype: for computations with numpy in traced functions.
 
-    `exact` and `inverse` are as those of `fn`. Raises TypeError for traced tensors beside arrays.
+    `exact` and `inverse` are as those of `fn`. Raises TypeError for a mixture of traced tensors and arrays.
     """
     if not any(isinstance(array, Traced) for array in arrays):
         return run(*arrays)

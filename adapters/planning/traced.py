@@ -1,4 +1,4 @@
-"""An adapter that is a function of arrays: its rules are what it does to a checkpoint's headers."""
+"""An adapter that is a function of arrays: its rules follow from running it on a checkpoint's headers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def traced(function: Function, *, name: str = "") -> Adapter:
 def _on(
     function: Function, site: Site, adapter: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]
 ) -> Adapter:
-    """The adapter with a rule for each parameter. Raises BU101 for a tensor that is not there, BU004 for an array that
-    no parameter is called like, and for what is no traced tensor."""
+    """The adapter with a rule for each parameter. Raises BU101 for an absent tensor, BU004 for a result with a name
+    that no parameter has, or that is not a traced tensor."""
     found = cast("object", function(Tensors(headers)))
     if not isinstance(found, Mapping):
         message = f"the adapter's function gives {_shown(found)}, not its parameters"
@@ -64,7 +64,7 @@ def _shown(found: object) -> str:
 
 
 def _as_parameter(traced: Traced, axes: Axes) -> Expr:
-    """The expression that fills a parameter of these axes. Raises AxesError, when it is planned, for another shape."""
+    """The expression that fills a parameter of these axes. For another shape it raises AxesError when it is planned."""
 
     def run(region: Region) -> Region:
         if region.shape != shape_of(axes):

@@ -1,9 +1,10 @@
-"""A file that torch.save wrote: which tensors it has, and where in the file their elements are.
+"""A file of torch.save: its tensors, and the offsets of their elements.
 
-The layouts are those of torch/serialization.py. *Zip*, since torch 1.6: `NAME/data.pkl`, each storage as it is in
+The layouts are those of torch/serialization.py. *Zip*, since torch 1.6: `NAME/data.pkl`, each storage unchanged in
 `NAME/data/KEY`, and `NAME/byteorder`. *Legacy*: three pickles (a number, a version, facts on the machine), the object,
 the list of keys, then each storage as its number of elements and its bytes, both little-endian whatever the machine
-(torch/csrc/serialization.cpp). Both layouts are read without torch, and no pickle runs: see `pickle_machine.py`.
+(torch/csrc/serialization.cpp). Both layouts are read without torch, and no pickle is executed: see
+`pickle_machine.py`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ STATE = "save the state dict alone: `torch.save(model.state_dict(), FILE)`, or s
 
 
 class TorchFile(NamedTuple):
-    """The tensors of a file; `stored` says how those are stored that are not plain. `shared` share bytes with another.
+    """The tensors of a file; `stored` has the storage of those that are not plain. `shared` share bytes with another.
 
-    `dropped` are the keys of values that are no tensors, such as the number of an epoch.
+    `dropped` are the keys of values that are not tensors, such as the number of an epoch.
     """
 
     headers: dict[str, TensorInfo]
@@ -48,14 +49,14 @@ class TorchFile(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a storage is in the file."""
+    """The position of a storage in the file."""
 
     offset: int
     nbytes: int
 
 
 def read_torch(path: Path) -> TorchFile:
-    """Reads what lists the tensors, and no tensor. Raises BU203, BU204, BU206, BU209, BU233."""
+    """Reads the list of tensors, and no tensor. Raises BU203, BU204, BU206, BU209, BU233."""
     refuse_lfs_pointer(path)
     with opened(path) as file:
         head = file.read(len(ZIP))
@@ -145,7 +146,7 @@ def _none(identity: Any) -> Any:
 
 
 def _legacy_storage(identity: Any, kinds: dict[str, int]) -> Storage:
-    """The storage, whose bytes for an element are noted: `kinds` is all that says where the next one begins."""
+    """The storage; `kinds` records the size of its elements, which determines where the next one begins."""
     storage = storage_of(identity)
     width = DTYPES[storage.dtype].bits // 8
     if kinds.setdefault(storage.key, width) != width:
@@ -154,10 +155,10 @@ def _legacy_storage(identity: Any, kinds: dict[str, int]) -> Storage:
 
 
 def _state_dict(path: Path, root: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors by name, and the names of what is none.
+    """The tensors by name, and the names of other values.
 
     They are in the object itself, or in the one dict of it that has more tensors, such as `state_dict` or `model`: a
-    checkpoint of a training run may have a few of its own, such as the state of a random generator.
+    checkpoint of a training run may have a few tensors of its own, such as the state of a random generator.
     """
     if type(root) is not dict:
         raise _bad(path, "it holds no dict of tensors", STATE)
