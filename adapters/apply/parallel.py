@@ -91,7 +91,7 @@ class Parallel:
         return Rank(number=number, stage=stage, tp=at % self.tp, ep=ep, expert_tp=expert_tp, expert_tps=expert_tps)
 
     def stages(self, layers: int) -> list[range]:
-        """The layers of each stage. Raises BU045 if they are fewer than stages, or not as many as `stage_layers` has."""
+        """The layers of each stage. Raises BU045 for too few layers, or if `stage_layers` has another total."""
         if self.pp > max(layers, 1):
             raise _refused(f"{layers} layers do not fill {self.pp} pipeline stages", "use fewer stages")
         even = [layers // self.pp + (stage < layers % self.pp) for stage in range(self.pp)]

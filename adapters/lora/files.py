@@ -1,4 +1,4 @@
-"""An adapter as files: its tensors by their headers, its config, and whose spelling they have."""
+"""The files of an adapter: its tensors by their headers, its config, and the spelling of their names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFiles:
-    """`base` is what the files say of their base: a name or a path, "" where they say nothing.
+    """`base` is the base model that the files name: a name or a path, "" without one.
 
-    `architecture` is that of a GGUF adapter, whose names are llama.cpp's. `findings` are words of the config that are
-    refused.
+    `architecture` is that of a GGUF adapter, whose names are llama.cpp's. `findings` are rejected keys of the config.
     """
 
     path: Path
@@ -42,10 +41,10 @@ class LoraFiles:
 
 
 def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
-    """An adapter: a folder that peft or mlx-lm wrote, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to
-    its run_config.yaml. Only headers are read.
+    """An adapter: a folder of peft or mlx-lm, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to their
+    run_config.yaml. Only headers are read.
 
-    Raises BU034 where nothing is, BU160 and BU161 for its config, BU2xx for what is wrong with its files.
+    Raises BU034 for a path that does not exist, BU160 and BU161 for its config, BU2xx for invalid files.
     """
     place = Path(path)
     if not os.path.lexists(place):
