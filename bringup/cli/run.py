@@ -1,4 +1,4 @@
-"""`bringup run`: text, or token ids, from a bundle."""
+"""`bringup run`: generates text, or token ids, from a bundle."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _generate(
     session: Session, tokenizer: Tokenizer | None, ids: Sequence[int], sampling: Sampling, lines: StageLines,
     *, as_json: bool, **how: bool,
 ) -> str:  # fmt: skip
-    """Writes what comes after `ids`, and gives its text."""
+    """Writes the tokens that follow `ids`, and returns their text."""
     writer = Writer(tokenizer, quiet=as_json)
     eos = tokenizer.eos if tokenizer else frozenset[int]()
     for token in session.generate(ids, eos=eos, **sampling, **how):

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: as columns for people, and as JSON for programs."""
+"""The contents of a checkpoint: as columns for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def inspection_text(found: Inspection) -> str:
-    """Sections with an empty line between them; every text of the checkpoint harmless."""
+    """Sections with an empty line between them; every text of the checkpoint is escaped."""
     return "\n\n".join(_sections(found)) + "\n"
 
 

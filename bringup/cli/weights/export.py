@@ -1,4 +1,4 @@
-"""`bringup export`: weights back in their published layout."""
+"""`bringup export`: weights in their published layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model weighs: when it runs, and layer by layer."""
+"""The memory of the model: when it runs, and by layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory(record: Record) -> Section:
 
 
 def _memory_bars(sizes: Sizes) -> Html:
-    """What a run and a compile keep in memory, a bar each."""
+    """A bar each for the memory of a run and of a compile."""
     context = f"cache for {sizes.context:,} tokens"
     run = [("weights", "weights", sizes.weights), ("packed", "packed copy of the matrices", sizes.packed)]
     run += [("cache", context, sizes.cache), ("tables", "computed tables", sizes.tables)]
@@ -36,7 +36,7 @@ def _memory_bars(sizes: Sizes) -> Html:
 
 
 def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
-    """Of each (class, name, bytes) a piece, side by side."""
+    """Adjacent segments, one for each (class, name, bytes)."""
     parts = [piece for piece in parts if piece[2]]
     total = sum(nbytes for _, _, nbytes in parts)
     pieces, at = list[Html](), 0.0
@@ -52,7 +52,7 @@ def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
 
 
 def _by_layer(found: list[Place]) -> Html:
-    """A column a layer, its parts one on another."""
+    """A stacked column for each layer."""
     largest = max((sum(place.nbytes.values()) for place in found), default=0)
     scale = ticks(largest)
     used = [part for part in PARTS if any(part in place.nbytes for place in found)]
@@ -112,7 +112,7 @@ def _sum(place: Place) -> str:
 
 
 def _alike(found: Iterable[Place]) -> list[tuple[list[str], Place]]:
-    """Places whose parts weigh the same, together."""
+    """Groups of places with parts of equal size."""
     alike: dict[object, list[Place]] = {}
     for place in found:
         alike.setdefault(tuple(place.nbytes.items()), []).append(place)
