@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
     """Checks that every parameter is complete and every tensor is read completely or dropped with a reason.
 
-    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
-    config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
+    No tensor is read; torch is not imported, and numpy only if readers of one tensor overlap. `words` maps axes to
+    config keys. `known` are earlier findings, whose tensors are not reported a second time.
     """
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
@@ -89,7 +89,7 @@ def _checked(job: Job) -> Report:
         gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
             errors = (finding for finding in known if finding.severity is Severity.ERROR)
-            first = next((finding for finding in errors if finding.parameter == key), None)  # it names the key itself
+            first = next((finding for finding in errors if finding.parameter == key), None)  # on the key itself
             first = first or explained(gone[0], key, value, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]
             break
@@ -111,7 +111,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
-# Of a value node's inputs: what to do about a float that is too wide, and about anything else.
+# For inputs of a value node: the fix for a float that is too wide, and for any other dtype.
 _PAYLOAD = (
     "a matrix of that dtype is dequantised already, and scaled once more it would be another: remove its scale, and "
     "have `quantization_config` list its module as not converted"
@@ -120,7 +120,7 @@ _BYTES = 'save the tensor in that dtype; bytes that stand for one are read with 
 
 
 def _mistake(p: Problem, site: Site | None) -> object:
-    """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
+    """Equal for facts of one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
     if p.code == "BU108":
         return p.code, p.message or (p.node, p.expected, p.actual)
     if p.code == "BU106" and site:
@@ -136,7 +136,7 @@ def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) ->
         message = "`{parameter}`: {message}" if first.message else message
         if first.node:
             message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
-            takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
+            takes_payloads = "uint8" not in first.expected.split(" or ")  # then it accepts any bytes
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := unread_scales(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` has its scales: dequant(S(…), S(…), block=…)"
@@ -165,7 +165,7 @@ def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) ->
 
 
 def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
-    """Tensors of which some elements reach no parameter, but those that another finding accounts for."""
+    """Tensors with elements that reach no parameter, except those that another finding explains."""
     parts: dict[tuple[int, int], list[str]] = {}
     for name, read in partly_read(plan).items():
         if name not in plan.cut and name not in known:
@@ -198,7 +198,7 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
 
 
 def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
-    """Square tensors read the other way round than all the rectangular ones beside them: no shape can tell."""
+    """Square tensors that are read transposed, unlike all rectangular ones of the layer, which no shape shows."""
     turned: dict[str, set[bool]] = {}
     for name, entry in plan.entries.items():
         shape = entry.region.shape
@@ -239,12 +239,12 @@ def _is_square(entry: Entry) -> bool:
 
 
 def _says_so(expr: Expr) -> bool:
-    """Whether a rule moves axes explicitly: then its author thought of the direction."""
+    """Whether a rule moves axes explicitly: then the direction is intended."""
     return isinstance(expr, Mv) or any(map(_says_so, expr.inputs()))
 
 
 def _layer(name: str) -> str:
-    """The sub-tree of a layer, which its matrices share: up to the first number."""
+    """The subtree of a layer, which its matrices share: the name up to the first number."""
     head, _, rest = name.partition(".")
     while rest and not head.rpartition(".")[2].isdigit():
         step, _, rest = rest.partition(".")
