@@ -32,7 +32,7 @@ class Presharded:
     note: Mapping[str, Any] | None
 
     def is_copied(self, to: str, parallel: Parallel) -> bool:
-        """Whether a request is for these files, or cannot be met: TensorRT-LLM's can be read as a checkpoint too."""
+        """Whether the request is for these files, or they can only be copied: TensorRT-LLM's can also be converted."""
         return self.to != "trtllm" or (to == self.to and self.mapping == _sizes(mapping_of(parallel)))
 
 
@@ -43,7 +43,7 @@ def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
         return None
     try:
         return _ranks_of(folder)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a folder may come from anywhere
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # the folder may be invalid
         help = "convert the published checkpoint"
         raise fail("BU142", f"`{folder}` does not say how it is divided: {error!r}", help=help) from error
 
@@ -88,8 +88,8 @@ def copy_presharded(
 ) -> Converted:
     """Copies the files of one rank or of all.
 
-    `unusable` are options that were given and that a copy cannot honour. Raises BU142 for these, where the folder is
-    divided or written otherwise than requested, and where a rank's file is missing.
+    `unusable` are options that were passed and that a copy cannot apply. Raises BU142 for these, if the folder is
+    divided or written otherwise than requested, and for a missing file of a rank.
     """
     ours = mapping_of(parallel)
     _check(found, to, ours, {"--dtype": (dtype, "dtype"), "--target": (target, "target")}, unusable)
@@ -123,7 +123,7 @@ def _check(
 ) -> None:
     """Raises BU142 unless a copy is what was requested. `words` are options: their value, and their key in the note.
 
-    What a folder does not say, as TensorRT-LLM's say little, is what nobody chose: the default.
+    A value that the folder does not state, as in TensorRT-LLM's, is the default.
     """
     sizes = {name: ours[name] for name in SIZES}
     if found.to != to or found.mapping != sizes:
