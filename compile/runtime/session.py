@@ -36,17 +36,17 @@ class Session:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
         self.stats = Stats(opened.seconds)
         self.max_seq_len: int = opened.manifest["max_seq_len"]
-        self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
+        self.hidden: dict[str, np.ndarray] = {}  # of the last processed tokens, [N, m] each: `hidden.3`, …
         self._opened = opened
         self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=False)
         self.loras = Loras(opened.interface, opened.executor)
         self._slot = -1
         self._cached = self._begin()
-        self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
+        self._turn = 0  # incremented by every call of a user: a running `generate` notices other calls
 
     @property
     def executor(self) -> Executor:
-        """What runs the steps. Another one may take its place."""
+        """The object that runs the steps. It can be replaced."""
         return self._engine.executor
 
     @executor.setter
@@ -71,7 +71,7 @@ class Session:
         return self._opened.tokenizer()
 
     def reset(self) -> None:
-        """Forgets the sequence."""
+        """Removes the sequence."""
         self._turn += 1
         self._engine.reset()
         self._cached = self._begin()
