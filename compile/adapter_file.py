@@ -68,7 +68,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
         raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
     adapter = make(settings)
     if not isinstance(adapter, Adapter):
-        raise fail("BU004", f"`adapter` of `{path}` gives a {type(adapter).__name__}, not an `Adapter`", help=help)
+        raise fail("BU004", f"`adapter` of `{path}` returns a {type(adapter).__name__}, not an `Adapter`", help=help)
     return adapter
 
 

@@ -68,14 +68,14 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
     """
     takes = selection.target.takes_packed
     if form == "packed" and not takes:
-        message = f"target `{selection.name}` takes no packed weights"
+        message = f"target `{selection.name}` does not support packed weights"
         raise fail("BU411", message, help="leave --weights out, or compile for one of bringup's own targets")
     if form == "float" and job.graph.options.activations:
         message = "--weights float leaves no packed weight, and --activations is of products with these"
         raise fail("BU410", message, help="leave --activations or --weights out")
     if form == "float" or not takes:
         count = sum(map(_is_quantised, job.plan.entries.values()))
-        why = "as requested" if form == "float" else f"target {selection.name} takes no packed weights"
+        why = "as requested" if form == "float" else f"target {selection.name} does not support packed weights"
         return job, f"{count} parameters dequantised: {why}" if count else ""
     found = pack_job(job)
     if not found.names and (form == "packed" or job.graph.options.activations):
@@ -143,7 +143,7 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
                 known[key] = str(reason)
         if (result := known[key]) is not None:
             takes = name in layers or isinstance(result, str)
-            found[name] = result if takes else "its layer takes no packed weight"
+            found[name] = result if takes else "its layer does not support packed weights"
     return found
 
 

@@ -42,4 +42,4 @@ def _help(plan: Plan, recipe: Recipe, names: list[str], refused: str) -> str:
     fitting = [size for size in (128, 64, 32, 16) if all(row % size == 0 for row in rows)]
     if recipe.name.startswith("int4-g") and fitting and recipe.along not in fitting:
         return f"give int4-g{fitting[0]}, or int8"
-    return "give int8 or fp8, which have one scale a row, or leave --quantize out"
+    return "give int8 or fp8, which have one scale for each row, or leave --quantize out"

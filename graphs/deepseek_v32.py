@@ -35,7 +35,7 @@ class DeepseekV32Config(DeepseekConfig):
             fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
         dim = fields.size("index_head_dim", 128)
         if dim < common["head_dim"]:
-            message = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
+            message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {common['head_dim']} channels"
             fields.error("BU121", message, "index_head_dim")
         return common | {
             "index_heads": fields.size("index_n_heads", 64),

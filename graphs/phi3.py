@@ -46,7 +46,7 @@ class Phi3Config(LlamaConfig):
             )
             fields.error("BU122", message, "rope_type")
         elif rope.kind == "longrope" and rope.channels(head_dim) % 2:
-            message = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 takes an even number alone"
+            message = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 needs an even number"
             fields.error("BU121", message, "partial_rotary_factor")
         return cls(**common, attention_bias=False, mlp_bias=False)
 

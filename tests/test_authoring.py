@@ -120,7 +120,7 @@ def test_a_function_whose_array_has_another_shape_is_a_finding(tmp_path: Path) -
     text = text.replace('tensors["word_embeddings.weight"]', 'tensors["word_embeddings.weight"].T')
     (tmp_path / "mine.py").write_text(text, "utf-8")
     findings = check_job(open_job("bloom", other, adapter=tmp_path / "mine.py")).findings
-    assert any("the function gives shape [40, 131], the parameter has [131, 40]" in found.message for found in findings)
+    assert any("the function returns shape [40, 131], the parameter [131, 40]" in found.message for found in findings)
 
 
 def test_dummy_weights_have_no_headers_to_trace() -> None:

@@ -69,7 +69,7 @@ class HookOutput(Expr):
         given = [(sized(axes, sizes), hook.dtypes[pattern]) for pattern, axes in hook.gives.items()]
         for axes, _ in given:
             if 0 in shape_of(axes):
-                raise AxesError(f"`{name}` gives `{show(axes)}`: state the sizes of its axes")
+                raise AxesError(f"`{name}` has the result `{show(axes)}`: state the sizes of its axes")
         if len(given) == 1:
             alone = Alone(name, hook.run, shape_of(given[0][0]), given[0][1])
             value = ValueNode(name, self.parts, lambda _: given[0], alone, hook.exact, _alone(hook.inverse))
@@ -184,7 +184,7 @@ def hook(
     """
     dtypes = dict.fromkeys(gives, dtype) if isinstance(dtype, str) else dict(dtype)
     if not takes or not gives or dtypes.keys() != gives.keys():
-        raise ValueError("a hook takes tensors, and says the axes and the dtype of each that it gives")
+        raise ValueError("a hook needs input tensors, and the axes and the dtype of each result")
     if len(gives) > 1 and any(DTYPES[name].bits < 8 for name in dtypes.values()):
         raise ValueError("of several results, each has 8 bits a value, or more")
     return Hook(run, dict(takes), dict(gives), dtypes, exact, inverse, sizes)

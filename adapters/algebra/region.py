@@ -132,9 +132,9 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
     first, shapes = regions[0], [region.shape for region in regions]
     for other, shape in zip(regions, shapes, strict=True):
         if (shape[:axis], shape[axis + 1 :]) != (shapes[0][:axis], shapes[0][axis + 1 :]):
-            raise AxesError(f"cannot put {list(shape)} beside {list(shapes[0])} along axis {axis}")
+            raise AxesError(f"cannot concatenate {list(shapes[0])} and {list(shape)} along axis {axis}")
         if other.word != first.word or (other.dtype != first.dtype and not {other.dtype, first.dtype} <= FLOATS):
-            raise AxesError(f"cannot put {other.dtype} beside {first.dtype}")
+            raise AxesError(f"cannot concatenate {first.dtype} and {other.dtype}")
     outer, inner = math.prod(shapes[0][:axis]), math.prod(shapes[0][axis + 1 :]) * first.word
     total = sum(shape[axis] for shape in shapes)
     nests: list[Nest] = []

@@ -81,7 +81,7 @@ class Traced:
         """As numpy's; without arguments the axes in reverse."""
         order = [axis % self.ndim for axis in _numbers(axes)] or list(range(self.ndim))[::-1]
         if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"{order} is no order of {self.ndim} axes")
+            raise ValueError(f"{order} is not a permutation of {self.ndim} axes")
 
         def run(region: Region) -> Region:
             before = tuple(Axis(f"d{k}", size) for k, size in enumerate(region.shape))
@@ -154,7 +154,7 @@ class Traced:
         size = self.shape[axis]
         if not isinstance(key, slice):
             if not isinstance(key, SupportsIndex):
-                raise TypeError(f"a traced tensor takes numbers and ranges as indices, not {type(key).__name__}")
+                raise TypeError(f"a traced tensor supports integers and ranges as indices, not {type(key).__name__}")
             index = key.__index__()
             if not -size <= index < size:
                 raise IndexError(f"index {index} of an axis of {size}")
@@ -165,14 +165,14 @@ class Traced:
         if step > 1:
             return self._every(axis, start, stop, step)
         if step < 1 or start >= stop:
-            raise ValueError(f"the range {start}:{stop}:{step} of an axis of {size} is empty, or goes backwards")
+            raise ValueError(f"the range {start}:{stop}:{step} of an axis of {size} is empty, or has a negative step")
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
         return self._moved(lambda region: _plain(region.window(axis, start, stop)), shape)
 
     def _every(self, axis: int, start: int, stop: int, step: int) -> Traced:
         count = len(range(start, stop, step))
         if start % step + count * step > self.shape[axis] + step - 1 or self.shape[axis] % step:
-            raise ValueError(f"every {step}th of {self.shape[axis]}: the axis is no multiple of the step")
+            raise ValueError(f"every {step}th of {self.shape[axis]}: the axis is not a multiple of the step")
         apart = self.reshape((*self.shape[:axis], -1, step, *self.shape[axis + 1 :]))
         every = apart.cut(axis + 1, start % step)
         return every.cut(axis, slice(start // step, start // step + count))
@@ -265,7 +265,7 @@ def compute(
         return run(*arrays)
     for array in arrays:
         if not isinstance(array, Traced):
-            message = f"`compute` takes tensors of the checkpoint, not a {type(array).__name__} with them"
+            message = f"`compute` accepts tensors of the checkpoint, not a {type(array).__name__} with them"
             raise TypeError(f"{message}: let the function make that by itself")
     names = [f"d{k}" for k in range(len(shape))]
     sizes = dict(zip(names, shape, strict=True))

@@ -60,10 +60,10 @@ class Parallel:
             message = f"{len(self.stage_layers)} numbers of layers, {list(self.stage_layers)}, for {self.pp} stages"
             raise _refused(message, "give one number from 1 on for each stage")
         if self.stage_layers and self.pp == 1:
-            message = f"{list(self.stage_layers)} says how many layers each stage has, and there is one stage"
-            raise _refused(message, "give the number of stages too, or leave the numbers of layers out")
+            message = f"{list(self.stage_layers)} has the number of layers of each stage, and there is one stage"
+            raise _refused(message, "give the number of stages too, or omit the numbers of layers")
         if self.experts and self.redundant:
-            message = "a map of experts says which are repeated, and redundant experts are requested besides"
+            message = "an expert map already repeats experts, and redundant experts are requested too"
             raise _refused(message, "name the repeated experts in the map, or give no map")
 
     @property

@@ -167,7 +167,7 @@ def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Regio
     """
     k = next((k for k, axis in enumerate(region.axes) if _names(axis) == {name}), None)
     if k is None or region.axes[k].sum:
-        help = f"declare `{name}` as a dimension of its own, or leave it whole"
+        help = f"declare `{name}` as a separate dimension, or do not divide it"
         raise fail(
             "BU130", f"axis `{name}` of `{show(region.axes)}` is a part of a dimension: it cannot be divided", help=help
         )
@@ -186,7 +186,7 @@ def _check_words(name: str, entry: Entry, parallel: Parallel) -> None:
     """Raises BU130 if a part ends inside a word of packed values."""
     pack = entry.declared.pack
     if pack and math.prod(entry.declared.storage[0]) * pack[1] != math.prod(entry.region.shape):
-        raise fail("BU130", f"`{name}`: {parallel.size} ranks cut through words of {pack[1]} values")
+        raise fail("BU130", f"`{name}`: {parallel.size} ranks split words of {pack[1]} values")
 
 
 def check_axes(plan: Plan, parallel: Parallel) -> None:

@@ -210,7 +210,7 @@ class _Targets:
         assert source.inverse is not None
         results = source.inverse(value.finished())
         if len(results) != len(source.inputs):
-            raise _refused(value.entry, f"the inverse of {source.name} gives {len(results)} of {len(source.inputs)}")
+            raise _refused(value.entry, f"the inverse of {source.name} returns {len(results)} of {len(source.inputs)}")
         for region, result in zip(source.inputs, results, strict=True):
             array = _fitting(value.entry, f"the inverse of {source.name}", result, region.shape, region.dtype)
             unit = region.dtype if region.word == 1 else region.nests[0].view
@@ -245,7 +245,7 @@ def _fitting(entry: Entry, name: str, array: np.ndarray | None, shape: Shape, dt
     if array is not None and array.shape == shape and array.dtype == numpy_dtype(dtype):
         return array
     got = f"{array.dtype} {list(array.shape)}" if array is not None else "nothing"
-    raise _refused(entry, f"{name} gave {got}, not {dtype} {list(shape)}")
+    raise _refused(entry, f"{name} returned {got}, not {dtype} {list(shape)}")
 
 
 def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:

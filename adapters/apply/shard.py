@@ -56,7 +56,7 @@ def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: in
         region = clip(entry.region, {axis: share(name, axis, size, rank, ranks) for axis, size in sizes.items()})
     declared = replace(entry.declared, axes=region.axes)
     if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
-        raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")
+        raise fail("BU130", f"`{name}`: {ranks} ranks split words of {declared.pack[1]} values")
     return Entry(declared, entry.rule, entry.sources, region)
 
 

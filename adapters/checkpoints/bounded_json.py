@@ -46,7 +46,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise fail(
             "BU202",
             f"`{path}` is not readable as a config: {error}",
-            help="take the file from the model's page again, or give another with --config FILE",
+            help="download the file from the model's page again, or give another with --config FILE",
             file=str(path),
         ) from None
 

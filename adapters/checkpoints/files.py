@@ -71,7 +71,7 @@ def why(error: OSError | ValueError) -> str:
 
 def unreadable(path: Path, message: str) -> BringupError:
     """BU233 for a file that cannot be read."""
-    help = "name a file of this machine that you may read; a link has to lead to one"
+    help = "name a local file that you may read, or a link to one"
     return fail("BU233", f"`{path}` {message}", help=help, file=str(path))
 
 

@@ -188,7 +188,7 @@ def weight_map(path: Path) -> dict[str, str]:
     owners = cast("dict[str, str]", raw)
     if set(map(type, owners.values())) != {str}:
         name, shard = next(item for item in owners.items() if type(item[1]) is not str)
-        raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
+        raise _bad_index(path, f"`weight_map` maps `{short(name)}` to {shown(shard)}, which is not a file name")
     for shard in dict.fromkeys(owners.values()):
         if NO_FILE.search(shard):
             raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")

@@ -76,7 +76,7 @@ class Cursor:
         if kind == ARRAY:
             return self._array()
         if kind not in SCALARS:
-            raise bad_header(self.path, f"a value before byte {self.position} has type {kind}, which is none")
+            raise bad_header(self.path, f"a value before byte {self.position} has type {kind}, not one of GGUF's")
         value = self.number(SCALARS[kind])
         return bool(value) if kind == BOOL else value
 

@@ -66,7 +66,7 @@ def _tensor(cursor: Cursor) -> TensorInfo:
         help = "bringup reads " + ", ".join(sorted(TYPES.values())) + "; requantise with llama-quantize"
         raise unsupported(path, f"has `{name}` in type {UNREAD[kind]}, which bringup does not read", help)
     if kind not in TYPES:
-        raise _bad(path, name, f"has type {kind}, which is none of ggml's")
+        raise _bad(path, name, f"has type {kind}, which ggml does not define")
     dtype = DTYPES[TYPES[kind]]
     if dtype.block and (not shape or shape[-1] % dtype.block[0]):
         raise _bad(path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}")

@@ -43,9 +43,9 @@ def _header(name: str, value: Any) -> TensorInfo:
         raise _bad(name, f"it is a {type(value).__name__}, neither an array nor a tensor")
     layout = str(getattr(value, "layout", "torch.strided")).removeprefix("torch.")  # torch.sparse_coo, …
     if layout != "strided":
-        raise _bad(name, f"it is a torch tensor with the layout {layout}; take `tensor.to_dense()`")
+        raise _bad(name, f"it is a torch tensor with the layout {layout}; pass `tensor.to_dense()`")
     if hasattr(value, "mask") and hasattr(value, "filled"):
-        raise _bad(name, "it is a masked array; take `array.filled(…)`")
+        raise _bad(name, "it is a masked array; pass `array.filled(…)`")
     dtype = str(value.dtype).removeprefix("torch.")
     dtype = getattr(value.dtype, "name", dtype)  # numpy's str() includes the byte order
     if dtype not in DTYPES or DTYPES[dtype].block:

@@ -82,7 +82,7 @@ def _directory(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
     file.seek(where)
     end = file.read(_END64_BYTES)
     if end[:4] != _END64:
-        raise damaged(path, "its zip64 directory is not where the file says")
+        raise damaged(path, "its zip64 directory is not at the stated offset")
     count, length, start = struct.unpack_from("<3Q", end, 32)
     return start, length, count
 
@@ -140,11 +140,11 @@ def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dic
         if entry.offset < end:
             raise damaged(path, f"`{name}` shares bytes with another member")
         if entry.offset + _LOCAL_BYTES > limit:
-            raise damaged(path, f"`{name}` begins behind its directory")
+            raise damaged(path, f"`{name}` begins after its directory")
         file.seek(entry.offset)
         head = file.read(_LOCAL_BYTES)
         if head[:4] != _LOCAL or len(head) < _LOCAL_BYTES:
-            raise damaged(path, f"`{name}` is not where its directory says")
+            raise damaged(path, f"`{name}` is not at the offset that the directory states")
         (method,) = struct.unpack_from("<H", head, 8)
         name_bytes, extra_bytes = struct.unpack_from("<2H", head, 26)
         start = entry.offset + _LOCAL_BYTES + name_bytes + extra_bytes
@@ -152,9 +152,9 @@ def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dic
         if method != entry.method or method not in (STORED, DEFLATED):
             raise damaged(path, f"`{name}` is compressed by method {entry.method}; 0 and 8 are read")
         if method == STORED and entry.packed != entry.nbytes:
-            raise damaged(path, f"`{name}` is stored as it is, yet its two sizes differ")
+            raise damaged(path, f"`{name}` is not compressed, but its two sizes differ")
         if end > limit:
-            raise damaged(path, f"`{name}` ends behind the start of its directory")
+            raise damaged(path, f"`{name}` ends after the start of its directory")
         members[entry.name] = entry._replace(offset=start)
     return members
 

@@ -35,7 +35,7 @@ SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.he
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 # Keys that converters write in addition to a model's hyperparameters, and keys that do not affect the result.
 SILENT = frozenset({"tensor_data_layout"})
-HELP = "docs/adding-a-model.md says how to write one, under `GGUF`"
+HELP = "docs/adding-a-model.md describes how to write one, under `GGUF`"
 
 
 def _no_more(hyper: Hyperparameters) -> dict[str, Any]:

@@ -97,9 +97,9 @@ def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
     return [
         Diagnostic(
             code="BU167",
-            message=f"what `{pair.module}` adds to `{pair.target}` has no low-rank form in `{entry.declared.name}`: "
-            f"the base's rule does not only move whole rows and columns, {fault}",
-            help="merge the adapter into the base model with peft, and take that as the checkpoint",
+            message=f"the LoRA `{pair.module}` of `{pair.target}` has no low-rank form in `{entry.declared.name}`: "
+            f"the base's rule does not only move complete rows and columns, {fault}",
+            help="merge the adapter into the base model with peft, and use that as the checkpoint",
             parameter=entry.declared.name,
             sources=(pair.a.name, pair.b.name),
             where=entry.rule.site,

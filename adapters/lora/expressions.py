@@ -64,7 +64,7 @@ class _Matching:
         for operation, argument in items:
             self.steps += 1 + len(places)
             if self.steps > MOST_STEPS:
-                raise Unbounded(f"it takes more than {MOST_STEPS:,} steps for `{self.text[:80]}`")
+                raise Unbounded(f"it needs more than {MOST_STEPS:,} steps for `{self.text[:80]}`")
             places = self.step(operation, argument, places)
         return places
 

@@ -99,7 +99,7 @@ def _gguf(path: Path) -> LoraFiles:
     meta, headers = read_gguf(path)
     kind = str(meta.scalar("adapter.type") or "") if "adapter.type" in meta else ""
     if kind != "lora":
-        message = f"`{path}` is no LoRA: its `adapter.type` is `{kind}`" if kind else f"`{path}` is no adapter"
+        message = f"`{path}` is not a LoRA: its `adapter.type` is `{kind}`" if kind else f"`{path}` is not an adapter"
         help = "name a file that llama.cpp's convert_lora_to_gguf.py wrote"
         raise fail("BU161", message, help=help, file=str(path))
     provenance = {"source": str(path), "path": str(path.resolve())}
@@ -116,6 +116,6 @@ def _gguf(path: Path) -> LoraFiles:
 def _alpha(path: Path, meta: Metadata) -> float:
     alpha = meta.scalar("adapter.lora.alpha") if "adapter.lora.alpha" in meta else None
     if not isinstance(alpha, int | float) or not alpha:
-        help = "take the file again; without it the scale is not known"
+        help = "download the file again; the scale follows from this key"
         raise fail("BU160", f"`{path}` has no `adapter.lora.alpha`", help=help, file=str(path))
     return float(alpha)

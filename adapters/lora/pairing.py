@@ -154,7 +154,7 @@ def not_turned(info: TensorInfo, other: TensorInfo) -> Diagnostic:
         code="BU168",
         message=f"`{info.name}` is not `{other.name}` with its axes exchanged, and `ensure_weight_tying` has the two "
         "change one matrix",
-        help="take the adapter's files again: peft saves one adapter's factors under both names",
+        help="get the adapter's files again: peft saves one adapter's factors under both names",
         sources=(info.name, other.name),
         file=str(info.file or ""),
         tensor=info.name,

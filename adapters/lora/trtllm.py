@@ -124,8 +124,8 @@ def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
             into[: flat.size] = flat.astype(weights.dtype)
         if not np.isfinite(into).all():
             largest = f"{np.abs(flat).max():,.5g}"
-            message = f"module {row.module} of layer {row.layer} has {largest}, which is no number of {dtype}"
-            raise fail("BU174", message, help="take another dtype: --storage-type bfloat16")
+            message = f"module {row.module} of layer {row.layer} has {largest}, which is out of the range of {dtype}"
+            raise fail("BU174", message, help="use another dtype: --storage-type bfloat16")
     config = np.array([[row.module, row.layer, row.rank] for row in rows], np.int32).reshape(len(rows), 3)
     return weights, config
 
@@ -145,7 +145,7 @@ def unpack(weights: np.ndarray, config: np.ndarray, sizes: Mapping[tuple[int, in
     for number, (module, layer, rank) in enumerate(config.tolist()):
         size = sizes.get((layer, module))
         if size is None:
-            raise _bad(f"row {number} is of module {module} in layer {layer}, which this model has not")
+            raise _bad(f"row {number} is of module {module} in layer {layer}, which this model does not have")
         a, b = (*size.experts, rank, size.hi), (*size.experts, size.ho, rank)
         first, whole = int(np.prod(a)), int(np.prod(a)) + int(np.prod(b))
         if rank < 1 or whole > weights.shape[1] or np.any(weights[number, whole:]):
@@ -157,4 +157,4 @@ def unpack(weights: np.ndarray, config: np.ndarray, sizes: Mapping[tuple[int, in
 
 def _bad(why: str) -> BringupError:
     help = "name the folder that `bringup lora convert` or hf_lora_convert.py wrote, and the model that it is of"
-    return fail("BU173", f"these are no LoraWeights and LoraConfig of the model: {why}", help=help)
+    return fail("BU173", f"these are not LoraWeights and LoraConfig of the model: {why}", help=help)

@@ -144,12 +144,12 @@ class Adapter:
             given = [pattern for hook in hooks for pattern in hook.gives]
             twice = [pattern for pattern in dict.fromkeys(given) if given.count(pattern) > 1]
             if twice:
-                raise ValueError(f"two hooks give `{twice[0]}`: one function gives each name")
+                raise ValueError(f"two hooks have the result `{twice[0]}`: each name must have one function")
         if not self.trace:
             return self._derived(site, name, names, rules, drops, before, after)
         if names or before:
             message = "`names` and `before` change what rules read, and a traced function reads tensors by itself"
-            help = "state them in the function; `rules`, `drops` and `after` apply to what it gives"
+            help = "state them in the function; `rules`, `drops` and `after` apply to its results"
             raise TypeError(f"{message}: {help}")
 
         def trace(own: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:

@@ -22,7 +22,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
     """
     if adapter.trace:
         message = f"the adapter `{adapter.name}` is a function of a checkpoint's headers, and dummy weights have none"
-        raise fail("BU118", message, help="give a checkpoint; an adapter of rules says which tensors there have to be")
+        raise fail("BU118", message, help="give a checkpoint; only an adapter of rules determines the tensors of one")
     headers: dict[str, TensorInfo] = {}
     for declared in signature.values():
         for rule, bindings in adapter.claims(declared):
@@ -39,7 +39,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
                 if not axes or 0 in shape_of(axes):
                     raise fail(
                         "BU118",
-                        f"the rule does not say what shape `{name}` has: axes `{show(axes)}`",
+                        f"the rule does not determine the shape of `{name}`: axes `{show(axes)}`",
                         help="write the axes of the source, and the sizes that the parameter's axes do not name",
                         parameter=declared.name,
                         where=rule.site,

@@ -268,7 +268,7 @@ def _by_position(region: Region, declared: Axes) -> Region:
         )
     if len(set(region.shape)) < len(region.shape):
         raise AxesError(
-            f"the shape {list(region.shape)} cannot tell which axis is which and the rule does not say; "
+            f"the shape {list(region.shape)} does not show which axis is which, and the rule does not state it; "
             f"the parameter is `{show(declared)}`"
         )
     return replace(region, axes=declared)

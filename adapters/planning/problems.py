@@ -48,7 +48,7 @@ def unclaimed(
         unused = idle()
         close = nearest(digits(declared.name)[0], unused)
         rule = unused[close[0]] if close else None
-        help = f"a rule computes `{close[0]}`, which is no parameter: is that the one?" if close else ""
+        help = f"a rule computes `{close[0]}`, which is not a parameter: is that the one?" if close else ""
         return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule computes it", help=help)
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
     return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
@@ -63,7 +63,7 @@ def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
     hints = (did_you_mean(spelt, known - set(spelled(pattern))) for pattern in given for spelt in spelled(pattern))
     why = "which no rule reads" if before else "and the graph has no such parameter"
     names = ", ".join(f"`{pattern}`" for pattern in given)
-    message = f"a hook is not used: it gives {names}, {why}"
+    message = f"a hook is not used: it computes {names}, {why}"
     pattern = given[0]
     rule = Rule(pattern, hook.output(pattern), hook.site) if hook.site else None
     return Problem(code="BU153", rule=rule, message=message, help=next(filter(None, hints), ""))

@@ -41,17 +41,17 @@ def _on(
     that no parameter has, or that is not a traced tensor."""
     found = cast("object", function(Tensors(headers)))
     if not isinstance(found, Mapping):
-        message = f"the adapter's function gives {_shown(found)}, not its parameters"
+        message = f"the adapter's function returns {_shown(found)}, not its parameters"
         raise fail("BU004", message, help="return {parameter: tensor}", where=site)
     found = cast("Mapping[str, object]", found)
     for name, array in found.items():
         if not isinstance(array, Traced):
-            message = f"the adapter's function gives {_shown(array)} for `{name}`, not a tensor that it read"
-            help = "`compute` gives arrays, from tensors that the function reads"
+            message = f"the adapter's function returns {_shown(array)} for `{name}`, not a tensor that it read"
+            help = "`compute` returns arrays, from tensors that the function reads"
             raise fail("BU004", message, help=help, where=site)
     unknown = [parameter for parameter in found if parameter not in signature]
     if unknown:
-        message = f"the adapter's function gives `{unknown[0]}`, which the graph does not have"
+        message = f"the adapter's function returns `{unknown[0]}`, which the graph does not have"
         hint = did_you_mean(str(unknown[0]), signature) or "`bringup check` lists the parameters that have no rule"
         raise fail("BU004", message, help=hint, where=site)
     arrays = cast("Mapping[str, Traced]", found)
@@ -68,7 +68,7 @@ def _as_parameter(traced: Traced, axes: Axes) -> Expr:
 
     def run(region: Region) -> Region:
         if region.shape != shape_of(axes):
-            raise AxesError(f"the function gives shape {list(region.shape)}, the parameter has {list(shape_of(axes))}")
+            raise AxesError(f"the function returns shape {list(region.shape)}, the parameter {list(shape_of(axes))}")
         return replace(region, axes=axes)
 
     return Step((traced.expr,), run)

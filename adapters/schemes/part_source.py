@@ -147,7 +147,7 @@ class ByRows(Expr):
     def region(self, scope: Scope) -> Region:
         _, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
         if not columns:
-            raise AxesError("the rule does not say how many columns the matrix has")
+            raise AxesError("the rule does not determine the number of columns of the matrix")
         whole = columns % self.of.form.block[1] == 0
         blocks = {part.name: columns // part.block[1] if whole else WHOLE for part in self.of.form.parts()}
         parts = {name: _Rows(part, blocks[name]) for name, part in self.of.parts.items()}
@@ -195,7 +195,7 @@ def _dimensions(layout: str) -> Iterator[Dimension]:
         found = _DIMENSION.fullmatch(word)
         if found is None:
             example = "out, in, all, in/128, in:8, in*2, any or a number"
-            raise AxesError(f"`{word}` is no dimension of a matrix: write {example}")
+            raise AxesError(f"`{word}` is not a dimension of a matrix: write {example}")
         name, times, sign, of, fixed = found.groups(default="")
         yield Dimension(name, int(times or 1), int(of or 1), sign == ":", int(fixed or 0))
 

@@ -70,5 +70,5 @@ def _wrong(key: str, value: object, wanted: str) -> BringupError:
     return fail(
         "BU115",
         f"bitsandbytes' `quant_state` has {key} {shown(value)}; the tensors and the config need {wanted}",
-        help="save the checkpoint again: its scales are those of other codes, or `quantization_config` is another's",
+        help="save the checkpoint again: its scales belong to other codes, or its `quantization_config` is wrong",
     )

@@ -67,6 +67,6 @@ def _blocks(info: TensorInfo, values: np.ndarray) -> np.ndarray:
     try:
         return quantize(values, GGMLQuantizationType[info.dtype.upper()]).reshape(-1)
     except NotImplementedError:
-        help = "take dummy weights from a layout in q8_0 or in floats"
+        help = "use dummy weights in a layout in q8_0 or in floats"
         message = f"no dummy values for `{info.name}`: gguf reads {info.dtype} and cannot write it"
         raise fail("BU223", message, help=help, sources=(info.name,)) from None

@@ -260,11 +260,11 @@ def _unknown(src: str, path: Path) -> BringupError:
     kinds = "a source is a folder, a file, hf://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
-        return fail("BU035", "`dummy` weights need a model to take names and shapes from", help=kinds)
+        return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
     known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
     if known_scheme or "://" in src:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
-        return fail("BU035", f"`{src}` is no source that bringup knows", help=help)
+        return fail("BU035", f"`{src}` is not a source that bringup supports", help=help)
     near = _names_in(path.parent)
     guess = did_you_mean(path.name, near)
     if not near and len(path.parts) == 2 and not path.is_absolute():

@@ -53,7 +53,7 @@ class RankFilesReader:
         if missing or extra:
             message = f"`{path}` is divided among {size} ranks by its config.json; "
             message += f"it lacks {some(missing)}" if missing else f"it also has {some(extra)}"
-            help = "fetch the files of every rank into the folder" if missing else "remove what is of another division"
+            help = "fetch the files of every rank into the folder" if missing else "remove files of other divisions"
             findings.append(Diagnostic(code="BU229", message=message, help=help, file=str(path), lost=bool(missing)))
         return Contents(headers=headers, config=published(words), trtllm=words, findings=findings)
 

@@ -21,7 +21,7 @@ def split_prefix(word: str) -> tuple[str, str]:
     """
     source, colon, prefix = word.rpartition(":")
     if not colon or not source or "/" in prefix or "\\" in prefix:
-        help = "write SRC:PREFIX, such as ./draft:draft. ; with `SRC:` names stay as they are"
+        help = "write SRC:PREFIX, such as ./draft:draft. ; with `SRC:` names are unchanged"
         raise fail("BU043", f"`{word}` names no prefix for the second checkpoint", help=help)
     return source, prefix
 

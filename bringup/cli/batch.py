@@ -101,7 +101,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        help = "--batch takes a file with one JSON object on each line, or - for stdin"
+        help = "--batch needs a file with one JSON object on each line, or - for stdin"
         raise fail("BU034", f"no such file or folder: `{path}`", help=help) from None
     except OSError as error:
         raise unreadable(path, f"cannot be read: {why(error)}") from None

@@ -67,13 +67,13 @@ def command(
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
-        raise click.UsageError("--chat takes --prompt TEXT, or messages from stdin; leave --tokens out")
+        raise click.UsageError("--chat needs --prompt TEXT, or messages from stdin; leave --tokens out")
     if batch_file is not None and (chat or prompt is not None or tokens is not None):
         raise click.UsageError("--batch FILE has the prompts; leave --prompt, --tokens and --chat out")
     if batch_file is None and not chat and (prompt is None) == (tokens is None):
         raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
     if system is not None and not chat:
-        raise click.UsageError("--system goes with --chat")
+        raise click.UsageError("--system needs --chat")
     chosen = chosen_lora(lora, lora_name, batched=batch_file is not None)
     from bringup.compile.runtime.batch import load_batch
     from bringup.compile.runtime.session import load

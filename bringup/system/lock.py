@@ -91,12 +91,12 @@ def _waiting(descriptor: int, place: Path) -> Diagnostic:
         code="BU013",
         message=message,
         severity=Severity.NOTE,
-        help="-o, of a download --download-dir, chooses another place",
+        help="choose another path with -o (of a download, with --download-dir)",
     )
 
 
 def _unlockable(error: OSError, place: Path) -> BringupError:
     if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):
         message = f"the file system of `{place}` has no locks: {error.strerror}"
-        return fail("BU013", message, help="choose a place on another file system with -o")
+        return fail("BU013", message, help="choose a path on another file system with -o")
     return fail("BU901", f"cannot write next to `{place}`: {error.strerror}")

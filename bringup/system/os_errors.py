@@ -22,7 +22,7 @@ _SHORT = (
     "ended with code -9",  # the kernel kills the largest process if there is no memory
 )  # fmt: skip
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
-_ROOM = "free some space, or choose a place on another disk with -o"
+_ROOM = "free some space, or choose a path on another disk with -o"
 _HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
 
 

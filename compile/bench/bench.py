@@ -155,7 +155,7 @@ def check_shape(manifest: Mapping[str, Any], shape: Shape) -> None:
     """Raises BU024 for a shape that does not fit the bundle of a manifest."""
     most, context = largest_batch(manifest), manifest["max_seq_len"]
     if shape.batch > most:
-        message = f"a batch of {shape.batch} does not fit the bundle, which takes {most} at a time"
+        message = f"a batch of {shape.batch} does not fit the bundle, which supports {most} at a time"
         raise fail("BU024", message, help=f"compile it with --max-batch-size {shape.batch}")
     if shape.length > context:
         message = f"{shape.taken} tokens and {shape.new} new ones do not fit the bundle's context of {context}"
@@ -190,7 +190,7 @@ def _gguf_of(manifest: Mapping[str, Any]) -> str:
     if found.endswith(".gguf") and Path(found).is_file():
         return found
     help = "name a GGUF file of the same model: --gguf FILE"
-    raise fail("BU703", "llama.cpp reads GGUF files only, and the bundle's checkpoint is none that is here", help=help)
+    raise fail("BU703", "llama.cpp reads GGUF files only, and there is none of the bundle's checkpoint here", help=help)
 
 
 def _processors() -> int:

@@ -74,7 +74,7 @@ class LlamaCpp:
             last += [n] if is_last else []
             self._batch.n_tokens = n + 1
         if status := self._c.llama_decode(self._context, self._batch):
-            raise RuntimeError(f"llama_decode gave {status}")
+            raise RuntimeError(f"llama_decode returned {status}")
         shape = (self._vocabulary,)
         logits = (self._c.llama_get_logits_ith(self._context, n) for n in last)
         return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]

@@ -53,9 +53,9 @@ class Process:
             code = self._process.exitcode
             if code == -signal.SIGKILL:
                 message = f"the process of {self._kind} was killed: its memory may not have sufficed"
-                raise fail("BU903", message, help="give the machine more memory, or take a smaller model") from None
+                raise fail("BU903", message, help="give the machine more memory, or use a smaller model") from None
             raise RuntimeError(
-                f"the process of {self._kind} ended with code {code}; what it printed says why"
+                f"the process of {self._kind} ended with code {code}; its output has the reason"
             ) from None
         if isinstance(answer, BringupError):
             raise answer

@@ -49,8 +49,8 @@ def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
     above = next(folder for folder in place.parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "takes no files from this user" if above.is_dir() else "is no folder"
-        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another place with -o")
+        why = "is not writable by this user" if above.is_dir() else "is not a folder"
+        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another path with -o")
 
 
 def has_inputs_key(out: Path, key: str) -> bool:
@@ -66,7 +66,7 @@ def _resolved(out: Path) -> Path:
     try:
         return out.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
-        raise fail("BU012", f"`{out}` leads nowhere: {error}", help="choose another name with -o") from error
+        raise fail("BU012", f"`{out}` cannot be resolved: {error}", help="choose another name with -o") from error
 
 
 @contextmanager

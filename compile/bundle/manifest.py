@@ -137,7 +137,7 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
         if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
-            yield f"`{entry['name']}` does not give logits"
+            yield f"`{entry['name']}` does not return logits"
     yield from _wrong_entries(interface)
     yield from _wrong_states(interface, manifest["max_seq_len"])
 
@@ -151,7 +151,7 @@ def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
     if not named or len(points) != len(interface["entries"]) or {point.decode for point in single} != {False, True}:
         yield "the entry points are not `decode` and one `prefill_N` for each length N, alike for several sequences"
     if any(point.decode and point.num_tokens != point.num_sequences for point in points.values()):
-        yield "an entry that decodes has not one token for each sequence"
+        yield "an entry for decode does not have one token for each sequence"
     sequences, blocks = interface["num_rows"] - 1, interface["num_blocks"] - 1
     if any(point.num_sequences > sequences for point in points.values()) or blocks < interface["max_blocks"]:
         yield "the states have no room for the sequences of the entry points"

@@ -107,7 +107,7 @@ _WORDS: dict[str, tuple[str, str]] = {
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
-    "BU153": ("{message}", "correct the names that the hook gives, or remove it"),
+    "BU153": ("{message}", "correct the names of the hook's results, or remove it"),
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
@@ -174,7 +174,7 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU113",
             message=f"only {read / total:.1%} of `{', '.join(grouped(names))}` is read by any rule",
-            help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
+            help="cover the rest with a rule, or state why it is dropped: drop(name, why=…)",
             sources=tuple(names),
             **stored(plan, names),
         )
@@ -189,7 +189,7 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
     for (name, *_), (share, entry, parameters, tensors) in values.items():
         yield Diagnostic(
             code="BU113",
-            message=f"only {share:.1%} of what `{name}` gives is read by any rule",
+            message=f"only {share:.1%} of the result of `{name}` is read by any rule",
             help="cover the rest with a rule",
             parameter=", ".join(grouped(parameters)),
             sources=tuple(tensors),

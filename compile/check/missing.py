@@ -150,7 +150,7 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
         return "it looks like a weight, without which the model computes something else: the graph or a rule lacks it"
-    return f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")'
+    return f'if it is not a weight, drop it in the adapter: drop("{pattern}", why="…")'
 
 
 def _drop_pattern(names: Group) -> str:

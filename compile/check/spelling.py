@@ -22,7 +22,7 @@ def respelt(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
     if zeros := {name: padded[name] for name in readers if name in padded}:
         first = next(iter(zeros.values()))
         message = f"numbers in names have leading zeros, as in `{first}` ({len(zeros)} tensors are missing for it)"
-        help = f"rules ask for `{next(iter(zeros))}`: rename the tensors"
+        help = f"rules expect `{next(iter(zeros))}`: rename the tensors"
         yield _cause(plan, readers, zeros, message, help)
     alike: dict[str, dict[str, str]] = {}
     for name in (name for name in unread if not name.isascii()):

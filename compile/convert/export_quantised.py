@@ -75,7 +75,7 @@ def _parts(form: PublishedForm, tensor: QuantisedTensor) -> dict[str, TensorInfo
     assert of_form
     by_columns = of_form.block[1] == 1 and of_form.block[0] != 1
     if len(info.shape) != 2 or not info.name.endswith(".weight") or (by_columns and not form.any_order):
-        message = f"`{info.name}` {list(info.shape)} is no matrix [out, in] of a module, which published formats hold"
+        message = f"`{info.name}` {list(info.shape)} is not a module's matrix [out, in], as published formats require"
         help = "publish the model's weights with one matrix [out, in] a tensor, or export without --quantize"
         raise fail("BU143", message, help=help)
     stem = info.name.removesuffix("weight")

@@ -45,7 +45,7 @@ def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
         return _ranks_of(folder)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # the folder may be invalid
         help = "convert the published checkpoint"
-        raise fail("BU142", f"`{folder}` does not say how it is divided: {error!r}", help=help) from error
+        raise fail("BU142", f"`{folder}` does not state how it is divided: {error!r}", help=help) from error
 
 
 def _ranks_of(folder: Path) -> Presharded | None:
@@ -99,7 +99,7 @@ def copy_presharded(
     chosen = [found.files[number] for number in numbers]
     if other := [name for name in chosen if not name.endswith(f".{form}")]:
         help = f"name the --format of `{other[0]}`, or convert the published checkpoint"
-        raise fail("BU142", f"`{found.folder}` has `{other[0]}`, which is no .{form} file", help=help)
+        raise fail("BU142", f"`{found.folder}` has `{other[0]}`, which is not a .{form} file", help=help)
     need_room(out.parent, sum((found.folder / name).stat().st_size for name in chosen))
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         for name in (*chosen, "config.json", "tokenizer.json"):
@@ -128,7 +128,7 @@ def _check(
     sizes = {name: ours[name] for name in SIZES}
     if found.to != to or found.mapping != sizes:
         numbers = ", ".join(f"{name.removesuffix('_size')} {size}" for name, size in found.mapping.items())
-        help = f"ask for --to {found.to} with these numbers of ranks, or convert the published checkpoint"
+        help = f"request --to {found.to} with these numbers of ranks, or convert the published checkpoint"
         raise fail("BU142", f"`{found.folder}` is written for {found.to} and {numbers}", help=help)
     help = "leave the option out, or convert the published checkpoint"
     note = found.note or {}

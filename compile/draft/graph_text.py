@@ -137,7 +137,7 @@ def _unread(facts: Facts, key: str) -> str:
     """A key that is not read: only null and false are implemented, other values need an answer."""
     value = facts.raw[key]
     if value is None or value is False:
-        question = facts.ask(f"`{short(key)}` is {value}: other values are refused; write what they change")
+        question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key.endswith(("dropout", "dropout_prob")):
         return f"        fields.take({quoted(key)}, float, 0.0)  # of training\n"

@@ -64,7 +64,7 @@ def check_limit(job: Job, selection: Selection) -> None:
     if limit < need:
         raise fail(
             "BU903",
-            f"compiling takes {need:,} bytes of address space, and this process may have {limit:,}",
+            f"compiling needs {need:,} bytes of address space, and this process may have {limit:,}",
             help="raise the limit: ulimit -v unlimited",
         )
 

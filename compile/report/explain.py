@@ -82,7 +82,7 @@ def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
         requested_by = plan.wanted[name]
         rows += [("read by", f"{requested_by}, which cannot be computed"), *_problems(job, requested_by)]
     else:
-        rows.append(("read by", "nothing: `bringup check` says BU105"))
+        rows.append(("read by", "nothing: `bringup check` reports BU105"))
     return Explanation(f"tensor {name}", rows)
 
 
@@ -92,7 +92,7 @@ def _header(info: TensorInfo) -> str:
 
 def _computed(source: Computed) -> str:
     exactness = "exact" if source.exact else "not exact"
-    return f"{source.name}, gives {list(source.shape)} {source.dtype} ({exactness})"
+    return f"{source.name}, returns {list(source.shape)} {source.dtype} ({exactness})"
 
 
 def _line(label: str, site: Site | None) -> Iterator[tuple[str, str]]:

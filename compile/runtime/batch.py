@@ -128,7 +128,7 @@ class Batch:
         if inputs := self.interface.entries[-1].token_inputs:
             names = ", ".join(f"`{spec.name}`" for spec in inputs)
             help = "run one sequence at a time: bringup.load(bundle)"
-            raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
+            raise fail("BU029", f"this model needs {names} besides tokens, which a batch does not support", help=help)
         checked = request.checked()
         check_vocabulary(checked.tokens, self.manifest["vocab_size"])
         checked.shift.check(self.manifest["vocab_size"])

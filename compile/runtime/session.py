@@ -155,7 +155,7 @@ class Session:
         if inputs:
             total, lengths = len(earlier) + len(tokens), self.manifest["recompute_lengths"]
             message = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
-            raise fail("BU029", message, help="reset the session, and give all tokens with their inputs at once")
+            raise fail("BU029", message, help="reset the session, and pass all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
         logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
@@ -240,7 +240,7 @@ class Session:
         wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].token_inputs}
         if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
             raise fail(
-                "BU029", f"inputs {found or 'none'}: this model takes {wanted or 'none'} with {len(tokens)} tokens"
+                "BU029", f"inputs {found or 'none'}: this model needs {wanted or 'none'} with {len(tokens)} tokens"
             )
         return tokens
 

@@ -173,7 +173,7 @@ def binary_of(folder: Path, architecture: str, planned: PlannedKernel) -> bytes:
     file = files_of(architecture).binary(folder, planned.digest)
     found = file.read_bytes()
     if hashlib.sha256(found).hexdigest() != planned.digest:
-        raise ValueError(f"`{file.name}` has other bytes than its name says")
+        raise ValueError(f"`{file.name}` does not match the digest in its name")
     if file.suffix == ".hsaco":
         for problem in code_problems(planned, kernel_of(found), architecture):
             raise ValueError(f"`{file.name}`: {problem}")
@@ -189,7 +189,7 @@ def programs_of(folder: Path, plan: KernelPlan) -> dict[str, str]:
     for digest, wanted in sorted(digests.items()):
         text = CUDA_FILES.text(folder, digest).read_bytes()
         if hashlib.sha256(text).hexdigest() != wanted:
-            raise ValueError(f"`{digest}.ptx` has other bytes than `kernels.json` says")
+            raise ValueError(f"`{digest}.ptx` does not match its digest in `kernels.json`")
         found[digest] = text.decode()
     return found
 

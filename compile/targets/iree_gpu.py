@@ -36,7 +36,7 @@ class IreeGpu(IreeCpu):
         self.name = f"{family}:{architecture}"
         self._device, self._flag, _ = FAMILIES[family]
         self._architecture = architecture
-        self.summary = f"torch-mlir and IREE, for {architecture}: compile only, `bringup run` refuses the bundle"
+        self.summary = f"torch-mlir and IREE, for {architecture}: compile only, `bringup run` rejects the bundle"
 
     def settings(self, options: Options, dump_dir: Path | None) -> IreeOptions:
         from bringup.compile.targets.iree_compiler import IreeOptions

@@ -89,7 +89,7 @@ class Selection:
         """Raises BU024 for a dtype of attention caches that the target does not support."""
         chosen, known = graph.options.cache_dtype, self.target.cache_dtypes
         if chosen is not None and chosen != graph.dtype and chosen not in known:
-            message = f"target `{self.name}` does not take `{chosen}` as the dtype of caches"
+            message = f"target `{self.name}` does not support `{chosen}` as the dtype of caches"
             others = _others(lambda target: chosen in target.cache_dtypes)
             raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
 
@@ -97,7 +97,7 @@ class Selection:
         """Raises BU024 for activations that the target's products with packed weights do not support."""
         chosen, known = graph.options.activations, self.target.activations
         if chosen is not None and chosen not in known:
-            message = f"target `{self.name}` does not take `{chosen}` as activations of packed weights"
+            message = f"target `{self.name}` does not support `{chosen}` as activations of packed weights"
             help = f"--activations takes {_listed(known)} here" if known else "leave --activations out"
             takers = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
             raise fail("BU024", message, help=f"{help}; {takers} take {chosen}")
@@ -105,7 +105,7 @@ class Selection:
     def check_loras(self, graph: Graph) -> None:
         """Raises BU412 for slots of LoRAs that the target does not support."""
         if graph.options.max_lora_rank and not self.target.takes_loras:
-            message = f"target `{self.name}` takes no LoRAs at run time"
+            message = f"target `{self.name}` does not support LoRAs at run time"
             help = "leave --max-lora-rank out, or compile for `cpu`, `iree-cpu`, `torch` or `cuda:sm_90`"
             raise fail("BU412", message, help=help)
 

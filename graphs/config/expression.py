@@ -95,7 +95,7 @@ class _Reader:
             raise ValueError(f"a repetition of {least} to {most}")
         self.depth += most != 1
         if self.depth > DEEPEST:
-            raise ValueError(f"more than {DEEPEST} repetitions in one another")
+            raise ValueError(f"more than {DEEPEST} nested repetitions")
         return _repetition(part, least, most)
 
     def _one(self) -> Part:

@@ -69,14 +69,14 @@ class Op(Generic[P, R]):
         reference, parameters = self.reference, self.parameters
         op_name, positional = reference.__name__, reference.__code__.co_argcount
         if len(args) > positional:
-            raise _wrong_call(op_name, f"takes {positional} arguments by position, not {len(args)}", "")
+            raise _wrong_call(op_name, f"takes {positional} positional arguments, not {len(args)}", "")
         values = dict(zip(parameters, args, strict=False))
         for name in kwargs:
             if name not in parameters:
                 listed = f"it takes {', '.join(f'`{other}`' for other in parameters)}"
                 raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
             if name in values:
-                raise _wrong_call(op_name, f"is given `{name}` by position and by keyword", "leave one of them out")
+                raise _wrong_call(op_name, f"has `{name}` by position and by keyword", "leave one of them out")
         defaults = reference.__defaults__ or ()
         by_default = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
         values = {**by_default, **(reference.__kwdefaults__ or {}), **values, **kwargs}
@@ -112,12 +112,12 @@ def _parameters(reference: Callable[..., Any]) -> list[str]:
     """The names of a function's arguments, in order. The import of `inspect` would take 10 ms."""
     code = reference.__code__
     if code.co_flags & _ANY_NUMBER:
-        raise TypeError(f"@op: `{reference.__name__}` takes any number of arguments; give each a name")
+        raise TypeError(f"@op: `{reference.__name__}` accepts any number of arguments; give each a name")
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _wrong_call(op_name: str, why: str, help: str) -> Exception:
-    return fail("BU301", f"op `{op_name}` {why}", help=help or "look at the call in the graph's forward")
+    return fail("BU301", f"op `{op_name}` {why}", help=help or "check the call in the graph's forward")
 
 
 def _bind(op_name: str, name: str, axes: list[str], value: Any, sizes: dict[str, tuple[int, str]]) -> None:
@@ -142,5 +142,5 @@ def _mismatch(op_name: str, name: str, axes: list[str], shape: tuple[int, ...], 
     return fail(
         "BU301",
         f"op `{op_name}`: `{name}` is declared [{' '.join(axes)}] and has shape {list(shape)}; {why}",
-        help="look at the call in the graph's forward: a reshape or transpose before it is missing or wrong",
+        help="check the call in the graph's forward: a reshape or transpose before it is missing or wrong",
     )

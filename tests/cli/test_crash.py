@@ -40,7 +40,7 @@ def test_a_report_file(tmp_path: Path) -> None:
     (file,) = (tmp_path / "bringup").glob("crash-*.txt")
     assert done.stderr.splitlines() == [
         done.stderr.splitlines()[0],
-        f"  what is known of it: {file}",
+        f"  crash report: {file}",
         "  please report it with that file",
     ]
     assert done.stderr.startswith("this is a bug in bringup 0.1.0: ZeroDivisionError: no quotient for hf_…\n")

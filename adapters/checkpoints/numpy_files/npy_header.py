@@ -76,7 +76,7 @@ def parse_header(path: Path, name: str, head: bytes) -> Header:
     dtype, big_endian = _dtype(path, name, words["descr"][1:-1])
     shape = _shape(path, name, words["shape"])
     if words["fortran_order"] not in ("True", "False"):
-        raise bad(path, name, "does not say in which order it is stored")
+        raise bad(path, name, "does not state the order of its elements")
     strides = column_major(shape) if words["fortran_order"] == "True" else row_major(shape)
     return Header(dtype, shape, strides, big_endian, start + length)
 
@@ -118,10 +118,10 @@ def located(
     if not is_addressable(header.shape, width):
         raise bad(path, name, f"has shape {shown(header.shape)}")
     if packed >= 0 and room > DEFLATE_RATIO * (packed + 1):
-        raise bad(path, name, f"has {room:,} bytes in a deflate stream of {packed:,}, which cannot be")
+        raise bad(path, name, f"has {room:,} bytes in a deflate stream of {packed:,}, which is not possible")
     nbytes = DTYPES[header.dtype].nbytes(header.shape)
     if header.nbytes + nbytes != room:
-        raise bad(path, name, f"has {room - header.nbytes} bytes of elements; {nbytes} belong to {list(header.shape)}")
+        raise bad(path, name, f"has {room - header.nbytes} bytes of elements; {list(header.shape)} needs {nbytes}")
     plain = packed < 0 and is_row_major(header.shape, header.strides) and not header.big_endian
     if packed >= 0:
         stored = Stored(header.strides, packed, header.big_endian, skip=header.nbytes)

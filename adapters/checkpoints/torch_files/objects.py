@@ -131,7 +131,7 @@ def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
     if rebuild is None or rebuild not in _OF_TENSORS or type(arguments) is not tuple:
         raise PickleError("a tensor is not rebuilt by a function of torch")
     if type(kind) is not Global or kind.name not in ("torch.Tensor", "torch.nn.parameter.Parameter"):
-        raise PickleError("a tensor is of a class of its own; save a plain tensor")
+        raise PickleError("a tensor is of another class than torch's; save a plain tensor")
     return rebuild(*cast("tuple[Any, ...]", arguments))
 
 

@@ -47,7 +47,7 @@ def unpickle(
     try:
         return machine.run(), machine.at
     except (IndexError, struct.error):
-        raise PickleError("it ends early, or takes more from the stack than is there") from None
+        raise PickleError("it ends early, or pops more from the stack than it pushed") from None
 
 
 class _Machine(PickleBytes):
@@ -83,12 +83,12 @@ class _Machine(PickleBytes):
     def pop(self) -> Any:
         top = self.stack.pop()
         if top is MARK:
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         return top
 
     def top(self) -> Any:
         if self.stack[-1] is MARK:
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         return self.stack[-1]
 
     def push(self, value: Any) -> None:
@@ -118,7 +118,7 @@ class _Machine(PickleBytes):
     def last(self, count: int) -> None:
         items = self.stack[-count:]
         if len(items) < count or any(item is MARK for item in items):
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         del self.stack[-count:]
         self.new_tuple(items)
 
@@ -135,7 +135,7 @@ class _Machine(PickleBytes):
     def set_items(self, items: list[Any]) -> None:
         target = self.top()
         if type(target) is not dict or len(items) % 2:
-            raise PickleError("it sets items of what is no dict")
+            raise PickleError("it sets items of an object that is not a dict")
         self.charge(52 * len(items))
         for at in range(0, len(items), 2):
             if type(items[at]) not in (str, int, bool):
@@ -145,7 +145,7 @@ class _Machine(PickleBytes):
     def extend(self, items: list[Any]) -> None:
         target = self.top()
         if type(target) is not list:
-            raise PickleError("it appends to what is no list")
+            raise PickleError("it appends to an object that is not a list")
         self.charge(9 * len(items))
         cast("list[Any]", target).extend(items)
 
@@ -166,7 +166,7 @@ class _Machine(PickleBytes):
 
     def refer(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise PickleError("the name of a global is no string")
+            raise PickleError("the name of a global is not a string")
         full = f"{module}.{name}"
         found = self.known.get(full)
         if found is None:
@@ -181,7 +181,7 @@ class _Machine(PickleBytes):
 
     def reduce(self) -> None:
         given, called = self.pop(), self.pop()
-        name = called.name if type(called) is Global else "what is no function"
+        name = called.name if type(called) is Global else "an object that is not a function"
         build = called.build if type(called) is Global else None
         if build is None or type(given) is not tuple:
             raise PickleError(f"it calls `{name}`")

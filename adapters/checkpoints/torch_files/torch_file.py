@@ -81,7 +81,7 @@ def _zip(path: Path) -> TorchFile:
     members = read_zip(path)
     found = [name for name in members if name.endswith("/data.pkl")]
     if len(found) != 1:
-        raise _bad(path, f"it is an archive with {len(found)} members `data.pkl`, where torch.save writes one")
+        raise _bad(path, f"it is an archive with {len(found)} members `data.pkl`; torch.save writes one")
     folder, pickled = found[0].removesuffix("data.pkl"), members[found[0]]
     if f"{folder}constants.pkl" in members:
         raise _bad(path, "it is a TorchScript program", STATE)
@@ -100,7 +100,7 @@ def _zip(path: Path) -> TorchFile:
         if member is None:
             raise _bad(path, f"it has no storage `{short(key)}`, which a tensor views")
         if member.method != STORED:
-            raise _bad(path, f"`{short(member.name)}` is compressed; torch.save stores it as it is", AGAIN)
+            raise _bad(path, f"`{short(member.name)}` is compressed; torch.save does not compress it", AGAIN)
         places[key] = _Place(member.offset, member.nbytes)
     return _located(path, tensors, places, dropped, big_endian=word == b"big")
 
@@ -117,7 +117,7 @@ def _legacy(path: Path) -> TorchFile:
                 raise _bad(path, "its version is not 1001, the only one of the legacy layout")
             facts, at = unpickle(data, at, _NO_NAMES, _none)
             if type(facts) is not dict:
-                raise _bad(path, "it does not say on which kind of machine it was written")
+                raise _bad(path, "it does not state the kind of machine that wrote it")
             kinds: dict[str, int] = {}
             root, at = unpickle(data, at, NAMES, lambda identity: _legacy_storage(identity, kinds))
             keys, at = unpickle(data, at, _NO_NAMES, _none)
@@ -142,7 +142,7 @@ _NO_NAMES: Mapping[str, Builder | None] = {}
 
 
 def _none(identity: Any) -> Any:
-    raise PickleError("it refers to a storage where there is none")
+    raise PickleError("it refers to a storage before the first one")
 
 
 def _legacy_storage(identity: Any, kinds: dict[str, int]) -> Storage:
@@ -207,4 +207,4 @@ def _located(
 
 
 def _bad(path: Path, why: str, help: str = AGAIN) -> BringupError:
-    return fail("BU203", f"`{path}` is no state dict that bringup reads: {why}", help=help, file=str(path))
+    return fail("BU203", f"`{path}` is not a state dict that bringup supports: {why}", help=help, file=str(path))

@@ -124,7 +124,7 @@ class Client:
         else:
             size = end = _length(response, -1)
             if size < 0 or start > MAX_IGNORED:
-                raise fail("BU915", f"the server of `{url}` gives whole files only, not byte ranges", help=_DOWNLOAD)
+                raise fail("BU915", f"the server of `{url}` sends complete files only, not byte ranges", help=_DOWNLOAD)
         if known and (known.size != size or (tag and known.tag and known.tag != tag)):
             raise fail("BU916", f"`{url}` has changed while it was read", help="run again, when it is complete")
         return Facts(size, tag or (known.tag if known else "")), end
@@ -227,7 +227,7 @@ def refused(url: str, why: str) -> BringupError:
 
 def _unsafe(url: str, why: str) -> BringupError:
     help = "download the file by other means, and name it as the checkpoint"
-    return fail("BU914", f"`{url}` leads where bringup does not follow: {why}", help=help)
+    return fail("BU914", f"`{url}` leads to an address that bringup does not request: {why}", help=help)
 
 
 def is_private(address: str) -> bool:

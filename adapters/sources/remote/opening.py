@@ -41,7 +41,7 @@ def open_url(src: str, open_path: Open, *, headers_only: bool, download_dir: Pat
     words = unquote(parts.path).split("/")
     if not parts.hostname or parts.username or parts.query or parts.fragment or ".." in words or "/" in file:
         help = "write https://HOST/PATH of a file or a folder, without a user's name, a query or a fragment"
-        raise fail("BU035", f"`{src}` is no address of a checkpoint", help=help)
+        raise fail("BU035", f"`{src}` is not an address of a checkpoint", help=help)
     if parts.scheme == "http" and not _is_inside(parts.hostname):
         raise fail("BU035", f"`{src}` would be read without encryption", help=f"write https{src[4:]}")
     if "." not in file or src.endswith("/"):

@@ -119,7 +119,7 @@ def _bug(error: Exception, words: Sequence[str]) -> int:
     message = traceback.format_exception_only(error)[-1].partition("\n")[0]
     sys.stderr.write(f"this is a bug in bringup {__version__}: {visible(scrubbed(message))}\n")
     if path:
-        sys.stderr.write(f"  what is known of it: {path}\n  please report it with that file\n")
+        sys.stderr.write(f"  crash report: {path}\n  please report it with that file\n")
     else:
-        sys.stderr.write(f"  please report it with what follows: no folder takes a file\n\n{text}")
+        sys.stderr.write(f"  please report it with the following text: no folder is writable\n\n{text}")
     return BUG

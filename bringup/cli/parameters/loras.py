@@ -46,7 +46,7 @@ def chosen_lora(loras: Mapping[str, str], name: str | None, *, batched: bool) ->
     """
     if batched:
         if name is not None:
-            raise click.UsageError('--lora-name goes with one prompt; in the file of --batch write "lora": "NAME"')
+            raise click.UsageError('--lora-name is for one prompt; in the file of --batch write "lora": "NAME"')
         return None
     if name is not None and name not in loras:
         raise click.UsageError(f"there is no LoRA `{name}`; write --lora {name}=PATH")
@@ -67,7 +67,7 @@ def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         if not (name and equals and path):
             raise click.BadParameter(f"`{value}` is not NAME=PATH; write --lora french=./french-lora")
         if name in found:
-            raise click.BadParameter(f"two LoRAs are called `{name}`; give each a name of its own")
+            raise click.BadParameter(f"two LoRAs are called `{name}`; give each its own name")
         found[name] = path
     return found
 

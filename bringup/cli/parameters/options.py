@@ -160,5 +160,5 @@ def revised(model: str | None, source: str | None, revision: str | None) -> str 
         repository = by_name(model)[2]
         source = repository and f"hf://{repository}"
     if source is None or not source.startswith(("hf://", "modelscope://")) or "@" in source:
-        raise fail("BU023", "--revision goes with a checkpoint hf://ORG/NAME", help="leave it out")
+        raise fail("BU023", "--revision applies to a checkpoint hf://ORG/NAME", help="leave it out")
     return f"{source}@{revision}"

@@ -81,7 +81,7 @@ def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:
     files = [output.file for output in stored]
     twice = next((name for name in files if files.count(name) > 1), None)
     if twice:
-        raise fail("BU020", f"two formats go to `{twice}`", help="give each a file of its own")
+        raise fail("BU020", f"two formats go to `{twice}`", help="give each its own file")
     return [Output(shown.pop() if shown else TEXT), *stored]
 
 

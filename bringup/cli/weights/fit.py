@@ -22,8 +22,8 @@ class _Device(Word):
         from bringup.compile.estimate.fit import DEVICES
 
         if value.lower() not in DEVICES and not _MEMORY.fullmatch(value):
-            hint = did_you_mean(value, DEVICES) or f"it takes {', '.join(DEVICES)}, or a memory such as 24GB"
-            self.fail(f"`{value}` is no device that is known; {hint}", param, ctx)
+            hint = did_you_mean(value, DEVICES) or f"write {', '.join(DEVICES)}, or a memory such as 24GB"
+            self.fail(f"`{value}` is not a known device; {hint}", param, ctx)
         return value
 
 

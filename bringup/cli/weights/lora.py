@@ -129,7 +129,7 @@ def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
         base = open_lora(lora).base
         if not base:
             help = "name it: MODEL, or --checkpoint SRC"
-            raise fail("BU023", f"`{lora}` does not say what model it is of", help=help)
+            raise fail("BU023", f"`{lora}` does not name its base model", help=help)
         words["checkpoint"] = base if Path(base).exists() or ":" in base else f"hf://{base}"
     job = open_named(words, headers_only=headers_only)
     if job.notice:

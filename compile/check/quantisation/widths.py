@@ -69,8 +69,8 @@ def _finding(plan: Plan, declared: int, bits: int, problems: Sequence[Problem]) 
     parameter, sources = parameters_and_tensors(problems)
     return Diagnostic(
         code="BU102",
-        message=f"{listed(sources)} have numbers of {bits} bits, and the config says {declared}",
-        help="correct the bits that `quantization_config` says of these modules",
+        message=f"{listed(sources)} have codes of {bits} bits, and the config states {declared}",
+        help="correct the bits that `quantization_config` states for these modules",
         parameter=parameter,
         sources=sources,
         expected=str(declared),

@@ -93,7 +93,7 @@ def _affordable(slots: Slots, fraction: float, free: int) -> int:
         raise fail("BU024", f"`lora_fraction` does not take {fraction}", help="give a number above 0, up to 1")
     room = int(fraction * free)
     if slots.count and room < slots.slot_bytes:
-        message = f"a slot for a LoRA takes {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
+        message = f"a slot for a LoRA needs {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
         raise fail("BU621", message, help="give a larger fraction")
     return min(slots.count, room // max(slots.slot_bytes, 1))
 

@@ -93,7 +93,7 @@ class Slots:
         return Diagnostic(
             code="BU622",
             message=f"the LoRA `{name}` does not fit the bundle{of}: {why}",
-            help=f"the bundle takes {takes}: compile with other --max-lora-rank and --lora-target-modules",
+            help=f"the bundle supports {takes}: compile with other --max-lora-rank and --lora-target-modules",
             parameter=parameters[0],
         )
 
