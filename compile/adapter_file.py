@@ -64,7 +64,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
         error.filename = error.filename or path  # Python omits it for a file that is not text
         raise
     help = "see docs/adding-a-model.md"
-    if not callable(make) or not _takes_one(make):
+    if not callable(make) or not _accepts_one(make):
         raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
     adapter = make(settings)
     if not isinstance(adapter, Adapter):
@@ -72,7 +72,7 @@ def _from_file(path: str, settings: Any) -> Adapter:
     return adapter
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
+def _accepts_one(function: Callable[..., Any]) -> bool:
     import inspect  # takes 10 ms, only if a file is passed
 
     try:

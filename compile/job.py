@@ -83,7 +83,7 @@ def open_job(
     options = as_options(options)
     family, preset, repository = (None, None, None) if model is None else by_name(model)
     opened, notice = _open(checkpoint, repository, model, access or Access())
-    given = _given(config)
+    given = _config_of(config)
     family, opened = _in_dialect(family, opened, given)
     found = (opened.config if opened else None) or None  # {} means that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
@@ -218,7 +218,7 @@ def tokenizer_file(place: Word) -> Path:
     return file
 
 
-def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _config_of(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The keys and values of a config, which is a file or a mapping."""
     if config is None:
         return None

@@ -29,14 +29,14 @@ def check_identity(
     names = architectures(raw)
     compared = named and names and family.architectures and "architectures" not in allow
     if compared and not set(names) & set(family.architectures):
-        raise _another(family, "architectures", names[0], family.architectures, _server(names))
+        raise _mismatch(family, "architectures", names[0], family.architectures, _server(names))
     kind = raw.get("model_type")
     known = () if _is_its_own(family, names) else _model_types(family)
     if isinstance(kind, str) and known and kind not in known and "model_type" not in allow:
-        raise _another(family, "model_type", kind, known, _server_of_type(kind, family), names)
+        raise _mismatch(family, "model_type", kind, known, _server_of_type(kind, family), names)
 
 
-def _another(
+def _mismatch(
     family: Family, key: str, value: str, known: Iterable[str], server: Family | None, names: Iterable[str] = ()
 ) -> BringupError:
     listed = ", ".join(f"`{name}`" for name in known)

@@ -48,7 +48,7 @@ class QuantisedMatrix(Expr):
         for part, region in zip(parts, regions, strict=True):
             if not scope.misfits:
                 _check_shape(part, region, codes)
-            scope.take(region, _takes(part), f"{self.scheme}: {part.name}")
+            scope.take(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
         if self.form.index:
             index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1], self.form.block[1])
             name = f"{self.scheme}: index"
@@ -95,7 +95,7 @@ def shape_of_part(part: FormPart, shape: Shape) -> Shape:
     return (*shape[:-2], count(shape[-2], part.block[0]), count(shape[-1], part.block[1]))
 
 
-def _takes(part: FormPart) -> frozenset[str]:
+def _accepted_dtypes(part: FormPart) -> frozenset[str]:
     """The dtypes that a part may be stored in: only the declared one for codes and zeros, any float for scales."""
     if part.name in ("codes", "zeros", "index"):
         return frozenset({part.dtype})
@@ -128,13 +128,13 @@ class InRange:
                 "groups"
             )
             raise fail("BU115", message, help="was it saved for another group size?")
-        if self.size and index.size and (most := _most_alike(index)) > self.size:
+        if self.size and index.size and (most := _largest_count(index)) > self.size:
             message = f"{self.scheme}: the index of columns gives {most} to one group, and `group_size` is {self.size}"
             raise fail("BU115", message, help="was it saved for another group size, or another matrix?")
         return index
 
 
-def _most_alike(index: np.ndarray) -> int:
+def _largest_count(index: np.ndarray) -> int:
     """The count of the most frequent number."""
     import numpy as np
 

@@ -51,7 +51,7 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
         for entry, source in base.uses.get(pair.target, ()):
             key = id(entry.region), source, pair.embedding
             if key not in known:
-                known[key] = _taken_apart(entry, source, first=pair.embedding)
+                known[key] = _split(entry, source, first=pair.embedding)
             found = known[key]
             if wrong := _refused(pair, entry, found) if isinstance(found, Mixed) else _misfits(pair, found[0]):
                 findings += wrong
@@ -76,7 +76,7 @@ def sides(base: Base, target: str) -> tuple[int, int]:
     return first.summed.size, first.given.size
 
 
-def _taken_apart(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
+def _split(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
     try:
         return blocks(entry, source, first=first)
     except Mixed as fault:

@@ -37,7 +37,7 @@ def _readings(plan: Plan) -> tuple[Whole, dict[str, tuple[int, int]]]:
     """The sources that single entries read completely; and of partly read tensors the bits read and their total."""
     whole: Whole = []
     parts: dict[str, tuple[int, list[Nest]]] = {}
-    for entries in _alike(plan):
+    for entries in _by_region(plan):
         reading = _by_source(_read(entries[0].region.nests, entries[0].sources))
         totals = {i: total_bits(info) for i, info in enumerate(entries[0].sources) if isinstance(info, TensorInfo)}
         full = {index: totals[index] for index in reading if _distinct(reading[index], totals[index]) == totals[index]}
@@ -69,7 +69,7 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
     """Values with elements that reach no parameter: the first entry that uses one, and the fraction that is used."""
     users: Users = {}
     whole: list[tuple[list[Entry], dict[int, Computed]]] = []
-    for entries in _alike(plan):
+    for entries in _by_region(plan):
         sources, reading = entries[0].sources, _by_source(entries[0].region.nests)
         values = {index: source for index, source in enumerate(sources) if isinstance(source, Computed)}
         inner = {nest.source for value in values.values() for region in value.inputs for nest in region.nests}
@@ -82,7 +82,7 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
             for index, value in half.items():
                 users.setdefault(_key(entry, value), []).append((entry, index, reading[index]))
         whole.append((entries, {index: value for index, value in values.items() if index not in half}))
-    _without_whole(users, whole)
+    _remove_complete(users, whole)
     for found in users.values():
         entry, index, _ = found[0]
         value = entry.sources[index]
@@ -92,7 +92,7 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
             yield entry, value, used / _value_bits(value)
 
 
-def _without_whole(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
+def _remove_complete(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
     """Removes the values that an entry uses completely."""
     used = {key[0] for key in users}
     for entries, values in whole if users else ():
@@ -105,7 +105,7 @@ def _key(entry: Entry, value: Computed) -> tuple[object, ...]:
     return value, *(entry.sources[nest.source] for region in value.inputs for nest in region.nests)
 
 
-def _alike(plan: Plan) -> Iterable[list[Entry]]:
+def _by_region(plan: Plan) -> Iterable[list[Entry]]:
     """The entries by their region: those that share one have sources of the same shapes and dtypes."""
     found: dict[int, list[Entry]] = {}
     for entry in plan.entries.values():

@@ -31,9 +31,9 @@ def refused(error: BaseException, place: Path | None = None) -> BringupError | N
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _FULL:
             return _full(cause.errno, place or (Path(os.fsdecode(cause.filename)) if cause.filename else None))
-        if _says(cause, _NO_SPACE):
+        if _reports(cause, _NO_SPACE):
             return _full(errno.ENOSPC, place)
-        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _says(cause, *_SHORT):
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _reports(cause, *_SHORT):
             what = str(cause).strip().splitlines()
             return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
     return None
@@ -46,7 +46,7 @@ def _full(code: int, place: Path | None) -> BringupError:
     return fail("BU902", _FULL[code].format(f"`{place}`" if place else "the output") + message, help=_ROOM)
 
 
-def _says(error: BaseException, *words: str) -> bool:
+def _reports(error: BaseException, *words: str) -> bool:
     """Whether the message of a library, or in a tool's log, reports such an error."""
     is_text = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
     text = f"{error} {getattr(error, 'log', '')}".lower() if is_text else ""

@@ -36,7 +36,7 @@ class LlamaCpp:
         settings.n_ctx = settings.n_batch = batch * length
         settings.n_seq_max = batch
         self._context = self._c.llama_init_from_model(self._model, settings)
-        if not self._context or not self._takes(batch, length):
+        if not self._context or not self._has_sizes(batch, length):
             raise RuntimeError(f"llama.cpp ({package}) has no context for {batch} sequences of {length} tokens")
         self._c.llama_set_n_threads(self._context, threads, threads)
         self._batch = self._c.llama_batch_init(batch * length, 0, 1)
@@ -79,7 +79,7 @@ class LlamaCpp:
         logits = (self._c.llama_get_logits_ith(self._context, n) for n in last)
         return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]
 
-    def _takes(self, batch: int, length: int) -> bool:
+    def _has_sizes(self, batch: int, length: int) -> bool:
         """Whether the context has these sizes; other sizes show that the settings of a package have another layout."""
         tokens = min(self._c.llama_n_ctx(self._context), self._c.llama_n_batch(self._context))
         return tokens >= batch * length and self._c.llama_n_seq_max(self._context) == batch

@@ -89,7 +89,7 @@ def writing(
             _flush(folder)
             refuse(out, force=True, note=note)  # another program may have written there meanwhile
             with signals_deferred():
-                _put(folder, place)
+                _move(folder, place)
         except OSError as error:
             if error.filename and Path(os.fsdecode(error.filename)).is_relative_to(folder):
                 raise unwritable(error, Path(os.fsdecode(error.filename))) from error
@@ -136,7 +136,7 @@ def _flush(folder: Path) -> None:
         raise unwritable(error, folder) from error
 
 
-def _put(folder: Path, place: Path) -> None:
+def _move(folder: Path, place: Path) -> None:
     """Moves a finished folder to its name, durably; exchanges the two atomically if the name is in use.
 
     The old folder is removed only when the new name is on disk: a power failure leaves one or the other.

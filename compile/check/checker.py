@@ -203,18 +203,18 @@ def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
     for name, entry in plan.entries.items():
         shape = entry.region.shape
         if len(shape) == 2 and shape[0] != shape[1]:
-            turned.setdefault(_layer(name), set()).add(_is_turned(entry))
+            turned.setdefault(_layer(name), set()).add(_is_transposed(entry))
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
         siblings = turned.get(_layer(name), set())
-        if _is_square(entry) and not _says_so(entry.rule.own_expr) and siblings == {not _is_turned(entry)}:
+        if _is_square(entry) and not _moves_axes(entry.rule.own_expr) and siblings == {not _is_transposed(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():
         first = plan.entries[names[0]]
         sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
         axes = first.declared.axes
         there, back = (" ".join(axis.name or str(axis) for axis in order) for order in (axes, axes[::-1]))
-        if _is_turned(first):
+        if _is_transposed(first):
             there, back = back, there
         yield Diagnostic(
             code="BU107",
@@ -238,9 +238,9 @@ def _is_square(entry: Entry) -> bool:
     return len(shapes) == 2 and all(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
 
 
-def _says_so(expr: Expr) -> bool:
+def _moves_axes(expr: Expr) -> bool:
     """Whether a rule moves axes explicitly: then the direction is intended."""
-    return isinstance(expr, Mv) or any(map(_says_so, expr.inputs()))
+    return isinstance(expr, Mv) or any(map(_moves_axes, expr.inputs()))
 
 
 def _layer(name: str) -> str:
@@ -252,5 +252,5 @@ def _layer(name: str) -> str:
     return head if rest else ""
 
 
-def _is_turned(entry: Entry) -> bool:
+def _is_transposed(entry: Entry) -> bool:
     return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in entry.region.nests))

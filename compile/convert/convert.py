@@ -92,7 +92,7 @@ def convert(
         words = [to, form, layered, files, repr(parallel)]
         digest = inputs_digest(job, plans, selection if to == "layout" else None, words)
         staging = Staging.opened(sibling_path(folder.parent / out.resolve().name, "resume"), digest)
-        with _left_tidy(staging):
+        with _cleaned_up(staging):
             reader = _write(job, plans, files, folder, staging, sources, order, stage.advance)
         layout_of = {"target": target} if to == "layout" else {}
         _write_words(job, chosen, folder, ranks, files, plans, {"read": reader.nbytes, **layout_of})
@@ -136,7 +136,7 @@ def _write(
 
 
 @contextmanager
-def _left_tidy(staging: Staging) -> Generator[None]:
+def _cleaned_up(staging: Staging) -> Generator[None]:
     """After an error in the block, keeps a staging only if a later run can resume it; the error names it."""
     try:
         yield

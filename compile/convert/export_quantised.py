@@ -62,7 +62,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
                 for part, array in form.arrays(codes, scales).items():
                     where[parts[name][part].name].put(parts[name][part].name, array)
                 stage.advance(number / len(quantised))
-        words = form.words(sorted(_left(job, quantised)))
+        words = form.words(sorted(_unquantised(job, quantised)))
         config = {**job.config, "quantization_config": words}
         write_words(replace(job, config=config), folder, files, left_out, own_config=True)
         stage.done(f"{len(infos)} tensors in {len(files)} files")
@@ -85,7 +85,7 @@ def _parts(form: PublishedForm, tensor: QuantisedTensor) -> dict[str, TensorInfo
     }
 
 
-def _left(job: Job, quantised: Mapping[str, QuantisedTensor]) -> Iterator[str]:
+def _unquantised(job: Job, quantised: Mapping[str, QuantisedTensor]) -> Iterator[str]:
     """The modules whose matrices are not quantised; heads, which may have no tensor of their own, are among them."""
     yield from HEADS
     for info in job.plan.headers.values():

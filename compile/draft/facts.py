@@ -131,9 +131,9 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
     m, h = values["hidden_size"], values["num_attention_heads"]
     sizes = Sizes(
-        m=m, h=h, g=values.get("num_key_value_heads", h), d=_whole(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
+        m=m, h=h, g=values.get("num_key_value_heads", h), d=_count(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
         f=values["intermediate_size"], vocab=values["vocab_size"], layers=values["num_hidden_layers"],
-        e=_whole(raw.get(keys.get("experts", ""))), x=_whole(raw.get(keys.get("expert_width", ""))),
+        e=_count(raw.get(keys.get("experts", ""))), x=_count(raw.get(keys.get("expert_width", ""))),
     )  # fmt: skip
     roles = roles_of(headers, sizes, hints)
     if not any(tensors.in_layers for tensors in roles.found.values()):
@@ -154,7 +154,7 @@ def title_of(name: str) -> str:
     raise cannot(f"`{name}` has no letter to begin a class's name with", "name the family: --name NAME")
 
 
-def _whole(value: Any) -> int:
+def _count(value: Any) -> int:
     return value if type(value) is int and value > 0 else 0
 
 

@@ -87,7 +87,7 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
     prefix = _prefix(headers)
     roles = Roles(prefix, {}, [], [])
     unsure: list[Tensors] = []
-    for tensors in _alike(headers, prefix, sizes):
+    for tensors in _by_name_pattern(headers, prefix, sizes):
         last = tensors.pattern.rpartition(".")[2]
         buffer = next((why for word, why in BUFFERS.items() if last == word), None)
         if buffer or (tensors.p == "bias" and len(tensors.shape) > 1):
@@ -113,7 +113,7 @@ def _prefix(headers: Mapping[str, TensorInfo]) -> str:
     return ""
 
 
-def _alike(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
+def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
     """Tensors whose names differ in their numbers only, in the order of the file."""
     found: dict[tuple[str, Shape], Tensors] = {}
     for name, info in headers.items():

@@ -82,7 +82,7 @@ def fit(
     need = _need(job, shares, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
     if need.fits:
         return need
-    least = 0 if packed else _whole(job)
+    least = 0 if packed else _weight_bytes(job)
     for tp in (2**k for k in range(1, MOST_RANKS.bit_length())):
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
         if tp <= parallel.tp or least > need.limit * larger.size:
@@ -119,7 +119,7 @@ def _need(
     )  # fmt: skip
 
 
-def _whole(job: Job) -> int:
+def _weight_bytes(job: Job) -> int:
     """Bytes of the weights, each once: the least total of any number of ranks."""
     tied = job.plan.aliases()
     return sum(entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in tied)

@@ -37,7 +37,7 @@ def proposals(job: Job, file: PyFile, finding: Diagnostic) -> list[list[Proposal
     if finding.code == "BU101":
         return list(_renames(job, file, finding, [p for p in mistakes if p.code in ("BU101", "BU109")]))
     if finding.code == "BU102":
-        return list(_turns(job, file, [p for p in mistakes if p.code == "BU102"]))
+        return list(_transpositions(job, file, [p for p in mistakes if p.code == "BU102"]))
     return []
 
 
@@ -98,7 +98,7 @@ def _slips(old: str, new: str) -> int:
     return TYPO + 1 if found is None else found
 
 
-def _turns(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
+def _transpositions(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
     """The transposed axes of each source: where it states them, else in the adapter's defaults."""
     names, seen = _names(job), set[tuple[str, int]]()
     for problem in mistakes:
@@ -109,10 +109,10 @@ def _turns(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Pro
             place = leaf.source.name, leaf.line
             if names.behind(leaf.name) == [job.plan.headers.get(problem.sources[0])] and place not in seen:
                 seen.add(place)
-                yield list(_turned(file, problem, leaf))
+                yield list(_transposed(file, problem, leaf))
 
 
-def _turned(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
+def _transposed(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
     calls = file.sources(leaf.source.name, leaf.line)
     stated, turned = (" ".join(axis.name or str(axis) for axis in axes) for axes in (problem.axes, problem.axes[::-1]))
     if len(calls) == 1:

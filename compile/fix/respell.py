@@ -56,15 +56,15 @@ def _changes(old: str, new: str) -> Iterator[tuple[int, str, str]]:
     """The different letters between variables: position, old text, new text."""
     at = 0
     for before, after in zip(_HOLE.split(old), _HOLE.split(new), strict=True):
-        same = _alike(before, after)
+        same = _common_prefix(before, after)
         rest, other = before[same:], after[same:]
-        end = _alike(rest[::-1], other[::-1])
+        end = _common_prefix(rest[::-1], other[::-1])
         if before != after:
             yield at + same, rest[: len(rest) - end], other[: len(other) - end]
         at += len(before)
 
 
-def _alike(one: str, other: str) -> int:
+def _common_prefix(one: str, other: str) -> int:
     """The length of the common prefix of two texts."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 

@@ -45,7 +45,7 @@ class _Search:
             return False
         before = self.job, self.left, self.fixes
         possible = proposals(self.job, self.bench.file, self.findings[place])
-        if not possible or not all(map(self._take, possible)) or self._remain(place):
+        if not possible or not all(map(self._apply, possible)) or self._remain(place):
             self.job, self.left, self.fixes = before
             return False
         new = tuple(fix for fix in self.fixes if fix not in before[2])
@@ -61,7 +61,7 @@ class _Search:
     def _remain(self, place: int) -> Facts:
         return self._facts(place) & self.left
 
-    def _take(self, possible: list[Proposal]) -> bool:
+    def _apply(self, possible: list[Proposal]) -> bool:
         """Applies the one valid proposal; False if none is valid or several could be intended."""
         if any(set(proposal.fixes) <= set(self.fixes) for proposal in possible):
             return True

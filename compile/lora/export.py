@@ -29,7 +29,7 @@ def merge_lora(
     tensor's dtype, and the errors of `export`.
     """
     loaded.raise_if_errors()
-    alike = _alike(job, loaded)
+    alike = _equal_parameters(job, loaded)
     refuse_wrong_values(job, loaded)
 
     def read(name: str, entry: Entry) -> np.ndarray:
@@ -38,7 +38,7 @@ def merge_lora(
     return export(job, out, read=read, force=force, progress=progress)
 
 
-def _alike(job: Job, loaded: Loaded) -> dict[str, str]:
+def _equal_parameters(job: Job, loaded: Loaded) -> dict[str, str]:
     """Parameters that are equal to an earlier one, with the adapter too: {later: first}.
 
     Raises BU171 if the adapter does not change both alike: one tensor cannot have two values.

@@ -58,7 +58,7 @@ def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stag
     Parameters that the base has in one matrix get one pair: if their A differ, their ranks are concatenated.
     """
     places = {place: name for name in signature if (place := number_of(name, stages))}
-    rows_of = {places[row.place]: row for whole in rows for row in _apart(whole, places, signature)}
+    rows_of = {places[row.place]: row for whole in rows for row in _split(whole, places, signature)}
     pairs: list[Pair] = []
     arrays: dict[str, np.ndarray] = {}
     for target in base.published:
@@ -78,7 +78,7 @@ def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stag
     return Restored(reverse(lora.plan, arrays), _config(pairs))
 
 
-def _apart(row: Row, places: Mapping[Place, str], signature: Signature) -> Iterator[Row]:
+def _split(row: Row, places: Mapping[Place, str], signature: Signature) -> Iterator[Row]:
     """A row; for a fused q, k and v, three rows with the same A if the graph has them separately."""
     if row.place in places or row.module != IDS["attn_qkv"]:
         yield row

@@ -125,19 +125,19 @@ class Session:
         invalid token, BU016 if the tokens exceed the context, BU029 for other inputs.
         """
         self._turn += 1
-        return self._take(self._checked(tokens, inputs), inputs)
+        return self._process(self._checked(tokens, inputs), inputs)
 
     def decode(self, token: SupportsIndex, **inputs: np.ndarray) -> np.ndarray:
         """One more token: its logits, float32 [V]. Raises as `prefill` does."""
         self._turn += 1
-        return self._take(self._checked([token], inputs), inputs, decode=True)[0]
+        return self._process(self._checked([token], inputs), inputs, decode=True)[0]
 
-    def _take(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
+    def _process(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
         held = self._cached.tokens
         total = len(held) + len(tokens)
         outgrown = self._engine.outgrown(total)
         if held and outgrown != self._cached.outgrown:
-            return self._take_again(tokens, inputs)
+            return self._recompute(tokens, inputs)
         self._cached.outgrown = outgrown
         results: list[Results] = []
         at = 0
@@ -149,7 +149,7 @@ class Session:
         self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
         return np.concatenate([each.logits for each in results]) if self.interface.all_logits else results[-1].logits
 
-    def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _recompute(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Recomputes the states of all tokens; returns the results of the last ones, `tokens`."""
         earlier = self._cached.tokens
         if inputs:
@@ -158,7 +158,7 @@ class Session:
             raise fail("BU029", message, help="reset the session, and pass all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
-        logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
+        logits = self._process(earlier + tokens, inputs)[-len(tokens) :]
         self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
         return logits
 
@@ -205,7 +205,7 @@ class Session:
             self.reset()
         turn, prompt = self._turn, self._checked(prompt[len(self._cached.tokens) :], {})
         start = time.perf_counter()
-        logits = self._take(prompt, {})[-1]
+        logits = self._process(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
         token = next_token(logits, temperature, top_p, random) if max_new_tokens else 0
         for index in range(max_new_tokens):
@@ -226,7 +226,7 @@ class Session:
         """Processes a token, and samples the next one, on the device if the executor supports it."""
         total = len(self._cached.tokens) + 1
         if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
-            return next_token(self._take([token], {}, decode=True)[0], temperature, top_p, random)
+            return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random)
         draw = draw_of(temperature, top_p, random)
         with self._reserved(Part(self._cached, [token], total)) as part:
             (drawn,) = self._engine.draw([part], [draw])

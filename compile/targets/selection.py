@@ -90,7 +90,7 @@ class Selection:
         chosen, known = graph.options.cache_dtype, self.target.cache_dtypes
         if chosen is not None and chosen != graph.dtype and chosen not in known:
             message = f"target `{self.name}` does not support `{chosen}` as the dtype of caches"
-            others = _others(lambda target: chosen in target.cache_dtypes)
+            others = _supporting(lambda target: chosen in target.cache_dtypes)
             raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
 
     def check_activations(self, graph: Graph) -> None:
@@ -149,7 +149,7 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
         if name not in target.options:
             known = list(target.options)
             listed = f"target `{target.name}` has {', '.join(known) if known else 'no options'}"
-            help = did_you_mean(name, known) or listed + _others(lambda each, name=name: name in each.options)
+            help = did_you_mean(name, known) or listed + _supporting(lambda each, name=name: name in each.options)
             raise fail("BU024", f"`{target.name}` has no option `{name}`", help=help)
     values = {name: _value(name, option, given[name]) for name, option in target.options.items() if name in given}
     return Selection(
@@ -171,7 +171,7 @@ def _value(name: str, option: Option, value: object) -> str:
         raise _refused(name, value, help)
     if known := option.known():
         if text not in known:
-            others = _others(lambda each: name in each.options and text in each.options[name].known())
+            others = _supporting(lambda each: name in each.options and text in each.options[name].known())
             raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}{others}".lstrip())
         return text
     if option.kind == "integer":
@@ -182,7 +182,7 @@ def _value(name: str, option: Option, value: object) -> str:
     return text
 
 
-def _others(has: Callable[[Target], bool]) -> str:
+def _supporting(has: Callable[[Target], bool]) -> str:
     """`; --target … takes it`: the first built-in target that supports it; "" for none."""
     return next((f"; `--target {target.name}` takes it" for target in BUILT_IN if has(target)), "")
 

@@ -177,7 +177,7 @@ class Fields:
         """
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
-        fits = key not in self.raw or any(value == known and _alike(value, known) for known in allowed)
+        fits = key not in self.raw or any(value == known and _equal_in_json(value, known) for known in allowed)
         numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
         unknown = self.stopped and numbers  # the allowed values are computed from stand-ins
         if not fits and key not in self.allowed and not unknown:
@@ -243,7 +243,7 @@ class Fields:
         return self.findings
 
 
-def _alike(value: Any, known: Any) -> bool:
+def _equal_in_json(value: Any, known: Any) -> bool:
     """Whether two equal values are also equal in JSON: in Python, true equals 1."""
     return isinstance(value, bool) == isinstance(known, bool)
 

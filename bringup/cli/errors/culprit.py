@@ -38,7 +38,7 @@ def _last_line(error: BaseException) -> Site | None:
 def _is_users(file: str, module: str) -> bool:
     """Whether a file is not bringup's, nor Python's, nor that of an installed package that is not a plugin."""
     path = Path(file).resolve()
-    if not path.is_file() or any(path.is_relative_to(folder) for folder in _ours()):
+    if not path.is_file() or any(path.is_relative_to(folder) for folder in _own_folders()):
         return False
     if module.partition(".")[0] in _plugins():
         return True
@@ -46,7 +46,7 @@ def _is_users(file: str, module: str) -> bool:
 
 
 @cache
-def _ours() -> set[Path]:
+def _own_folders() -> set[Path]:
     """The folders of bringup's own files."""
     specs = [find_spec(f"bringup.{name}") for name in ("graphs", "adapters", "compile")]
     folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]

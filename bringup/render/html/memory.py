@@ -56,7 +56,7 @@ def _by_layer(found: list[Place]) -> Html:
     largest = max((sum(place.nbytes.values()) for place in found), default=0)
     scale = ticks(largest)
     used = [part for part in PARTS if any(part in place.nbytes for place in found)]
-    message = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _alike(found))
+    message = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _equal(found))
     picture = chart(
         "memory-by-layer",
         "Weights by layer",
@@ -66,7 +66,7 @@ def _by_layer(found: list[Place]) -> Html:
     )
     totals = {part: sum(place.nbytes.get(part, 0) for place in found) for part in used}
     rows = (
-        (names(grouped(group)), *(_part(first, part) for part in used), _sum(first)) for group, first in _alike(found)
+        (names(grouped(group)), *(_part(first, part) for part in used), _sum(first)) for group, first in _equal(found)
     )
     figures = more("as a table", table(("layers, each", *used, "together"), rows))
     return tag("div", picture, legend((f"part {part}", part, size(n)) for part, n in totals.items()), figures)
@@ -111,7 +111,7 @@ def _sum(place: Place) -> str:
     return size(sum(place.nbytes.values()))
 
 
-def _alike(found: Iterable[Place]) -> list[tuple[list[str], Place]]:
+def _equal(found: Iterable[Place]) -> list[tuple[list[str], Place]]:
     """Groups of places with parts of equal size."""
     alike: dict[object, list[Place]] = {}
     for place in found:

@@ -52,7 +52,7 @@ class _Tree:
         return folded(tag("span", *row, class_="row"), inside, open="" if depth < OPEN else None)
 
     def _children(self, module: Module, prefix: str, depth: int) -> Iterator[Html]:
-        for names, child in _alike(module):
+        for names, child in _equal_children(module):
             full = prefix + names[0]
             if isinstance(child, Module):
                 yield self._module(child, f"{full}.", ", ".join(grouped(names)), len(names), depth)
@@ -95,7 +95,7 @@ class _Tree:
         return weights
 
 
-def _alike(module: Module) -> list[tuple[list[str], Leaf | Module]]:
+def _equal_children(module: Module) -> list[tuple[list[str], Leaf | Module]]:
     """Children by name; those of a list that compute the same function are grouped."""
     groups: list[tuple[list[str], Leaf | Module, object]] = []
     for name, child in module.children():

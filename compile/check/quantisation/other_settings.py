@@ -41,7 +41,7 @@ def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
 
     Plans the checkpoint again with each, unless only one matrix is wrong, which settings for all cannot cause.
     """
-    others = [*_others(words)]
+    others = [*_alternatives(words)]
     wrong = _astray(job.plan) if others else set[str]()
     if len(parts_of(wrong)) < 2:
         return None
@@ -59,7 +59,7 @@ def _astray(plan: Plan) -> set[str]:
     return {*plan.unread, *(name for problem in plan.problems for name in problem.sources)}
 
 
-def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+def _alternatives(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
     """Alternatives to the config's settings, and for those inside of groups the keys that change."""
     groups = words.get("config_groups")
     for inmost in OF_GROUPS if isinstance(groups, Mapping) else ():

@@ -41,7 +41,7 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
             found = _scales(plan, problem, siblings.of(problem, problem.rule), wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
-    return [_finding(plan, group) for group in _alike(scales)], others
+    return [_finding(plan, group) for group in _by_block(scales)], others
 
 
 class Siblings:
@@ -94,7 +94,7 @@ def _scales(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource], wr
     return None
 
 
-def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
+def _by_block(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
     """Groups of scales that one block explains, for rules with one block; the others grouped by equal shapes."""
     groups: dict[object, list[Scales]] = {}
     for one in scales:

@@ -75,7 +75,7 @@ def _without(job: Job, tensors: Container[str]) -> Explained:
     """The job without the errors of some tensors, by their names without prefix."""
     plan = job.plan
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
-    problems = [left for p in plan.problems if (left := _left(p, tensors, plan.prefix))]
+    problems = [left for p in plan.problems if (left := _remaining(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
     return Explained(replace(job, plan=rest), (), len(plan.unread) - len(unread))
 
@@ -93,7 +93,7 @@ def _as_plain(job: Job) -> Job | None:
     return None
 
 
-def _left(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
+def _remaining(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
     """The remaining problem: for absent tensors without the explained ones, otherwise all or nothing."""
     left = tuple(name for name in problem.sources if name.removeprefix(prefix) not in tensors)
     if len(left) == len(problem.sources):
