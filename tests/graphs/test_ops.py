@@ -57,7 +57,7 @@ def test_a_call_that_is_none_of_the_op():
 
 
 def test_a_declaration_names_the_arguments():
-    with pytest.raises(TypeError, match="`g` takes any number of arguments"):
+    with pytest.raises(TypeError, match="`g` accepts any number of arguments"):
 
         @op("x[N] -> [N]")
         def g(x, **settings):
