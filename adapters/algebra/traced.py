@@ -109,7 +109,7 @@ class Traced:
     def view(self, dtype: Any) -> Traced:
         """The same bits as another dtype, by bringup's name or numpy's; the last axis changes its length.
 
-        Raises TypeError for a dtype that no checkpoint has, ValueError if the last axis does not hold whole values.
+        Raises TypeError for a dtype that no checkpoint has, ValueError if the last axis has incomplete values.
         """
         name = dtype if isinstance(dtype, str) and dtype in DTYPES else Traced._name(dtype)
         old, new = DTYPES[self.name].bits, DTYPES[name].bits

@@ -169,7 +169,7 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         blocks = padded.reshape([size for pair in grid for size in pair])
         inner = tuple(range(1, 2 * len(grid), 2))
         largest = np.maximum.reduce(np.abs(blocks), axis=inner)
-        top = ml_dtypes.finfo(numpy_dtype(dtype)).max  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  its stubs do not say
+        top = ml_dtypes.finfo(numpy_dtype(dtype)).max  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  missing in its stubs
         scales = largest / float(top)  # pyright: ignore[reportUnknownArgumentType]
         scales = np.where(scales == 0, 1, scales).astype(np.float32)
         by = np.expand_dims(scales, inner)

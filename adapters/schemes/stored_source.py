@@ -59,7 +59,7 @@ class Reading:
     def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
         """The parts of a tensor that is stored in parts; None for a plain one.
 
-        The config decides, and where it permits both, the tensors: converters differ in routers, embeddings and heads,
+        The config decides, and if it permits both, the tensors do: converters differ in routers, embeddings and heads,
         and in the meaning of a list of modules.
         """
         if not (self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts):

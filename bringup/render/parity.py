@@ -29,7 +29,7 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         from bringup.compile.parity.parity import STAGE_TOLERANCE
 
         worst = max(parity.calls.values())
-        near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the whole departs
+        near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the logits differ
         first = next((call for call, error in parity.calls.items() if error == worst and not near), "")
         first = parity.op.call if parity.op else first
         rows = [(call, _number(error), _mark(call == first, "departs", paint)) for call, error in parity.calls.items()]

@@ -87,7 +87,7 @@ def command(
     job, cache_dtype = open_named(words, headers_only=True), words.get("cache_dtype")
     named = job.config.get("dtype", job.config.get("torch_dtype"))
     if job.checkpoint.is_dummy and words.get("dtype") == "auto" and named in FLOAT_DTYPES:
-        job = in_dtype(job, named)  # without a checkpoint, its config says what it is published in
+        job = in_dtype(job, named)  # without a checkpoint, the dtype is the config's
     found = _MEMORY.fullmatch(device)
     memory = int(found[1]) if found else DEVICES[device.lower()]
     context = ctx or job.graph.config.max_positions
