@@ -100,7 +100,7 @@ def test_a_function_of_one_s_own(tmp_path: Path) -> None:
     ("old", "new", "code", "said"),
     [
         ('"ln_f.bias")', '"ln_g.bias")', "BU101", "reads `ln_g.bias`.*did you mean `ln_f.bias`"),
-        ('arrays["lm_head.weight"]', 'arrays["head.weight"]', "BU004", "gives `head.weight`"),
+        ('arrays["lm_head.weight"]', 'arrays["head.weight"]', "BU004", "returns `head.weight`"),
     ],
 )
 def test_mistakes_of_a_function(tmp_path: Path, old: str, new: str, code: str, said: str) -> None:

@@ -182,9 +182,9 @@ def test_the_only_result_may_be_a_tuple_of_one() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda tensors: None, "gives None, not its parameters"),
-        (lambda tensors: A, "gives a ndarray, not its parameters"),
-        (lambda tensors: {"p": A}, "gives a ndarray for `p`, not a tensor that it read"),
+        (lambda tensors: None, "returns None, not its parameters"),
+        (lambda tensors: A, "returns a ndarray, not its parameters"),
+        (lambda tensors: {"p": A}, "returns a ndarray for `p`, not a tensor that it read"),
     ],
 )
 def test_what_a_traced_function_gives_is_checked(function: Any, said: str) -> None:

@@ -175,7 +175,7 @@ def test_quantised_weights(bringup: Bringup, tmp_path: Path) -> None:
     [
         ("nothing", "BU034", "no such file or folder"),
         ("weights.npz", "BU209", "no directory"),
-        ("weights.bin", "BU203", "no state dict"),
+        ("weights.bin", "BU203", "not a state dict"),
         ("weights.h5", "BU205", "a Keras file"),
         ("empty", "BU201", "no weights"),
         ("torn.safetensors", "BU211", ""),
