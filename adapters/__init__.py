@@ -1,4 +1,4 @@
-"""The public surface for adapters: rules, plans, checkpoints and what is done with them."""
+"""The public surface for adapters: rules, plans, checkpoints and the uses of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BLOOM as published: q, k and v of each head side by side in one matrix, the head tied."""
+"""BLOOM as published: q, k and v of each head adjacent in one matrix, the head tied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bringup.graphs.bloom import BloomConfig
 
 
 def adapter(config: BloomConfig) -> Adapter:
-    """The files of bigscience/bloom have no top-level `transformer.`; those that transformers saves do."""
+    """Files of bigscience/bloom lack the top-level `transformer.`; those saved by transformers have it."""
     bloom = Adapter("bloom", defaults=("out in", "vocab m"), prefix="transformer.")
     bloom["transformer.{n:word_embeddings|word_embeddings_layernorm|ln_f}.{p:weight|bias}"] = S("{n}.{p}")
     layer, attention = "h.{L}.", "h.{L}.self_attention."

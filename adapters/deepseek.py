@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3 and V3.2 as published: one tensor an expert and matrix."""
+"""DeepSeek-V2, V3 and V3.2 as published: one tensor for each matrix of each expert."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bringup.graphs.deepseek import DeepseekConfig
 
 
 def table(name: str, config: DeepseekConfig) -> Adapter:
-    """What all have."""
+    """The rules that all of them share."""
     deepseek = Adapter(name, defaults=("out in", "vocab m"), prefix="model.")
     deepseek["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
     deepseek["lm_head.weight"] = tied(S("lm_head.weight"), S("embed_tokens.weight", "vocab m"), when=config.tied_head)
@@ -25,7 +25,7 @@ def table(name: str, config: DeepseekConfig) -> Adapter:
 
 
 def add_layers(deepseek: Adapter, config: DeepseekConfig) -> None:
-    """The rules of layers, whether they are a model's or its draft's."""
+    """The rules of layers, those of a model or those of its draft."""
     at = place(config)
     for n in ("input_layernorm", "post_attention_layernorm"):
         deepseek[f"model.layers.{{L}}.{n}.weight"] = S(f"{at}{n}.weight")
@@ -37,7 +37,7 @@ def add_layers(deepseek: Adapter, config: DeepseekConfig) -> None:
 
 
 def place(config: DeepseekConfig) -> str:
-    """Where a checkpoint has the layers: those of a model by their numbers, that of a draft past a model's last."""
+    """The name of the layers in a checkpoint: those of a model by number, that of a draft after the model's last."""
     return f"layers.{config.layers.start}." if config.layers.start else "layers.{L}."
 
 

@@ -1,4 +1,4 @@
-"""The drafts of DeepSeek-V3 and V3.2 as published: layers past the last of the checkpoint that they draft for."""
+"""The drafts of DeepSeek-V3 and V3.2 as published: layers after the last of the main model in its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bringup.graphs.deepseek_v32 import DeepseekV32Config
 
 
 def adapter(config: DeepseekMtpConfig) -> Adapter:
-    """vLLM's names for the layer's own tensors have `mtp_block` in them. Embedding and head are published twice, as the
-    main model's and as the draft's; where the draft has none, the main model's serve.
+    """vLLM's names for the layer's own tensors contain `mtp_block`. Embedding and head are published twice, for the
+    main model and for the draft; if the draft has none, those of the main model are read.
     """
     block, at = config.block, place(config.block)
     draft = Adapter("deepseek_mtp", defaults=("out in", "vocab m"), prefix="model.", infix="mtp_block")
@@ -32,7 +32,7 @@ def adapter(config: DeepseekMtpConfig) -> Adapter:
 
 
 def _drop_others(draft: Adapter, config: DeepseekMtpConfig) -> None:
-    """The main model, and drafts of another depth, where there are any."""
+    """Drops the main model, and drafts of another depth if there are any."""
     block, layers = config.block, config.block.layers.start - config.depth + 1
 
     def of_main(variables: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""DeepSeek-V3.2 as published: V3's tensors and an indexer's."""
+"""DeepSeek-V3.2 as published: V3's tensors and those of the indexer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def adapter(config: DeepseekV32Config) -> Adapter:
 
 
 def add_indexer(deepseek: Adapter, config: DeepseekV32Config) -> None:
-    """The rules of what chooses keys, whether in a model's layers or its draft's."""
+    """The rules of the indexer, in a model's layers or in its draft's."""
     target, at = "model.layers.{L}.self_attn.indexer.", place(config) + "self_attn.indexer."
     deepseek[target + "{x:wq_b|wk}.weight"] = S(at + "{x}.weight")
     deepseek[target + "weights_proj.weight"] = S(at + "weights_proj.weight", plain=True)

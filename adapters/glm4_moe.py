@@ -1,4 +1,4 @@
-"""GLM-4.5 as published: one tensor an expert and matrix; layers past the last belong to a draft model."""
+"""GLM-4.5 as published: one tensor for each matrix of each expert; layers after the last belong to a draft model."""
 
 from __future__ import annotations
 

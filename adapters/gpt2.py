@@ -1,4 +1,4 @@
-"""GPT-2 as published: Conv1D matrices stored [in, out], the head tied, causal masks kept beside the weights."""
+"""GPT-2 as published: Conv1D matrices stored [in, out], the head tied, causal masks stored with the weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bringup.graphs.gpt2 import GPT2Config
 
 
 def adapter(config: GPT2Config) -> Adapter:
-    """The original files have no top-level `transformer.`; those that transformers saves do."""
+    """The original files lack the top-level `transformer.`; those saved by transformers have it."""
     gpt2 = Adapter("gpt2", defaults=("in out", "vocab m", "position m"), prefix="transformer.")
     gpt2["transformer.{n:wte|wpe|ln_f}.{p:weight|bias}"] = S("{n}.{p}")
     gpt2["transformer.h.{L}.{n:ln_1|ln_2}.{p:weight|bias}"] = S("h.{L}.{n}.{p}")

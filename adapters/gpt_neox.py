@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia as published: q, k and v of each head side by side in one matrix."""
+"""GPT-NeoX and Pythia as published: q, k and v of each head adjacent in one matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpt-oss as published: experts in one tensor, gate and up column by column in turns."""
+"""gpt-oss as published: all experts in one tensor, the columns of gate and up interleaved."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def adapter(config: GptOssConfig) -> Adapter:
 
 
 def _half(both: Expr, at: int) -> Expr:
-    """The gate (0) or up (1) of matrices whose rows take turns."""
+    """The gate (0) or up (1) of a matrix with interleaved rows."""
     return both.mv("e (f two) m -> two e f m", two=2).at("two", at)

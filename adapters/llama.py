@@ -8,7 +8,7 @@ from bringup.graphs.llama import LlamaConfig
 
 
 def adapter(config: LlamaConfig) -> Adapter:
-    """Files of the bare `LlamaModel` lack the top-level `model.`; older ones carry rope tables."""
+    """Files of the bare `LlamaModel` lack the top-level `model.`; older ones contain rope tables."""
     llama = Adapter("llama", defaults=("out in", "vocab m"), prefix="model.")
     llama["model.{n:embed_tokens|norm}.weight"] = S("{n}.weight")
     llama["model.layers.{L}.{n:input_layernorm|post_attention_layernorm}.weight"] = S("layers.{L}.{n}.weight")

@@ -1,4 +1,4 @@
-"""LLaVA as published: the text family's tensors one level down, beside a vision tower and a projector."""
+"""LLaVA as published: the text family's tensors under a longer prefix, a vision tower and a projector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES = ("language_model.model.", "language_model.", "model.language_model.")
 
 def adapter(config: LlavaConfig) -> Adapter:
     """Files have `language_model.model.` and `language_model.lm_head`; the modules of transformers 5
-    `model.language_model.` and `lm_head`; files of the original code `model.` and `lm_head`, as Llama has.
+    `model.language_model.` and `lm_head`; files of the original code `model.` and `lm_head`, like Llama.
     """
     text = TABLES[config.text.family](config.text)
     rules = [replace(rule, pattern=rule.pattern.replace("model.", "model.language_model.", 1)) for rule in text.rules]

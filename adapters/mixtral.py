@@ -1,4 +1,4 @@
-"""Mixtral as published: one tensor an expert and matrix, w1 the gate, w3 up, w2 down."""
+"""Mixtral as published: one tensor for each matrix of each expert, w1 the gate, w3 up, w2 down."""
 
 from __future__ import annotations
 

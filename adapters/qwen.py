@@ -1,4 +1,4 @@
-"""Qwen 1 as published: q, k and v in one tensor, one after the other; w2 is the gate, w1 up."""
+"""Qwen 1 as published: q, k and v concatenated in one tensor; w2 is the gate, w1 up."""
 
 from __future__ import annotations
 

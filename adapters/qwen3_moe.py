@@ -1,4 +1,4 @@
-"""Qwen3-MoE as published: one tensor an expert and matrix."""
+"""Qwen3-MoE as published: one tensor for each matrix of each expert."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-STARTED = time.time()  # a source file that is younger may not be what this process runs
+STARTED = time.time()  # this process may have imported an earlier version of a source file that is newer
 
 if TYPE_CHECKING:
     from bringup.compile.convert.adapt import adapt as adapt

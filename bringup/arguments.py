@@ -1,4 +1,4 @@
-"""Arguments of public functions, and the values of options: what they may be, refused in the same words in both."""
+"""Checks of the arguments of public functions and the values of options, with the same error messages for both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import shown
 
-FLOAT_DTYPES = ("auto", "float32", "bfloat16", "float16")  # what a model computes in
-# What other programs call them. They are not accepted: a bundle's manifest, `--dtype` and errors have one name each.
+FLOAT_DTYPES = ("auto", "float32", "bfloat16", "float16")  # the dtype that a model computes in
+# Other programs' names for them. They are rejected: manifests, `--dtype` and errors have one name for each.
 ALSO_CALLED = {
     "fp32": "float32", "f32": "float32", "float": "float32", "single": "float32", "full": "float32",
     "fp16": "float16", "f16": "float16", "half": "float16",
@@ -20,7 +20,7 @@ ALSO_CALLED = {
 
 
 def choice(name: str, value: object, known: Sequence[str]) -> str:
-    """One of a few words. Raises BU024 for another, with the one that was meant."""
+    """One of `known`. Raises BU024 for another value, with a suggestion."""
     if isinstance(value, str) and value in known:
         return value
     word = str(value).removeprefix("torch.")
@@ -30,7 +30,7 @@ def choice(name: str, value: object, known: Sequence[str]) -> str:
 
 
 def whole(name: str, value: object, *, least: int | None = None) -> int:
-    """A whole number, from `least` on; numpy's too. Raises BU024."""
+    """An integer, also numpy's; at least `least`. Raises BU024."""
     try:
         number = operator.index(cast(Any, value))
     except TypeError:
@@ -41,7 +41,7 @@ def whole(name: str, value: object, *, least: int | None = None) -> int:
 
 
 def whole_numbers(name: str, values: object, *, least: int | None = None) -> list[int]:
-    """Several of them, in any iterable. Raises BU024."""
+    """The integers of an iterable, each at least `least`. Raises BU024."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise _refused(name, values, "give integers, in a list")
     return [whole(name, value, least=least) for value in cast("Any", values)]

@@ -1,4 +1,4 @@
-"""Diagnostics: a finding with a code, a report of findings, the error that carries them."""
+"""Diagnostics: a finding with a code, a report of findings, and the error that contains them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """An edit that a check has proved to remove a finding: `old`, at `column` of a line, becomes `new`.
+    """An edit that a check has proved to fix a finding: `old`, at `column` of a line, becomes `new`.
 
     `line` counts from 1; `column` from 0, in characters. Neither text spans lines; an empty `old` inserts.
     """
@@ -35,11 +35,11 @@ class Fix:
 class Diagnostic:
     """One mistake. `message` needs no context; `help` has the fix; `where` is the rule's line.
 
-    `parameter` and `sources` name what is concerned, layers grouped (`h.{0..11}.attn.c_attn.weight`). `declared` is
-    the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it that is concerned. `stops`:
-    what planning needs and this leaves unknown: "size", "layers" or "experts" (how many there are), "" for nothing.
-    `config_key` is the key of config.json that alone gives an axis the size which is wrong.
-    `lost`: tensors are in a file that cannot be read, and unless `sources` names them nobody knows which.
+    `parameter` and `sources` are the names that it is about, layers grouped (`h.{0..11}.attn.c_attn.weight`).
+    `declared` is the parameter's line, `file` the checkpoint's file and `tensor` the first tensor in it with the
+    mistake. `stops` is a quantity that planning needs and that is unknown because of it: "size", "layers" or "experts"
+    (their number), "" for none. `config_key` is the key of config.json that alone determines the wrong size of an axis.
+    `lost`: tensors are in a file that cannot be read, and their names are unknown unless `sources` lists them.
     """
 
     code: str
@@ -82,7 +82,7 @@ class Diagnostic:
 
 
 class Sites(TypedDict, total=False):
-    """Where a diagnostic points: the rule's line, the parameter's, the checkpoint's file."""
+    """The positions of a diagnostic: the rule's line, the parameter's, the checkpoint's file."""
 
     where: Site | None
     declared: Site | None
@@ -92,11 +92,11 @@ class Sites(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of a check: every finding, what was counted, and the names of the parameters that were checked.
+    """The result of a check: every finding, counts, and the names of the parameters that were checked.
 
-    `bytes_per_rank` is what each rank of a group would hold in the parameters' dtypes, when that was
-    requested; `stored_bytes_per_rank` with packed weights, where the checkpoint stores some in few bits;
-    `read_bytes_per_rank` what a conversion of that rank alone reads of the checkpoint's files.
+    `bytes_per_rank` is the number of bytes that each rank of a group holds in the parameters' dtypes, if ranks were
+    requested; `stored_bytes_per_rank` with packed weights, if the checkpoint has quantised ones; `read_bytes_per_rank`
+    the number of bytes that a conversion of that rank alone reads of the checkpoint's files.
     """
 
     model: str = ""
@@ -107,7 +107,7 @@ class Report:
     bytes_per_rank: list[int] = field(default_factory=list[int])
     stored_bytes_per_rank: list[int] = field(default_factory=list[int])
     read_bytes_per_rank: list[int] = field(default_factory=list[int])
-    dtype: str = ""  # of most parameters, where ranks were asked for
+    dtype: str = ""  # of most parameters, if ranks were requested
 
     @property
     def ok(self) -> bool:
@@ -123,7 +123,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 when the checkpoint fits, otherwise that of a BringupError."""
+        """0 if the checkpoint fits, otherwise that of a BringupError."""
         return 0 if self.ok else BringupError(*self.errors).exit_code
 
     def raise_if_errors(self) -> None:
@@ -133,7 +133,7 @@ class Report:
 
 
 class BringupError(Exception):
-    """The user's or the machine's fault, as one or more diagnostics; the exit code follows from the codes."""
+    """An error of the user or of the machine, as one or more diagnostics; the exit code follows from the codes."""
 
     def __init__(self, *findings: Diagnostic) -> None:
         assert findings, "an error says what is wrong"
@@ -141,7 +141,7 @@ class BringupError(Exception):
         super().__init__(*findings)
 
     def __str__(self) -> str:
-        """The end of a traceback: each finding with the line of its rule and the fix."""
+        """The last lines of a traceback: each finding with the line of its rule and the fix."""
         return "\n".join(finding.text for finding in self.findings)
 
     @property
@@ -151,11 +151,11 @@ class BringupError(Exception):
 
 
 def fail(code: str, message: str, **details: Any) -> BringupError:
-    """A BringupError of a single diagnostic: `raise fail("BU201", "…", help="…")`."""
+    """A BringupError with a single diagnostic: `raise fail("BU201", "…", help="…")`."""
     return BringupError(Diagnostic(code=code, message=message, **details))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean `x`?` or `did you mean `x` or `y`?`; nothing when no known name is close."""
+    """`did you mean `x`?` or `did you mean `x` or `y`?`; "" if no known name is close."""
     close = " or ".join(f"`{other}`" for other in nearest(name, list(known)))
     return f"did you mean {close}?" if close else ""

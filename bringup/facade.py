@@ -1,4 +1,4 @@
-"""Public names of a package whose modules are imported when a name is first used."""
+"""Public names of a package whose modules are imported on first use of a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def public_names(homes: Mapping[str, str]) -> list[str]:
 
 
 def lazy_import(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package: each name of `homes` is taken from its module, which lies in the package."""
+    """The `__getattr__` of a package: each name of `homes` is imported from its module in the package."""
     modules = {name: f"{package}.{home}" for home, names in homes.items() for name in names.split()}
 
     def getattr_(name: str) -> object:

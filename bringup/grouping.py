@@ -1,4 +1,4 @@
-"""Many names as few: layers grouped into ranges, whole sub-trees told by their root."""
+"""Groups of many names: layers as ranges, complete subtrees as their root."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from itertools import groupby
 
 from bringup.shown import short
 
-# A number is a whole step of a name, without leading zeros (`01` is not `1`), and short enough to be a layer.
+# A number is a complete section of a name, without leading zeros (`01` is not `1`), and short enough to be a layer.
 _NUMBER = re.compile(r"\.(0|[1-9][0-9]{0,8})(?=\.)")
-_COLUMNS = 4  # numbers of a name that are looked at; a model has two, a layer's and an expert's
-_DEPTH = 32  # steps of a name that can be the root of a sub-tree
+_COLUMNS = 4  # numbers of a name that are considered; a model has two, a layer's and an expert's
+_DEPTH = 32  # sections of a name that can be the root of a subtree
 
 Numbers = tuple[int, ...]
 
 
 def digits(name: str) -> tuple[str, Numbers]:
-    """A name as a format string and the numbers taken out of it: `h.3.w` → (`h.{}.w`, (3,))."""
-    if name.isdecimal():  # a name, not a step of one
+    """A name as a format string and its numbers: `h.3.w` → (`h.{}.w`, (3,))."""
+    if name.isdecimal():  # a name, not a section of one
         return name, ()
     parts = _NUMBER.split(f".{name}.".replace("{", "{{").replace("}", "}}"), _COLUMNS)
     return ".{}".join(parts[::2])[1:-1], tuple(map(int, parts[1::2]))
@@ -31,7 +31,7 @@ def grouped(names: Iterable[str]) -> list[str]:
 
 
 def counted(names: Iterable[str]) -> list[tuple[str, int]]:
-    """As `grouped`, with the number of names that each group stands for."""
+    """As `grouped`, with the number of names in each group."""
     patterns: dict[str, set[Numbers]] = {}
     for name in names:
         pattern, numbers = digits(name)
@@ -44,14 +44,14 @@ def counted(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The first groups of names in backquotes, endless ones cut, and how many more there are."""
+    """The first groups of names in backticks, very long ones cut, and the number of the others."""
     groups = grouped(names)
     more = f" and {len(groups) - most} more" if len(groups) > most else ""
     return ", ".join(f"`{short(group)}`" for group in groups[:most]) + more
 
 
 def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:
-    """The tuples as few products of columns: numbers of the widest column with the same beside them go together."""
+    """The tuples as a few products of columns: numbers of the widest column with equal neighbours are grouped."""
     columns = [sorted(set(column)) for column in zip(*tuples, strict=True)]
     if math.prod(map(len, columns)) == len(tuples):
         yield tuple(columns)
@@ -69,7 +69,7 @@ def _products(tuples: set[Numbers]) -> Iterator[tuple[list[int], ...]]:
 
 
 def _range(values: list[int]) -> str:
-    """`3`, `{0..11}`, `{0,2}`, `{0..4,6..11}`; the values are sorted, and each is there once."""
+    """`3`, `{0..11}`, `{0,2}`, `{0..4,6..11}`; the values are sorted and distinct."""
     runs = [[value for _, value in run] for _, run in groupby(enumerate(values), lambda pair: pair[1] - pair[0])]
     if len(values) == 1:
         return str(values[0])
@@ -79,9 +79,9 @@ def _range(values: list[int]) -> str:
 
 
 def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str]]:
-    """The highest sub-trees of `everything` that lie in `names` as a whole: {root: names below it}.
+    """The highest subtrees of `everything` that are completely in `names`: {root: names below it}.
 
-    A sub-tree of one name is that name. `h.12` stands for its twelve tensors when all of them are meant.
+    A subtree of one name is that name. `h.12` stands for its twelve tensors if all of them are in `names`.
     """
     wanted = set(names)
     if not wanted:
@@ -91,7 +91,7 @@ def roots(names: Iterable[str], everything: Iterable[str]) -> dict[str, list[str
         if name not in wanted:
             outside.add(name)
             above = _parent(name)
-            while above is not None and above not in outside:  # what is above one that is there is there as well
+            while above is not None and above not in outside:  # the ancestors of a known ancestor are known as well
                 outside.add(above)
                 above = _parent(above)
     found: dict[str, list[str]] = {}

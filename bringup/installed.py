@@ -1,4 +1,4 @@
-"""Which files belong to an installed package, and which are somebody's own."""
+"""Whether a file belongs to an installed package or to the user."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-_LIBRARIES = ("lib", "lib64", "Lib")  # where a virtual environment has its packages: Python's `venv`
+_LIBRARIES = ("lib", "lib64", "Lib")  # folders with the packages of a virtual environment: Python's `venv`
 
 
 def is_installed(path: Path) -> bool:
-    """Whether a resolved path lies among this interpreter's libraries, or among those of a virtual environment.
+    """Whether a resolved path is in the libraries of this interpreter or of a virtual environment.
 
-    A virtual environment is a folder with a pyvenv.cfg (PEP 405). Names of folders decide nothing: a repository may
-    have a `site-packages` of its own.
+    A virtual environment is a folder with a pyvenv.cfg (PEP 405). Other names of folders do not matter: a repository
+    may have its own `site-packages`.
     """
     return any(path.is_relative_to(place) for place in _libraries()) or any(
         (folder.parent / "pyvenv.cfg").is_file() for folder in path.parents if folder.name in _LIBRARIES

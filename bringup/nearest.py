@@ -1,6 +1,6 @@
-"""Which of the known names somebody meant: by the number of slips of the hand between the two.
+"""Suggestions for misspelt names: the known names with the smallest edit distance.
 
-A slip is a letter too many, too few, another one, or two exchanged: the restricted Damerau-Levenshtein distance
+An edit inserts, deletes or replaces a letter, or swaps two: the restricted Damerau-Levenshtein distance
 (R. A. Wagner and R. Lowrance, An extension of the string-to-string correction problem, J. ACM 22, 1975).
 """
 
@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MOST = 3  # slips in one name; of a short one, a third of its letters
-SHORTEST_START = 3  # letters that are enough to stand for a name that begins with them
+MOST = 3  # edits in one name; in a short one, a third of its letters
+SHORTEST_START = 3  # letters of a prefix that stands for a name
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The one or two known names that are closest to `name`; none when nothing is close.
+    """The one or two known names that are closest to `name`; [] if none is close.
 
-    A name cut short, and a dotted name without its first parts, stand for the whole. Case does not count.
+    A prefix of a name, and a dotted name without its first sections, match the complete name. Case is ignored.
     """
     best: list[str] = []
     limit, lowered = max(1, min(MOST, len(name) // 3)), name.lower()
     for other in dict.fromkeys(known):
         found = slips(lowered, other.lower(), limit)
-        if found is None or found >= min(len(lowered), len(other)):  # nothing in common
+        if found is None or found >= min(len(lowered), len(other)):  # no letter in common
             continue
         if found < limit:
             best, limit = [], found
@@ -30,7 +30,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _longer(name: str, known: Iterable[str]) -> list[str]:
-    """The names that begin with what was asked, or end with it after a dot: when there are one or two."""
+    """The names that begin with the prefix, or end with it after a dot, if there are one or two."""
     if len(name) < SHORTEST_START:
         return []
     longer = [other for other in dict.fromkeys(known) if f".{other.lower()}".endswith(f".{name}")]
@@ -39,7 +39,7 @@ def _longer(name: str, known: Iterable[str]) -> list[str]:
 
 
 def slips(one: str, other: str, limit: int) -> int | None:
-    """How many slips turn `one` into `other`; None when more than `limit`, or when a whole part is another word."""
+    """The edit distance of two names; None if it exceeds `limit`, or if a complete section differs."""
     if abs(len(one) - len(other)) > limit:
         return None
     start = 0
@@ -50,19 +50,19 @@ def slips(one: str, other: str, limit: int) -> int | None:
         end += 1
     a, b = one[start : len(one) - end], other[start : len(other) - end]
     found = _distance(a, b, limit)
-    if found > limit or (found == MOST and found == len(a) == len(b)):  # Llama is no slip of Gemma
+    if found > limit or (found == MOST and found == len(a) == len(b)):  # Llama is not a misspelt Gemma
         return None
     return found
 
 
 def _distance(a: str, b: str, limit: int) -> int:
-    """Row by row, three rows at a time (the one two above serves exchanges); above `limit` any number above it."""
+    """The distance, row by row, with three rows in memory (the oldest is for swaps); or a number above `limit`."""
     far = limit + 1
     above, row = [far] * (len(b) + 1), list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         before, above, row = above, row, [far] * (len(b) + 1)
         row[0] = i
-        for j in range(max(1, i - limit), min(len(b), i + limit) + 1):  # further off the diagonal is above the limit
+        for j in range(max(1, i - limit), min(len(b), i + limit) + 1):  # further from the diagonal exceeds the limit
             steps = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != b[j - 1]))
             if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == b[j - 1]:
                 steps = min(steps, before[j - 2] + 1)

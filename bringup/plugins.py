@@ -1,4 +1,4 @@
-"""What installed packages offer by entry points, each loaded by itself: one that fails hides no other.
+"""Entry points of installed packages, each loaded separately: the failure of one does not affect the others.
 
 https://packaging.python.org/en/latest/specifications/entry-points/
 """
@@ -30,14 +30,14 @@ def points(group: str, name: str = "") -> Sequence[EntryPoint]:
 
 @lru_cache(maxsize=32)
 def _installed(group: str, places: tuple[tuple[str, int], ...]) -> Sequence[EntryPoint]:
-    """The entry points of a group below some places. Reads the metadata of every installed package."""
+    """The entry points of a group in some folders. Reads the metadata of every installed package."""
     from importlib.metadata import entry_points
 
     return [*entry_points(group=group)]
 
 
 def _places() -> Iterator[tuple[str, int]]:
-    """Where packages are installed, each with the time of its last change: one more or less changes it."""
+    """The folders with installed packages, each with its modification time, which a new package changes."""
     for path in sys.path:
         try:
             yield path, Path(path).stat().st_mtime_ns
@@ -46,13 +46,13 @@ def _places() -> Iterator[tuple[str, int]]:
 
 
 def load(point: EntryPoint, wanted: type | None = None, problem: Callable[[Any], str] | None = None) -> Any:
-    """The object that an entry point names. Raises BU026 when it cannot be had, or is no `wanted`.
+    """The object that an entry point names. Raises BU026 if it cannot be loaded, or is not a `wanted`.
 
-    `problem` gives what else makes an object unusable, as the rest of a sentence; "" for nothing.
+    `problem` returns another reason why an object is unusable, as the rest of a sentence; "" for none.
     """
     try:
         loaded = point.load()
-    except (Exception, SystemExit) as error:  # whatever a plugin raises as it is imported is the plugin's fault
+    except (Exception, SystemExit) as error:  # any error while a plugin is imported is the plugin's
         raise BringupError(_failure(point, error)) from error
     if wanted and not isinstance(loaded, wanted):
         raise BringupError(_finding(point, f"is a {type(loaded).__name__}, not a {wanted.__name__}", None))
@@ -67,7 +67,7 @@ def broken(point: EntryPoint, message: str) -> BringupError:
 
 
 def not_found(failed: Sequence[BringupError], *, code: str, message: str, help: str) -> BringupError:
-    """An error, with a warning for each plugin that could not be loaded: it may be the one that is missing."""
+    """An error, with a warning for each plugin that could not be loaded: it may have the missing name."""
     warnings = as_warnings(failed)
     error = BringupError(Diagnostic(code=code, message=message, help=help), *warnings)
     error.__cause__ = failed[0] if len(failed) == 1 else ExceptionGroup("plugins", failed) if failed else None
@@ -80,10 +80,10 @@ def as_warnings(failed: Sequence[BringupError]) -> list[Diagnostic]:
 
 
 def module_of(point: EntryPoint) -> str:
-    """The module that an entry point names; "" where what stands there is no reference to an object."""
+    """The module that an entry point names; "" if it is not a reference to an object."""
     try:
         return point.module
-    except AttributeError:  # importlib.metadata's, of text that its pattern does not match
+    except AttributeError:  # raised by importlib.metadata for text that its pattern does not match
         return ""
 
 
@@ -106,7 +106,7 @@ def _finding(point: EntryPoint, message: str, where: Site | None) -> Diagnostic:
 
 
 def _last_line(point: EntryPoint, error: BaseException) -> Site | None:
-    """The last line of the plugin's own package that an error came through."""
+    """The last line of the plugin's own package in an error's traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return Site(error.filename, error.lineno or 1)
     top = module_of(point).partition(".")[0]

@@ -1,4 +1,4 @@
-"""Progress of long work. Compile code takes a Progress and knows nothing of terminals."""
+"""Progress of long work. Code of compiles gets a Progress and does not depend on terminals."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ RECENT_LINES: deque[str] = deque(maxlen=30)  # the last lines that were printed,
 
 
 class Stage(Protocol):
-    """One stage under way."""
+    """One running stage."""
 
     def done(self, text: str) -> None:
         """The result, printed when the stage ends: `149 parameters`."""
         ...
 
     def advance(self, fraction: float) -> None:
-        """How much of it is done, 0 to 1."""
+        """The fraction that is done, 0 to 1."""
         ...
 
 
 class Progress(Protocol):
-    """Receives stages. A name starts with its verb (`Checking gpt2`), printed in the past tense at the end."""
+    """Displays stages. A name begins with a verb (`Checking gpt2`), which is printed in the past tense at the end."""
 
     def stage(self, name: str) -> AbstractContextManager[Stage]: ...
 
     def warn(self, finding: Diagnostic) -> None:
-        """Something that does not stop the work and should be known."""
+        """A finding that does not stop the work."""
         ...
 
 

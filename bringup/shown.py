@@ -1,4 +1,4 @@
-"""What strangers wrote, as short as it has to be in a message."""
+"""Texts from untrusted files, shortened for messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
-    """The repr of a JSON value, its middle left out where it is long or deep."""
+    """The repr of a JSON value, its middle omitted if it is long or deep."""
     return _SHORT.repr(value)
 
 
 def short(name: str) -> str:
-    """A name, cut when it is endless."""
+    """A name, cut if it is very long."""
     return name if len(name) <= MOST else f"{name[:MOST]}… ({len(name):,} characters)"

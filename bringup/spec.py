@@ -21,7 +21,7 @@ class Dtype:
     block: tuple[int, int] | None = None
 
     def nbytes(self, shape: Shape) -> int:
-        """Bytes that a tensor of `shape` takes, densely packed."""
+        """Bytes of a densely packed tensor of `shape`."""
         count = math.prod(shape)
         if self.block:
             return count // self.block[0] * self.block[1]
@@ -33,13 +33,13 @@ def _plain(kind: str, **bits: int) -> dict[str, Dtype]:
 
 
 def _blocks(**layout: tuple[int, int, int]) -> dict[str, Dtype]:
-    """From {name: (bits of a quant, elements of a block, bytes of a block)}."""
+    """From {name: (bits of a code, elements of a block, bytes of a block)}."""
     return {name: Dtype(name, bits, "block", (n, nbytes)) for name, (bits, n, nbytes) in layout.items()}
 
 
 # Names are numpy's and ml_dtypes'. Block types follow ggml-common.h of llama.cpp: an fp16 scale (and an fp16
-# minimum in the _1 types), then 32 quants; the _k types hold 256 quants with scales of scales, the iq types indices
-# into tables of quants, the tq types ternary digits.
+# minimum in the _1 types), then 32 codes; the _k types have 256 codes with scales of scales, the iq types indices
+# into tables of codes, the tq types ternary digits.
 DTYPES: dict[str, Dtype] = {
     **_plain("float", float64=64, float32=32, float16=16, bfloat16=16),
     **_plain("float", float8_e4m3fn=8, float8_e5m2=8, float8_e8m0fnu=8, float4_e2m1fn=4),
@@ -54,16 +54,17 @@ DTYPES: dict[str, Dtype] = {
 }
 
 
-FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # these convert into one another by rounding
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})  # converted into one another by rounding
 
 
 class TensorInfo(NamedTuple):
-    """What a checkpoint's header says of one tensor; `offset` and `nbytes` are bytes in `file`.
+    """A tensor in a checkpoint's header; `offset` and `nbytes` are bytes in `file`.
 
-    `plain`: those bytes are the elements, row by row and little-endian. Otherwise (a transposed view, a compressed
-    member) `offset` is where the stored bytes begin, `nbytes` what the tensor takes, and only its reader reads it.
+    `plain`: those bytes are the elements, in row-major order and little-endian. Otherwise (a transposed view, a
+    compressed member) `offset` is where the stored bytes begin, `nbytes` the size of the tensor, and only its reader
+    reads it.
 
-    A tuple, for there may be 200,000: it is made, hashed and compared in half a dataclass's time.
+    A tuple, because there may be 200,000: it is created, hashed and compared in half a dataclass's time.
     """
 
     name: str
@@ -84,10 +85,10 @@ class Site:
 
     @classmethod
     def outside(cls, *places: str) -> Site:
-        """The innermost line of the call stack that stands in none of `places`.
+        """The innermost line of the call stack that is in none of `places`.
 
-        A place is a file, as `__file__` of its module spells it, or a folder that ends in a separator. A user's file
-        of the same name in another folder is not one of them.
+        A place is a file, as in its module's `__file__`, or a folder that ends in a separator. A user's file with the
+        same name in another folder is not one of them.
         """
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  inspect would cost 10 ms to import
         while frame.f_back and frame.f_code.co_filename.startswith(places):
@@ -96,7 +97,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The real file (our folders are also reached through links), relative to here where it lies below."""
+        """The file without links (bringup's folders also have links), relative to the current folder if below it."""
         path, here = Path(self.file).resolve(), Path.cwd()
         return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

@@ -1,4 +1,4 @@
-"""Standard streams that whoever started the process has closed: `bringup check … >&-`."""
+"""Standard streams that the parent process has closed: `bringup check … >&-`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _NAMES = ("stdin", "stdout", "stderr")  # by descriptor
 
 
 def open_closed() -> None:
-    """Opens the null device in place of each: nobody reads what is written, and no other file gets its descriptor.
+    """Opens the null device for each, so that no other file gets its descriptor. What is written to it is lost.
 
-    Python has None for such a stream, which nothing can be written to.
+    Python's stream is otherwise None, to which nothing can be written.
     """
     for descriptor, name in enumerate(_NAMES):
         if getattr(sys, name) is not None:

@@ -1,7 +1,7 @@
 """For tests of checkpoints and adapters: assertions, and pytest's fixture `bringup_check`.
 
-The fixture comes with the package (entry point `pytest11`); a test module may also import the functions. None needs
-torch, but for `assert_same_logits`.
+The package registers the fixture (entry point `pytest11`); a test module may also import the functions. None needs
+torch, except `assert_same_logits`.
 
     def test_the_checkpoint_fits(bringup_check):
         bringup_check("my_model.py", "hf://org/name")
@@ -25,7 +25,7 @@ Check = Callable[..., "Report"]
 def check_fits(model: Word | None = None, checkpoint: Word | None = None, **options: Any) -> Report:
     """The report of `bringup check MODEL --checkpoint SRC`: only headers are read, of a remote checkpoint too.
 
-    `options` are those of `bringup.open_job`. What cannot be opened is a finding as well.
+    `options` are those of `bringup.open_job`. A checkpoint that cannot be opened is a finding as well.
     """
     from bringup.adapters.sources.open_checkpoint import Access
     from bringup.compile.check.checker import check_job
@@ -44,7 +44,7 @@ def assert_fits(
 ) -> Report:
     """Fails the test with every finding's code, message and help, unless the checkpoint fits the graph.
 
-    `warnings`: whether these fail it too.
+    `warnings`: whether warnings fail it too.
     """
     __tracebackhide__ = True
     from bringup.diagnostics import Severity
@@ -58,8 +58,8 @@ def assert_fits(
 
 
 def assert_same_logits(model: Word, checkpoint: Word, **options: Any) -> None:
-    """Fails the test unless logits are transformers', as `bringup verify` compares them; `options` are those of
-    `bringup.verify`. Skips it where torch or transformers is not installed."""
+    """Fails the test unless logits equal transformers', as `bringup verify` compares them; `options` are those of
+    `bringup.verify`. Skips it if torch or transformers is not installed."""
     __tracebackhide__ = True
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -71,7 +71,7 @@ def assert_same_logits(model: Word, checkpoint: Word, **options: Any) -> None:
 
 
 def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | None = None, **options: Any) -> None:
-    """Fails the test unless a dict of arrays (by parameter, of any library) has every shape that the graph declares."""
+    """Fails the test unless the arrays (by parameter, of any library) have all shapes that the graph declares."""
     __tracebackhide__ = True
     from bringup.compile.job import open_job
 
@@ -86,5 +86,5 @@ def assert_shapes(arrays: Mapping[str, Any], checkpoint: Word, model: Word | Non
 
 @pytest.fixture
 def bringup_check() -> Check:
-    """`assert_fits`, for tests that import nothing."""
+    """`assert_fits`, for tests without an import."""
     return assert_fits

@@ -1,8 +1,8 @@
-"""Python files that a user gives. Modules beside such a file can be imported by it, as Python allows a script.
+"""Python files of the user. Such a file can import the modules next to it, as a script can.
 
-https://docs.python.org/3/library/sys_path_init.html puts a script's folder first on sys.path, for everybody. Here the
-import statement of the user's own files looks into their folder first, whenever it runs: sys.path stays as it is, what
-is installed means itself to everybody else, and `helpers` of one folder is not `helpers` of another.
+https://docs.python.org/3/library/sys_path_init.html puts a script's folder first on sys.path, for all modules. Here the
+import statement of the user's own files searches their folder first, whenever it runs: sys.path is not changed, other
+modules import installed packages as before, and `helpers` of one folder is not `helpers` of another.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 SIBLING = "bringup_sibling_"
 _folders: dict[str, Path] = {}  # package of a folder's modules → the folder
-_State = tuple[str, int, int, int]  # a module's file, and what changes when it does, as it was run
+_State = tuple[str, int, int, int]  # a module's file, and its stat fields when it was run
 _states: dict[str, _State] = {}
-_imports: dict[str, set[str]] = {}  # module → what its import statements have imported of its folder
-_files_run: set[str] = set()  # modules that are files, and not imported ones
-_in_use: set[str] = set()  # of these the ones that the user named, or a checkpoint was served by
+_imports: dict[str, set[str]] = {}  # module → the modules of its folder that it has imported
+_files_run: set[str] = set()  # modules that were run as files, not imported
+_in_use: set[str] = set()  # those of them that the user named, or that a checkpoint was opened with
 
 
 def run(path: Path) -> ModuleType:
-    """Runs a file as a module of its folder; modules beside it that changed since they were run are run anew.
+    """Runs a file as a module of its folder; modules next to it that changed since they were run are run again.
 
-    Raises what the file raises.
+    Raises the errors of the file.
     """
     module = _run(path, _fresh_package_of(path))
     _in_use.add(module.__name__)
@@ -43,7 +43,7 @@ def _run(path: Path, package: str) -> ModuleType:
     file = os.path.abspath(path)  # noqa: PTH100  links stay: it is the name that findings show
     spec = spec_from_file_location(name, file, loader=_Loader(name, file))
     assert spec, "a loader is given"
-    module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up there
+    module = sys.modules[name] = module_from_spec(spec)  # dataclasses find their module there
     try:
         _Loader(name, file).exec_module(module)
     except BaseException:
@@ -53,9 +53,9 @@ def _run(path: Path, package: str) -> ModuleType:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The module of a file as it was run or imported; run anew where a module of its folder has changed since.
+    """The module of a file as it was run or imported; run again if a module of its folder has changed since.
 
-    Raises what the file raises.
+    Raises the errors of the file.
     """
     package = _fresh_package_of(path)
     module = sys.modules.get(f"{package}.{path.stem}")
@@ -64,21 +64,21 @@ def module_of(path: Path) -> ModuleType:
 
 
 def use(module: ModuleType) -> None:
-    """Notes that a model is this module's: what it imports, and what it imports it from, is related to that model."""
+    """Records that a model uses this module: the modules that it imports, and that import it, are related to it."""
     _in_use.add(module.__name__)
 
 
 def defining(name: str, value: object) -> ModuleType | None:
-    """The module of a user's file in which `name` is that very object."""
+    """The module of a user's file in which `name` is this object."""
     modules = (sys.modules.get(each) for each in _files_run)
     return next((module for module in modules if module and vars(module).get(name) is value), None)
 
 
 def unrelated(files: Collection[Path]) -> set[str]:
-    """The loaded modules of users' folders that the modules of `files` have nothing to do with: those of other models.
+    """The loaded modules of users' folders that are not related to the modules of `files`: those of other models.
 
-    Related are what these modules import, directly or not; the files in use that import them, with all that those
-    import; and modules that nothing is known of. A package is related as a whole.
+    Related modules are those that these import, directly or not; the files in use that import them, with all that those
+    import; and modules without recorded imports. A package is related as a whole.
     """
     modules = {name: module for name, module in list(sys.modules.items()) if name.startswith(SIBLING) and "." in name}
     places = {name: getattr(module, "__file__", None) for name, module in modules.items()}
@@ -89,7 +89,7 @@ def unrelated(files: Collection[Path]) -> set[str]:
 
 
 def _reached(names: Collection[str]) -> set[str]:
-    """Modules, and what they import, directly or not."""
+    """Modules, and those that they import, directly or not."""
     found, waiting = set(names), list(names)
     while waiting:
         more = _imports.get(waiting.pop(), set[str]()) - found
@@ -103,19 +103,19 @@ def _top(name: str) -> str:
 
 
 def builtins_of(path: Path) -> dict[str, Any]:
-    """`__builtins__` for code of a user's file: those of Python, with an import that looks beside the file first."""
+    """`__builtins__` for code of a user's file: Python's, with an import that searches the file's folder first."""
     package = _package_of(path)
     return vars(builtins) | {"__import__": _importing(f"{package}.{path.stem}", _folders[package])}
 
 
 def folders_of(file: Path) -> list[Path]:
-    """The folders, of users' files that were run, which a file is in or below: its imports may look there first."""
+    """The folders of users' files that were run and that contain a file: its imports may search there first."""
     return [folder for folder in _folders.values() if file.is_relative_to(folder)]
 
 
 def _package_of(path: Path) -> str:
-    """The package that stands for a file's folder; links are followed, as for a script."""
-    import hashlib  # 3 ms, for those who give a file
+    """The package for a file's folder; links are followed, as for a script."""
+    import hashlib  # takes 3 ms, only if a file is passed
 
     folder = path.resolve().parent
     name = SIBLING + hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
@@ -129,7 +129,7 @@ def _package_of(path: Path) -> str:
 
 
 def _fresh_package_of(path: Path) -> str:
-    """The package of a file's folder, without its modules where one of these has changed since it was run."""
+    """The package of a file's folder, without its modules if one of these has changed since it was run."""
     package = _package_of(path)
     if any(_state(state[0]) != state for name, state in _states.items() if name.startswith(f"{package}.")):
         for name in [name for name in {**sys.modules, **_states} if name.startswith(f"{package}.")]:
@@ -140,7 +140,7 @@ def _fresh_package_of(path: Path) -> str:
 
 
 def _is_sibling(folder: Path, name: str) -> bool:
-    """Whether a folder has a module of that name. bringup and Python's own modules always mean themselves."""
+    """Whether a folder has a module of that name. bringup and Python's own modules always take precedence."""
     if not name or name == "bringup" or name in sys.stdlib_module_names:
         return False
     if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
@@ -149,7 +149,7 @@ def _is_sibling(folder: Path, name: str) -> bool:
 
 
 def _importing(importer: str, folder: Path) -> Any:
-    """What the import statement of a module calls, with the arguments of `builtins.__import__`."""
+    """The function for the import statement of a module, with the arguments of `builtins.__import__`."""
     package = importer.partition(".")[0]
 
     def import_sibling(
@@ -189,7 +189,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Finds the modules of users' folders by their private names, and nothing else."""
+    """Finds the modules of users' folders by their private names only."""
 
     @staticmethod
     def find_spec(fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:

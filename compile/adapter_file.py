@@ -1,6 +1,6 @@
-"""The adapter of a job: a user's file, the table of another program's files, or the family's own.
+"""The adapter of a job: a user's file, the table for another program's files, or the family's own.
 
-And how it reads quantised weights.
+Also the storage of quantised weights that it reads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from bringup.spec import TensorInfo
 
 
 def adapter_of(family: Family, checkpoint: Checkpoint | None, file: str | None, settings: Any) -> Adapter:
-    """The user's table; of a GGUF file the dialect's; of TensorRT-LLM's files what reads them; or the family's own.
+    """The adapter of the user's file; for a GGUF file the dialect's; for TensorRT-LLM's files theirs; else the
+    family's.
 
-    Raises BU140 for a family that TensorRT-LLM's names are not known of.
+    Raises BU140 for a family without TensorRT-LLM names.
     """
     if file is not None:
         return _from_file(file, settings)
@@ -39,7 +40,7 @@ def adapter_of(family: Family, checkpoint: Checkpoint | None, file: str | None, 
 def as_stored(
     adapter: Adapter, graph: Graph, headers: Mapping[str, TensorInfo], config: Mapping[str, Any], family: Family
 ) -> tuple[Adapter, Sequence[Diagnostic]]:
-    """The adapter of this checkpoint, whose rules read matrices as its config says that they are stored."""
+    """The adapter for this checkpoint: its rules read matrices in the storage that the config states."""
     signature = graph.signature()
     adapter = adapter.on(signature, headers)
     quantisation = read_quantisation(config, family.name)
@@ -54,25 +55,25 @@ def as_stored(
 
 
 def _from_file(path: str, settings: Any) -> Adapter:
-    """What the `adapter` of a user's file makes of a config. Raises BU004 when it is no such function."""
+    """The result of the function `adapter` of a user's file for a config. Raises BU004 if there is none."""
     if not Path(path).is_file():
         raise fail("BU004", f"there is no adapter file `{path}`")
     try:
         make = getattr(userfiles.run(Path(path)), "adapter", None)
     except SyntaxError as error:
-        error.filename = error.filename or path  # of what is no text Python does not say it
+        error.filename = error.filename or path  # Python omits it for a file that is not text
         raise
     help = "see docs/adding-a-model.md"
-    if not callable(make) or not _takes_one(make):
+    if not callable(make) or not _accepts_one(make):
         raise fail("BU004", f"`{path}` defines no function `adapter(config)`", help=help)
     adapter = make(settings)
     if not isinstance(adapter, Adapter):
-        raise fail("BU004", f"`adapter` of `{path}` gives a {type(adapter).__name__}, not an `Adapter`", help=help)
+        raise fail("BU004", f"`adapter` of `{path}` returns a {type(adapter).__name__}, not an `Adapter`", help=help)
     return adapter
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    import inspect  # 10 ms, for those who give a file
+def _accepts_one(function: Callable[..., Any]) -> bool:
+    import inspect  # takes 10 ms, only if a file is passed
 
     try:
         inspect.signature(function).bind(None)

@@ -1,4 +1,4 @@
-"""Writes the intermediate forms before a bundle as files."""
+"""Writes the intermediate forms that precede a bundle to files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM, BUNDLE = "program", "bundle"
 
 
 def check_phase(phase: str, selection: Selection) -> None:
-    """Raises BU008 for a phase that the target does not have, BU922 where what it requires is not installed."""
+    """Raises BU008 for a phase that the target does not have, BU922 if a package that it requires is not installed."""
     known = [PROGRAM, *selection.target.phases, BUNDLE]
     if phase in known:
         if phase != PROGRAM:
@@ -42,7 +42,7 @@ def emit_phase(
     phase: str, graph: Graph, layout: Layout, selection: Selection,
     out: Path, store: Store, dump_dir: Path | None, progress: Progress,
 ) -> Path:  # fmt: skip
-    """Writes one phase that `check_phase` accepts to `out`; the bundle is none of them."""
+    """Writes one phase that `check_phase` accepts, other than the bundle, to `out`."""
     with progress.stage("Exporting") as stage:
         if dump_dir:
             dump(graph, layout, selection, dump_dir)
@@ -57,7 +57,7 @@ def emit_phase(
 
 
 def dump(graph: Graph, layout: Layout, selection: Selection, folder: Path) -> None:
-    """The program as text, from a trace of its own; a target writes its phases to the same folder as it lowers."""
+    """Writes the program as text, from a trace of its own; a target writes its phases to the same folder."""
     program = exported(graph, layout, selection)
     folder.mkdir(parents=True, exist_ok=True)
     for name, code in program.exported.items():
@@ -65,7 +65,7 @@ def dump(graph: Graph, layout: Layout, selection: Selection, folder: Path) -> No
 
 
 def exported(graph: Graph, layout: Layout, selection: Selection) -> Program:
-    """The program that a target gets, traced here and now: with its ops and its buffers."""
+    """The program that a target gets, traced without the cache: with its ops and its buffers."""
     from bringup.compile.program.trace import export_graph
 
     form = selection.form

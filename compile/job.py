@@ -45,13 +45,13 @@ class Job:
     adapter: Adapter
     checkpoint: Checkpoint
     plan: Plan
-    config: Mapping[str, Any]  # the words of config.json that the graph was made from
-    model: str | None = None  # the name the user gave, of a file its whole path
+    config: Mapping[str, Any]  # config.json, from which the graph was created
+    model: str | None = None  # the name that the user passed; for a file its full path
     adapter_file: str | None = None
-    allow: Mapping[str, str] = field(default_factory=dict[str, str])  # config keys let through, with reasons
+    allow: Mapping[str, str] = field(default_factory=dict[str, str])  # accepted config keys, with reasons
     findings: Sequence[Diagnostic] = ()  # on the config: part of the job's check
-    unknown: frozenset[str] = frozenset()  # config keys that stand-ins were taken for
-    notice: str = ""  # what the user should be told about the choice of checkpoint
+    unknown: frozenset[str] = frozenset()  # config keys that were replaced by stand-ins
+    notice: str = ""  # a note for the user on the choice of checkpoint
 
 
 def open_job(
@@ -83,9 +83,9 @@ def open_job(
     options = as_options(options)
     family, preset, repository = (None, None, None) if model is None else by_name(model)
     opened, notice = _open(checkpoint, repository, model, access or Access())
-    given = _given(config)
+    given = _config_of(config)
     family, opened = _in_dialect(family, opened, given)
-    found = (opened.config if opened else None) or None  # {} is that there is no config.json
+    found = (opened.config if opened else None) or None  # {} means that there is no config.json
     raw = next((words for words in (given, found, preset) if words is not None), None)
     if raw is None:
         missing = fail(
@@ -104,7 +104,7 @@ def open_job(
     built = adapter_of(family, opened, adapter, settings)
     graph = build_graph(family.load("graph"), settings, _dtype(dtype, opened, built), options)
     if opened is None:
-        from bringup.adapters.sources.dummy import dummy_checkpoint  # which hashes
+        from bringup.adapters.sources.dummy import dummy_checkpoint  # imports hashlib
 
         rules = built if built.trace else as_stored(built, graph, {}, raw, family)[0]
         opened = dummy_checkpoint(published(graph.signature(), rules), raw)
@@ -114,7 +114,7 @@ def open_job(
     findings = [*findings, *quantised]
     plan = planned(graph, built, opened.headers)
     if opened.gguf and not (dialect_of(family, opened.gguf) or adapter is not None or plan.entries):
-        raise no_dialect(opened.gguf, family)  # the family's table is of transformers' names
+        raise no_dialect(opened.gguf, family)  # the family's table has transformers' names
     return Job(
         family=family,
         graph=graph,
@@ -132,7 +132,7 @@ def open_job(
 
 
 def replanned(job: Job, raw: Mapping[str, Any]) -> Job:
-    """The job with another config. Raises as `open_job` does, AxesError where a graph of these sizes is impossible."""
+    """The job with another config. Raises as `open_job` does, AxesError if no graph can have these sizes."""
     settings, findings = job.family.load("config").read(raw, job.allow)
     if any(finding.stops for finding in findings):
         raise BringupError(*findings)
@@ -218,7 +218,7 @@ def tokenizer_file(place: Word) -> Path:
     return file
 
 
-def _given(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _config_of(config: Word | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The keys and values of a config, which is a file or a mapping."""
     if config is None:
         return None

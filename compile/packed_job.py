@@ -26,8 +26,8 @@ WEIGHTS_FORMS = ("auto", "float", "packed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedJob:
-    """`job` has the packed graph and plan. `names` are the packed parameters; of the others that the checkpoint stores
-    in few bits, `floats` has the reasons."""
+    """`job` has the packed graph and plan. `names` are the packed parameters; `floats` has the reason for each other
+    parameter that the checkpoint stores quantised."""
 
     job: Job
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class PackedJob:
 
     @property
     def summary(self) -> str:
-        """For the stage line; "" where the checkpoint stores nothing in few bits."""
+        """For the stage line; "" if the checkpoint has no quantised weights."""
         if not self.names and not self.floats:
             return ""
         packed = f"{len(self.names)} parameters packed"
@@ -49,7 +49,7 @@ class PackedJob:
 
 
 def pack_job(job: Job) -> PackedJob:
-    """What is compiled where weights stay packed. The graph's modules that hold packed parameters are copies."""
+    """The job with packed weights. The graph's modules with packed parameters are copies."""
     tried = _tried(job.plan, job.graph)
     found = {name: result for name, result in tried.items() if isinstance(result, Packed)}
     floats = {name: result for name, result in tried.items() if isinstance(result, str)}
@@ -61,21 +61,21 @@ def pack_job(job: Job) -> PackedJob:
 
 
 def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
-    """The job that is compiled, and for the user how its weights are held, "" where the checkpoint leaves no choice.
+    """The job that is compiled, and for the user the form of its weights, "" if the checkpoint permits only one.
 
-    `form` is float, packed, or auto: packed where the target takes it. Raises BU410 where packed is requested and the
-    checkpoint stores nothing that can be, BU411 where the target does not take it.
+    `form` is float, packed, or auto: packed if the target supports it. Raises BU410 if packed is requested and no
+    weight of the checkpoint can be, BU411 if the target does not support it.
     """
     takes = selection.target.takes_packed
     if form == "packed" and not takes:
-        message = f"target `{selection.name}` takes no packed weights"
+        message = f"target `{selection.name}` does not support packed weights"
         raise fail("BU411", message, help="leave --weights out, or compile for one of bringup's own targets")
     if form == "float" and job.graph.options.activations:
         message = "--weights float leaves no packed weight, and --activations is of products with these"
         raise fail("BU410", message, help="leave --activations or --weights out")
     if form == "float" or not takes:
         count = sum(map(_is_quantised, job.plan.entries.values()))
-        why = "as requested" if form == "float" else f"target {selection.name} takes no packed weights"
+        why = "as requested" if form == "float" else f"target {selection.name} does not support packed weights"
         return job, f"{count} parameters dequantised: {why}" if count else ""
     found = pack_job(job)
     if not found.names and (form == "packed" or job.graph.options.activations):
@@ -89,17 +89,17 @@ def weights_of(job: Job, form: str, selection: Selection) -> tuple[Job, str]:
 
 
 def _multiplies_fp8(graph: Module) -> bool:
-    """Whether a weight is packed whose products round activations to float8."""
+    """Whether there is a packed weight whose products round activations to float8."""
     return any(isinstance(module, PackedWeight) and bool(module.activations) for module in graph.parts())
 
 
 def as_compiled(job: Job, manifest: Mapping[str, Any]) -> Job:
-    """The job as a bundle has it: with the weights packed that it has packed."""
+    """The job as a bundle contains it: with the bundle's packed weights."""
     return pack_job(job).job if manifest.get("weights_form") == "packed" else job
 
 
 def form_of(compiled: Job, job: Job) -> str:
-    """What a bundle's manifest says of the weights of a compiled job, `job` before its weights were packed."""
+    """The form of weights for a bundle's manifest; `compiled` is the job, `job` the same before packing."""
     return "float" if compiled is job else "packed"
 
 
@@ -108,9 +108,9 @@ def _is_quantised(entry: Entry) -> bool:
 
 
 def packed_shares(job: Job, parallel: Parallel) -> list[int]:
-    """Bytes of each rank's parameters, packed where they can be; [] where the checkpoint stores nothing in few bits.
+    """Bytes of each rank's parameters, packed if they can be; [] if the checkpoint has no quantised weights.
 
-    Raises what `rank_plan` raises for ranks that do not fit.
+    Raises the errors of `rank_plan` for ranks that do not fit.
     """
     if not any(map(_is_quantised, job.plan.entries.values())):
         return []
@@ -120,7 +120,7 @@ def packed_shares(job: Job, parallel: Parallel) -> list[int]:
 
 
 def _nbytes(plan: Plan, graph: Graph, tied: Mapping[str, str]) -> int:
-    """Bytes of a rank's parameters as a bundle holds them where weights stay packed, tied ones once."""
+    """Bytes of a rank's parameters in a bundle with packed weights, tied ones once."""
     tried = _tried(plan, graph)
     found = {name: result.packed.nbytes for name, result in tried.items() if isinstance(result, Packed)}
     entries = ((name, entry) for name, entry in plan.entries.items() if tied.get(name) not in plan.entries)
@@ -128,14 +128,14 @@ def _nbytes(plan: Plan, graph: Graph, tied: Mapping[str, str]) -> int:
 
 
 def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
-    """How each parameter that the checkpoint stores in few bits is packed, or why it is not."""
+    """The packed form of each parameter that the checkpoint stores quantised, or the reason why there is none."""
     known: dict[tuple[int, str], Packed | str | None] = {}
     found: dict[str, Packed | str] = {}
     layers = packable(graph)
     for name, entry in plan.entries.items():
         if not _is_quantised(entry):
             continue
-        key = id(entry.region), entry.declared.dtype  # of layers that are alike, one is looked at
+        key = id(entry.region), entry.declared.dtype  # identical layers are packed once
         if key not in known:
             try:
                 known[key] = packed(entry)
@@ -143,13 +143,13 @@ def _tried(plan: Plan, graph: Graph) -> dict[str, Packed | str]:
                 known[key] = str(reason)
         if (result := known[key]) is not None:
             takes = name in layers or isinstance(result, str)
-            found[name] = result if takes else "its layer takes no packed weight"
+            found[name] = result if takes else "its layer does not support packed weights"
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Packer:
-    """Packs parameters of these names; products with them round activations so (`GraphOptions.activations`)."""
+    """Packs parameters of these names; products with them round activations (`GraphOptions.activations`)."""
 
     forms: Mapping[str, PackedForm]
     activations: str | None

@@ -131,7 +131,7 @@ def build(
         (folder / "signature.json").write_text(job.plan.signature.to_json(), "utf-8")
         with progress.stage("Lowering") as stage:
             stage.done(finish())
-        # Empty where a file of the checkpoint or of a model has changed in the meantime.
+        # Empty if a file of the checkpoint or of a model has changed in the meantime.
         inputs_unchanged = CacheKeys.of(physical, layout, selection) == keys
         inputs_key = keys.key if inputs_unchanged else ""
         words = manifest_of(physical, target, selection, layout, program.interface, inputs_key)

@@ -18,8 +18,8 @@ from bringup.spec import TensorInfo
 def planned(graph: Graph, adapter: Adapter, headers: Mapping[str, TensorInfo]) -> Plan:
     """The plan of a graph's parameters; with `GraphOptions.quantize`, of quantised ones.
 
-    Those are the matrices of linear layers and experts, but for routers and heads. Raises BU413 for an unknown recipe,
-    BU414 where one of these matrices cannot be quantised by it.
+    Those are the matrices of linear layers and experts, except routers and heads. Raises BU413 for an unknown recipe,
+    BU414 if one of these matrices cannot be quantised by it.
     """
     plan = make_plan(graph.signature(), adapter, headers)
     if graph.options.quantize is None:
@@ -35,11 +35,11 @@ def planned(graph: Graph, adapter: Adapter, headers: Mapping[str, TensorInfo]) -
 
 
 def _help(plan: Plan, recipe: Recipe, names: list[str], refused: str) -> str:
-    """The largest group that all rows are a whole number of, where that is the reason."""
+    """The largest group that divides all rows, if that is the reason."""
     if any(isinstance(source, Computed) for source in plan.entries[refused].sources):
         return "leave --quantize out, or give the checkpoint in floats"
     rows = [plan.entries[name].declared.axes[-1].size for name in names]
     fitting = [size for size in (128, 64, 32, 16) if all(row % size == 0 for row in rows)]
     if recipe.name.startswith("int4-g") and fitting and recipe.along not in fitting:
         return f"give int4-g{fitting[0]}, or int8"
-    return "give int8 or fp8, which have one scale a row, or leave --quantize out"
+    return "give int8 or fp8, which have one scale for each row, or leave --quantize out"

@@ -8,18 +8,18 @@ from typing import Any
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits
 
-# Divisible by every usual number of heads; or one, for what divides others.
+# Divisible by every usual number of heads; or one, which divides all others.
 SIZES = (5040, 1)
-NUMBERS = {"layers": 0, "experts": 1}  # which number of a tensor's name counts them
+NUMBERS = {"layers": 0, "experts": 1}  # the index of the number in a tensor's name that counts them
 
 
 def without_unknown(
     raw: Mapping[str, Any], findings: Iterable[Diagnostic], names: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """The words of a config with other values for the sizes that findings call unknown: candidates, the best first.
+    """Configs with other values for the sizes that findings call unknown: candidates, the best first.
 
-    Numbers of layers and of experts are those of the checkpoint's tensor names. No candidates where an unknown size is
-    no key of the config itself, or the names have no numbers.
+    Numbers of layers and of experts are those of the checkpoint's tensor names. There are no candidates if an unknown
+    size is not a key of the config itself, or the names have no numbers.
     """
     unknown = {finding.parameter: finding.stops for finding in findings if finding.stops}
     counts: dict[str, int] = {}

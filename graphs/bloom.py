@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BloomConfig(HFConfig):
-    """`max_positions` is the length of the training sequences: ALiBi itself knows no end.
+    """`max_positions` is the length of the training sequences: ALiBi itself has no limit.
 
-    `out_bias`: the projections back to the hidden size, of attention and MLP, have biases.
+    `out_bias`: the output projections of attention and MLP have biases.
+    `residual_from_norm`: the residual is the output of the norm, not its input.
     """
 
     family: ClassVar[str] = "bloom"
@@ -47,7 +48,7 @@ class BloomConfig(HFConfig):
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.num_heads or 1  # where both are doubtful, as there is no graph of 0
+        return self.hidden // self.num_heads or 1  # at least 1: both sizes may be stand-ins after an error
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -56,9 +57,9 @@ class BloomConfig(HFConfig):
             fields.error("BU121", f"hidden size {hidden} is not a multiple of {heads} heads", "n_head")
         fields.only("n_inner", None, 4 * hidden)
         for kernel in ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add"):
-            fields.only(kernel, True, False)  # of Megatron's kernels: how, not what, they compute
+            fields.only(kernel, True, False)  # chooses Megatron's kernels: does not affect the result
         fields.only("skip_bias_add_qkv", False)
-        fields.maybe("offset_alibi", int)  # a constant added to all scores of a row
+        fields.maybe("offset_alibi", int)  # a constant added to all scores of a row: softmax cancels it
         return cls(
             vocab_size=fields.size("vocab_size"),
             max_positions=fields.size("seq_length", 2048),
@@ -75,7 +76,7 @@ class BloomConfig(HFConfig):
 def _summed_by_parts(fields: Fields, hidden: int) -> bool:
     """Whether `slow_but_exact` sums products of `pretraining_tp` slices: transformers 5.23 then adds no bias.
 
-    The sum of the slices is the whole product, where they are of one size.
+    If all slices have the same size, their sum is the complete product. Reports BU121 if they do not.
     """
     parts = fields.size("pretraining_tp", 1)
     if not fields.take("slow_but_exact", bool, False) or parts == 1:
@@ -87,18 +88,18 @@ def _summed_by_parts(fields: Fields, hidden: int) -> bool:
 
 
 def _size(fields: Fields, name: str, alias: str, **limits: int) -> int:
-    """A size that published configs give under either name; where both stand they have to agree."""
+    """A size that published configs have under either name; if both are present, they must agree."""
     used, other = (name, alias) if fields.raw.get(alias) is None else (alias, name)
     size = fields.size(used, **limits)
-    fields.only(other, size, *([None] if other == "n_embed" else []))  # null is what transformers takes it for itself
+    fields.only(other, size, *([None] if other == "n_embed" else []))  # transformers accepts null for `n_embed`
     return size
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """The slope of each head, float32 (Press et al. 2021, and their code for other numbers than powers of two).
+    """The slope of each head, float32 [heads] (Press et al. 2021; their code for other numbers than powers of two).
 
-    Of n = 2^k heads, 2^(-8 i / n) for i = 1 … n. Heads beyond the largest power of two take every other slope of
-    twice as many.
+    For n = 2^k heads, 2^(-8 i / n) for i = 1 … n. Heads beyond the largest power of two use every other slope of
+    twice as many heads.
     """
     import numpy as np
 
@@ -135,9 +136,9 @@ class ResidualMLP(MLP):
 
 
 class Block(Module):
-    """A pre-norm layer; attention and MLP add the residual themselves, as those of transformers do.
+    """A pre-norm layer; attention and MLP add the residual themselves, as in transformers.
 
-    `residual_from_norm`: it is what the norms give, not what they take.
+    `residual_from_norm`: the residual is the output of the norm, not its input.
     """
 
     def __init__(self, config: BloomConfig) -> None:

@@ -81,7 +81,7 @@ def read_common(
 
     The settings are the family's defaults for absent keys; `rope` are those of `RopeConfig.from_hf`. `words` maps
     transformers' keys for the size of a head, the activation and the epsilon of norms to the family's own. `nulls`:
-    which of `num_key_value_heads` and `head_dim` may be null and then follow from the other sizes. `stretched`:
+    which of `num_key_value_heads` and `head_dim` may be null; they then follow from the other sizes. `stretched`:
     `max_position_embeddings` counts the positions after rope scaling, as in Gemma 3.
 
     Some keys are read only if their default is passed: `caps` has those of `attn_logit_softcapping` and
@@ -151,7 +151,10 @@ def context_length(rope: RopeConfig, stated: int) -> int:
 
 
 def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...] | None:
-    """The sliding window of each layer by `layer_types`; None where the config has none."""
+    """The sliding window of each layer by `layer_types`, in tokens; None if the config has no `layer_types`.
+
+    Reports BU122 for an invalid list, and an error for a window layer without `sliding_window`.
+    """
     types = fields.words("layer_types")
     if types is None:
         return None
@@ -161,11 +164,11 @@ def window_of_layers(fields: Fields, layers: int, window: int | None) -> tuple[i
         message = "`layer_types` has sliding_attention and `sliding_window` is missing"
         fields.error("BU121", message, "sliding_window", stops="")
     of_layers = [window if kind == "sliding_attention" else None for kind in types[:layers]]
-    return (*of_layers, *[None] * (layers - len(of_layers)))  # the number of layers is not for this key to say
+    return (*of_layers, *[None] * (layers - len(of_layers)))  # the number of layers is that of another key
 
 
 def alternating_windows(fields: Fields, layers: int, window: int | None, *, full_every: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer by `layer_types`; by default every `full_every`-th layer has full attention."""
+    """The window of each layer by `layer_types`; by default every `full_every`-th layer has full attention."""
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
     if window is None and layers >= full_every > 1:
@@ -174,7 +177,7 @@ def alternating_windows(fields: Fields, layers: int, window: int | None, *, full
 
 
 def sliding_window(fields: Fields, absent: int | None = None) -> int | None:
-    """`sliding_window`, in tokens."""
+    """`sliding_window`, in tokens; `absent` if the config has none."""
     fields.read.add("sliding_window")
     window = fields.maybe("sliding_window", int) if "sliding_window" in fields.raw else absent
     if window is not None and window < 1:
@@ -229,7 +232,7 @@ def _normed(norm: Module | None, x_Nm: Tensor) -> Tensor:
 
 
 class Decoder(Module):
-    """The embedding, the layers, the last norm, of class `norm`, and the rows of each rope."""
+    """The embedding, the layers, the last norm (of class `norm`), and the cos and sin rows of each rope."""
 
     def __init__(self, config: DecoderConfig, layers: list[Module], norm: Norm = RMSNorm) -> None:
         super().__init__()

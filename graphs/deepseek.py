@@ -1,4 +1,4 @@
-"""What DeepSeek-V2, V3 and V3.2 share: multi-head latent attention, dense layers before MoE layers."""
+"""The parts that DeepSeek-V2, V3 and V3.2 share: multi-head latent attention, dense layers before MoE layers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from bringup.graphs.layers.mlp import GatedMLP
 from bringup.graphs.layers.moe_shared import SharedMixture, SigmoidRouter
 from bringup.graphs.layers.sparse_indexer import Indexer
 
-NULLS = ("num_key_value_heads", "head_dim")  # keys that transformers' V2 and V3 take null for, and its V3.2 does not
+NULLS = ("num_key_value_heads", "head_dim")  # keys that may be null in transformers' V2 and V3, but not in its V3.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekConfig(DecoderConfig):
-    """`head_dim` counts the channels of a key that turn, `plain_dim` those that do not, `value_dim` a value's.
+    """The config of a DeepSeek model. Each key has `head_dim` channels with RoPE and `plain_dim` without; values have
+    `value_dim` channels.
 
-    `layers` are the numbers that its layers have in a checkpoint; `sparse` says of each whether it has experts.
-    `q_rank` None: queries come straight from the hidden state. `draft_layers` are those past a model's last that a
-    checkpoint has to predict further tokens with.
+    `layers` are the layer numbers in the checkpoint; `sparse` states for each whether it has experts. `q_rank` None:
+    queries are computed from the hidden state directly. `draft_layers` are the layers of the checkpoint after the
+    model's last: they predict further tokens.
     """
 
     layers: range
@@ -48,12 +49,12 @@ class DeepseekConfig(DecoderConfig):
 
     @classmethod
     def of_layers(cls, fields: Fields, layers: range) -> Self:
-        """Of some of a checkpoint's layers: all of the model, or one of its draft."""
+        """The config of these layers of a checkpoint: all layers of the model, or that of a draft."""
         return cls(**cls.settings(fields, layers), layers=layers)
 
     @classmethod
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
-        """All but `layers`, by what a family's config says."""
+        """The fields other than `layers`, from the family's config.json."""
         raise NotImplementedError
 
 
@@ -66,14 +67,14 @@ def read_deepseek(
     max_positions: int,
     nulls: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields that V2 and V3 read alike; the settings are what a family has for keys that are absent.
+    """The fields that V2 and V3 read alike; the keyword arguments are the family's defaults for absent keys.
 
     `nulls`: which of `num_key_value_heads` and `head_dim` may be null.
     """
     turned, plain = fields.size("qk_rope_head_dim", 64), fields.size("qk_nope_head_dim", 128)
     for key, value in (("head_dim", turned), ("num_key_value_heads", fields.size("num_attention_heads"))):
         fields.only(key, value, *([None] if key in nulls else []))
-    fields.only("qk_head_dim", plain + turned, None)  # as `head_dim`, written by transformers and not read
+    fields.only("qk_head_dim", plain + turned, None)  # like `head_dim`, written by transformers but not read
     _check_scale(fields)
     straight = "q_lora_rank" in fields.raw and fields.maybe("q_lora_rank", int) is None
     return read_common(
@@ -95,9 +96,9 @@ def read_deepseek(
 
 
 def _check_scale(fields: Fields) -> None:
-    """Refuses a null `factor` where attention is scaled by it.
+    """Reports BU121 for a null `factor` that attention would be scaled by.
 
-    With `mscale_all_dim`, transformers' DeepseekV3Attention reads the factor itself, and does not compute with null.
+    With `mscale_all_dim`, transformers' DeepseekV3Attention reads the factor itself, and fails if it is null.
     """
     rope = fields.group("rope_scaling") or fields.group("rope_parameters")
     if rope.get("mscale_all_dim") and "factor" in rope and rope["factor"] is None:
@@ -106,10 +107,10 @@ def _check_scale(fields: Fields) -> None:
 
 
 def sparse_layers(fields: Fields, layers: range, *, dense: int) -> tuple[bool, ...]:
-    """From layer `first_k_dense_replace` on, as in transformers.
+    """For each layer, whether it has experts: from layer `first_k_dense_replace` on, as in transformers.
 
-    The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has experts only in layers whose number
-    `moe_layer_freq` divides. It is 1 in every published config; another value is a warning.
+    The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has experts only in layers whose number is a
+    multiple of `moe_layer_freq`. It is 1 in every published config; another value is a warning.
     """
     first = fields.take("first_k_dense_replace", int, dense)
     if (every := fields.size("moe_layer_freq", 1)) > 1:

@@ -25,7 +25,7 @@ from bringup.shown import short
 if TYPE_CHECKING:
     from torch import Tensor
 
-# By `model_type`, what the draft's layer is.
+# The class of the draft's layer for each `model_type`.
 BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
     "deepseek_v3": (DeepseekV3Config, DeepseekV3),
     "deepseek_v32": (DeepseekV32Config, DeepseekV32),
@@ -34,10 +34,10 @@ BLOCKS: dict[str, tuple[type[DeepseekConfig], type[Deepseek]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekMtpConfig(HFConfig):
-    """`block` is the main model's config, of the draft's layer alone. `depth`: which of several drafts, from 1 on.
+    """`block` is the main model's config, for the draft's layer alone. `depth`: which of several drafts, from 1 on.
 
-    Draft k predicts the token k places further than the main model does. The published models have one; for another
-    than the first, a config.json says `mtp_depth`, a key of our own.
+    Draft k predicts the token k positions after the one that the main model predicts. The published models have one
+    draft; for another than the first, config.json has `mtp_depth`, a key of bringup's own.
     """
 
     family: ClassVar[str] = "deepseek_mtp"
@@ -55,7 +55,7 @@ class DeepseekMtpConfig(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """From the main model's config.json. Raises BU125 where that is another's than BLOCKS names."""
+        """From the main model's config.json. Raises BU125 if its `model_type` is not in BLOCKS."""
         kind = fields.take("model_type", str, "deepseek_v3")
         if kind not in BLOCKS:
             known = " and ".join(f"`{name}`" for name in BLOCKS)
@@ -70,7 +70,7 @@ class DeepseekMtpConfig(HFConfig):
 
 
 class Draft(Decoder):
-    """A decoder that begins with a token and the hidden state before it."""
+    """A decoder whose input is a token and the hidden state of the position before it."""
 
     def __init__(self, config: DeepseekConfig, layers: list[Module]) -> None:
         super().__init__(config, layers)
@@ -81,13 +81,13 @@ class Draft(Decoder):
 
 
 class DeepseekMtp(Graph):
-    """Row i of draft k takes token i + k, and the hidden state that draft k - 1 has at row i: of the first, the model.
+    """Row i of draft k reads token i + k, and the hidden state at row i: of the model for draft 1, else of draft k - 1.
 
-    Which hidden state that is the report leaves open; here it is whatever rows are fed as `hidden`. What the layer was
-    trained with lies behind the last norm and is what a head takes: `--aux-hidden 61` of DeepSeek-V3, and of a draft
-    that another one follows `--aux-hidden 1`. vLLM and SGLang feed the first draft so. From one draft to the next vLLM
-    (until its pull request 45895) and ATOM (until 1764) gave what lies before that norm, and fewer tokens were
-    accepted. vLLM also takes zeros for the embedding at position 0; nothing is left out here.
+    The report does not define which hidden state that is; here it is the input `hidden`. The layer was trained with
+    the output of the last norm, which is the input of the head: `--aux-hidden 61` of DeepSeek-V3, and `--aux-hidden 1`
+    of a draft that another one follows. vLLM and SGLang pass it to the first draft. For later drafts vLLM (until pull
+    request 45895) and ATOM (until 1764) passed the input of that norm, and fewer tokens were accepted. vLLM also
+    replaces the embedding at position 0 with zeros; bringup does not.
     """
 
     layer_path = "model.layers"

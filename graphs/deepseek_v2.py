@@ -32,10 +32,10 @@ class DeepseekV2Config(DeepseekConfig):
 
 
 def _routing(fields: Fields) -> RoutingConfig:
-    """By `topk_method`: of the groups that `group_limited_greedy` keeps, or of all experts.
+    """The routing by `topk_method`: among the groups that `group_limited_greedy` selects, or among all experts.
 
-    The published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py) has weights that add up to 1 for
-    `norm_topk_prob`. transformers does not read it. It is false in every published config; true is a warning.
+    In the published code (deepseek-ai/DeepSeek-V2, modeling_deepseek.py), `norm_topk_prob` normalises weights to a sum
+    of 1. transformers does not read it. It is false in every published config; true is a warning.
     """
     if fields.take("norm_topk_prob", bool, False, null=False):
         differs = "the published code divides the experts' weights by their sum"
@@ -56,10 +56,10 @@ def _routing(fields: Fields) -> RoutingConfig:
 
 
 class SoftmaxRouter(Module):
-    """(chosen_NK, weights_NK) by softmax scores in float32; a group of experts is as good as its best one.
+    """(chosen_NK, weights_NK) by softmax scores in float32; the score of a group is that of its best expert.
 
-    Experts of other groups cannot be chosen. transformers gives them the score 0 and the weight 0 instead, which
-    comes to the same: no score is negative, and a chosen expert of score 0 adds nothing.
+    Experts of other groups cannot be selected. transformers gives them score 0 and weight 0 instead, which has the
+    same result: no score is negative, and a selected expert with score 0 adds nothing.
     """
 
     def __init__(self, m: int, routing: RoutingConfig) -> None:

@@ -32,7 +32,7 @@ def read_v3(
     nulls: Collection[str] = (),
     normalise_null: bool | None = None,
 ) -> dict[str, Any]:
-    """What V3 and V3.2 read alike. The published configs name the one way of routing that there is."""
+    """The fields that V3 and V3.2 read alike. All published configs name the same routing; another one is an error."""
     fields.only("scoring_func", "sigmoid")
     fields.only("topk_method", "noaux_tc")
     routing = RoutingConfig.from_fields(
@@ -46,4 +46,4 @@ def read_v3(
 
 
 class DeepseekV3(Deepseek):
-    """Its router is what `Deepseek` has."""
+    """DeepSeek-V3: `Deepseek` with its default router."""

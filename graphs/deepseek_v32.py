@@ -15,7 +15,7 @@ from bringup.shown import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekV32Config(DeepseekConfig):
-    """A query sees `index_keep` keys, chosen by `index_heads` heads of `index_dim` channels."""
+    """A query attends to `index_keep` keys, selected by `index_heads` heads of `index_dim` channels."""
 
     family: ClassVar[str] = "deepseek_v32"
     model_types: ClassVar[tuple[str, ...]] = ("deepseek_v32",)
@@ -28,14 +28,14 @@ class DeepseekV32Config(DeepseekConfig):
     def settings(cls, fields: Fields, layers: range) -> dict[str, Any]:
         fields.only("rope_interleave", True)
         fields.only("mlp_bias", False)
-        count = fields.layers("num_hidden_layers")  # older files of transformers have the second word
+        count = fields.layers("num_hidden_layers")  # older files of transformers have the second key
         fields.only("layer_types", ["indexed_attention"] * count, ["deepseek_sparse_attention"] * count)
         common = read_v3(fields, _sparse(fields, layers), max_positions=163840)
         if common["q_rank"] is None:
             fields.error("BU121", "`q_lora_rank` is null; the indexer reads the queries' latent", "q_lora_rank")
         dim = fields.size("index_head_dim", 128)
         if dim < common["head_dim"]:
-            message = f"`index_head_dim` is {dim}, and of its channels `qk_rope_head_dim` {common['head_dim']} turn"
+            message = f"`index_head_dim` is {dim}, but RoPE rotates `qk_rope_head_dim` {common['head_dim']} channels"
             fields.error("BU121", message, "index_head_dim")
         return common | {
             "index_heads": fields.size("index_n_heads", 64),
@@ -45,7 +45,7 @@ class DeepseekV32Config(DeepseekConfig):
 
 
 def _sparse(fields: Fields, layers: range) -> tuple[bool, ...]:
-    """By `mlp_layer_types`, which has an item for each layer of the model; else, and for its draft, as V3."""
+    """For each layer, whether it has experts: by `mlp_layer_types` if present; otherwise, and in a draft, as V3."""
     counted, types = sparse_layers(fields, layers, dense=3), fields.words("mlp_layer_types")
     if types is None:
         return counted

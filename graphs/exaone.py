@@ -19,9 +19,9 @@ class ExaoneConfig(LlamaConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """The epsilon is needed: versions of the published code differ in what they take for it."""
+        """Requires the epsilon of norms, because versions of the published code have different defaults."""
         layers = fields.layers("num_layers")
-        fields.only("num_hidden_layers", layers)  # another name for it
+        fields.only("num_hidden_layers", layers)  # another name of the same key
         return cls(
             **read_common(fields, (None,) * layers, eps=None, tied=True, words=WORDS, nulls=("num_key_value_heads",)),
             attention_bias=False,
@@ -30,4 +30,4 @@ class ExaoneConfig(LlamaConfig):
 
 
 class Exaone(Llama):
-    """The same mathematics; parameters have Llama's names."""
+    """Computes the same as Llama; parameters have Llama's names."""

@@ -39,7 +39,7 @@ class Gemma2Config(DecoderConfig):
         absent: dict[str, Any] = {"max_positions": 8192, "kv_heads": 4, "head_dim": 256, "query_scalar": 256}
         absent |= {"activation": "gelu_pytorch_tanh", "tied": True, "caps": CAPS}
         common = read_common(fields, windows, words=WORDS, **absent)
-        fields.only("hidden_act", common["activation"], None)  # published next to `hidden_activation`, and not read
+        fields.only("hidden_act", common["activation"], None)  # published with `hidden_activation`, but not read
         fields.only("use_bidirectional_attention", None, False)
         bias = fields.take("attention_bias", bool, False)
         return cls(**common, embedding_scale=common["hidden"] ** 0.5, attention_bias=bias)

@@ -15,7 +15,7 @@ from bringup.graphs.layers.moe_shared import SharedMixture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glm4MoeConfig(DecoderConfig):
-    """`draft_layers` are those past the last that a checkpoint has to predict further tokens with."""
+    """`draft_layers` are the layers of the checkpoint after the model's last: they predict further tokens."""
 
     family: ClassVar[str] = "glm4_moe"
     model_types: ClassVar[tuple[str, ...]] = ("glm4_moe",)

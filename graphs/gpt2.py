@@ -43,7 +43,7 @@ class GPT2Config(HFConfig):
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.num_heads or 1  # where both are doubtful, as there is no graph of 0
+        return self.hidden // self.num_heads or 1  # at least 1: both sizes may be stand-ins after an error
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
@@ -51,7 +51,7 @@ class GPT2Config(HFConfig):
         if not fields.doubtful and hidden % heads:
             fields.error("BU121", f"`n_embd` {hidden} is not a multiple of `n_head` {heads}", "n_head")
         fields.only("add_cross_attention", False)
-        # computes the same numbers in float32 whatever the dtype; ours always does
+        # computes these products in float32 whatever the dtype; bringup always does
         fields.only("reorder_and_upcast_attn", False, True)
         fields.only("n_special", 0)  # rows that GPT-1 adds to the embedding; transformers' GPT-2 does not read it
         positions = fields.size("n_positions")

@@ -56,13 +56,13 @@ class GPTNeoXConfig(HFConfig):
         stated = fields.size("max_position_embeddings", 2048)
         rope = RopeConfig.from_hf(
             fields,
-            128 if fields.stopped else hidden // heads,  # a stand-in, so that the rest is read as well
+            128 if fields.stopped else hidden // heads,  # a stand-in, so that the other keys are read as well
             stated,
             theta_key="rotary_emb_base",
             partial=0.25,
             partial_key="rotary_pct",
         )
-        fields.only("rope_theta", rope.theta)  # copies, as some versions of transformers saved them and none reads
+        fields.only("rope_theta", rope.theta)  # a copy that some versions of transformers saved; no version reads it
         fields.only("partial_rotary_factor", rope.partial)
         return cls(
             vocab_size=fields.size("vocab_size"),
@@ -81,7 +81,7 @@ class GPTNeoXConfig(HFConfig):
 
 
 class Layer(Module):
-    """x + attention(norm(x)) + mlp(norm'(x)) (Wang & Komatsuzaki 2021); or, not `parallel`, one after the other."""
+    """x + attention(norm(x)) + mlp(norm'(x)) (Wang & Komatsuzaki 2021); sequential if not `parallel`."""
 
     def __init__(self, config: GPTNeoXConfig) -> None:
         super().__init__()

@@ -46,8 +46,8 @@ class GptOssConfig(DecoderConfig):
         common = read_common(
             fields, windows, max_positions=131072, kv_heads=8, head_dim=64, eps=1e-5, theta=150000.0, absent=YARN
         )
-        fields.only("hidden_act", "silu")  # what the clamped SwiGLU is made of
-        fields.only("experts_per_token", per_token)  # said twice in the published config
+        fields.only("hidden_act", "silu")  # the activation in the clamped SwiGLU
+        fields.only("experts_per_token", per_token)  # the published config has the number twice
         fields.only("initial_context_length", common["rope"].max_positions)
         return cls(
             **common,
@@ -60,7 +60,7 @@ class GptOssConfig(DecoderConfig):
 
 
 class ClampedExperts(Experts):
-    """(up + 1) · gate · sigmoid(alpha · gate), both of them clamped: the SwiGLU of openai/gpt-oss, torch/model.py."""
+    """(up + 1) · gate · sigmoid(alpha · gate), both clamped: the SwiGLU of openai/gpt-oss, torch/model.py."""
 
     def __init__(self, config: GptOssConfig) -> None:
         super().__init__(config.num_experts, config.hidden, config.ffn, config.activation, bias=True)
@@ -72,7 +72,7 @@ class ClampedExperts(Experts):
 
 
 class ClampedMLP(Module):
-    """Every token goes to the experts with the highest scores, weighted by the softmax of just these."""
+    """Routes each token to the experts with the highest scores, weighted by the softmax of those scores."""
 
     def __init__(self, config: GptOssConfig) -> None:
         super().__init__()

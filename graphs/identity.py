@@ -1,7 +1,7 @@
-"""Whether a config.json is of the family that is to read it: by its `architectures` and its `model_type`.
+"""Whether a config.json belongs to the family that reads it: by its `architectures` and its `model_type`.
 
-Another family's words may all be known, its names and shapes all fit, and the numbers still be others: Gemma's norms
-add 1 to their weights, Helium's rope turns channels in pairs.
+All keys, names and shapes of another family may fit and the result still be wrong: Gemma's norms add 1 to their
+weights, Helium's RoPE rotates adjacent channels.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from bringup.shown import short
 def check_identity(
     family: Family, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None, *, named: bool = False
 ) -> None:
-    """Refuses a config.json of another model than the family's.
+    """Rejects a config.json of another family's model. Raises BU152, and BU121 for invalid `architectures`.
 
     `named`: the user chose the family, so `architectures` are compared as well; one of the family's own is enough.
-    `allow` lets a key through that it names. A family that lists no architectures, or whose config class lists no
-    `model_types`, takes any. So does a family that reads its configs with the class of one of ours, where the config
-    names an architecture that is its own and none of ours: `model_types` are those of our family. Raises BU152, and
-    BU121 for architectures that are no names.
+    `allow` lists keys that are not checked. A family that lists no architectures, or whose config class lists no
+    `model_types`, accepts every config. So does a family that reads its configs with the config class of a built-in
+    one, if the config names an architecture that only this family serves: `model_types` are those of the built-in one.
     """
     allow = allow or {}
     names = architectures(raw)
     compared = named and names and family.architectures and "architectures" not in allow
     if compared and not set(names) & set(family.architectures):
-        raise _another(family, "architectures", names[0], family.architectures, _server(names))
+        raise _mismatch(family, "architectures", names[0], family.architectures, _server(names))
     kind = raw.get("model_type")
     known = () if _is_its_own(family, names) else _model_types(family)
     if isinstance(kind, str) and known and kind not in known and "model_type" not in allow:
-        raise _another(family, "model_type", kind, known, _server_of_type(kind, family), names)
+        raise _mismatch(family, "model_type", kind, known, _server_of_type(kind, family), names)
 
 
-def _another(
+def _mismatch(
     family: Family, key: str, value: str, known: Iterable[str], server: Family | None, names: Iterable[str] = ()
 ) -> BringupError:
     listed = ", ".join(f"`{name}`" for name in known)
@@ -49,13 +48,13 @@ def _another(
 
 
 def _model_types(family: Family) -> tuple[str, ...]:
-    """What the family's own config class lists; a subclass in a user's file does not inherit it."""
+    """The `model_types` of the family's own config class; a subclass in a user's file does not inherit them."""
     own = cast("dict[str, Any]", vars(family.load("config")))
     return cast("tuple[str, ...]", own.get("model_types", ()))
 
 
 def _is_its_own(family: Family, names: Iterable[str]) -> bool:
-    """Whether a family has the config class of one of ours, and the config an architecture that only it serves."""
+    """Whether a family uses a built-in config class, and only it serves one of the config's architectures."""
     kind = family.load("config")
     borrowed = any(ours.config == f"{kind.__module__}:{kind.__qualname__}" for ours in FAMILIES)
     own = set(family.architectures) & set(names)
@@ -67,5 +66,5 @@ def _server(names: Iterable[str]) -> Family | None:
 
 
 def _server_of_type(kind: str, but: Family) -> Family | None:
-    """The family whose name is a `model_type`: most are."""
+    """The family whose name is this `model_type`, as for most families."""
     return next((family for family in FAMILIES if family.name == kind and family is not but), None)

@@ -19,7 +19,7 @@ class InternLMConfig(LlamaConfig):
     def from_fields(cls, fields: Fields) -> Self:
         theta = _theta(fields)
         for key, value in (("rope_theta", theta), ("rope_scaling", None), ("rope_parameters", None)):
-            fields.only(key, value)  # the published code does not look at them
+            fields.only(key, value)  # the published code does not read them
         windows = (None,) * fields.layers("num_hidden_layers")
         return cls(
             **read_common(fields, windows, absent={"rope_theta": theta}),
@@ -29,7 +29,7 @@ class InternLMConfig(LlamaConfig):
 
 
 def _theta(fields: Fields) -> float:
-    """From `rotary`. Its type `dynamic` makes theta grow past `max_position_embeddings`, where this context ends."""
+    """Theta, from `rotary`. Type `dynamic` increases theta past `max_position_embeddings`; the context ends there."""
     if "rotary" in fields.raw and fields.raw["rotary"] is None:
         fields.error("BU121", f"config key `rotary` is null; {fields.family} needs an object", "rotary")
     rotary = Fields(fields.group("rotary"), f"{fields.family} rotary")
@@ -41,4 +41,4 @@ def _theta(fields: Fields) -> float:
 
 
 class InternLM(Llama):
-    """The same mathematics, under the same names."""
+    """Computes the same as Llama; parameters have the same names."""

@@ -28,7 +28,7 @@ class LlamaConfig(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        fields.only("rope_interleaved", False)  # nanotron's word, in SmolLM2: rope would turn channels side by side
+        fields.only("rope_interleaved", False)  # nanotron's key, in SmolLM2: RoPE would rotate adjacent channels
         mistral = fields.raw.get("model_type") in ("mistral", "ministral")
         absent: dict[str, Any] = {"nulls": ("num_key_value_heads", "head_dim")}
         if mistral:
@@ -41,12 +41,12 @@ class LlamaConfig(DecoderConfig):
 
 
 def _windows(fields: Fields, mistral: bool) -> tuple[int | None, ...]:
-    """The sliding window of each layer, from `sliding_window` and, where there is one, `layer_types`."""
+    """The sliding window of each layer, from `sliding_window` and, if present, `layer_types`."""
     layers, window = fields.layers("num_hidden_layers"), sliding_window(fields, 4096 if mistral else None)
     if (of_layers := window_of_layers(fields, layers, window)) is not None:
         return of_layers
     if fields.raw.get("model_type") == "llama":
-        fields.only("sliding_window", None)  # transformers' Llama ignores it where its Mistral obeys it
+        fields.only("sliding_window", None)  # transformers' Llama ignores it; its Mistral does not
         return (None,) * layers
     return (window,) * layers
 

@@ -1,7 +1,7 @@
 """LLaVA's language model: Llama, Mistral or Qwen2 under a vision model's names (Liu et al. 2023).
 
-config.json has the text model's words under `text_config`; the original code's (github.com/haotian-liu/LLaVA) is the
-text model's own, with words about images among them.
+config.json has the text model's keys under `text_config`. A config of the original code
+(github.com/haotian-liu/LLaVA) is the text model's own, with keys about images among them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _sizes(vocab: int, ffn: int, positions: int) -> dict[str, int]:
     return common | {"vocab_size": vocab, "intermediate_size": ffn, "max_position_embeddings": positions}
 
 
-# By `model_type`: the text family, and the sizes that transformers 5.23 takes where a `text_config` has none.
+# By `model_type`: the text family, and the sizes that transformers 5.23 uses if a `text_config` has none.
 TEXTS: dict[str, tuple[type[DecoderConfig], dict[str, int]]] = {
     "llama": (LlamaConfig, _sizes(32000, 11008, 2048)),
     "mistral": (LlamaConfig, _sizes(32000, 14336, 4096 * 32)),
@@ -41,7 +41,7 @@ ORIGINAL = {
     "llava_qwen2": "qwen2",
 }  # `model_type` of the original code; all others: llama
 
-# What becomes of images, and how the original code was trained to see them: none of it changes a logit of text.
+# Keys about images, and about the original code's training on them: none affects a logit of text.
 IMAGES = frozenset(
     """
     vision_config image_token_index image_token_id image_seq_length ignore_index projector_hidden_act
@@ -72,7 +72,7 @@ class LlavaConfig(HFConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Raises BU125 for a text model that is none of TEXTS."""
+        """Raises BU125 for a text model that is not in TEXTS."""
         fields.read |= IMAGES
         kind, words = _text_of(fields)
         if kind not in TEXTS:
@@ -87,20 +87,20 @@ class LlavaConfig(HFConfig):
 
 
 def _text_of(fields: Fields) -> tuple[str, dict[str, Any]]:
-    """The text model's type and the words of its config."""
+    """The text model's type and the keys of its config."""
     if "hidden_size" in fields.raw and "text_config" not in fields.raw:
         words = {key: value for key, value in fields.raw.items() if key not in fields.read}
         fields.read |= words.keys()
         return ORIGINAL.get(fields.take("model_type", str, "llava"), "llama"), words
     words = fields.group("text_config")
-    fields.read.add("vocab_size")  # early files repeat it outside
-    if fields.take("tie_word_embeddings", bool, False):  # outside or inside, either does
+    fields.read.add("vocab_size")  # early files repeat it outside of `text_config`
+    if fields.take("tie_word_embeddings", bool, False):  # outside or inside of `text_config`
         words = words | {"tie_word_embeddings": True}
     return str(words.get("model_type", "llama")), words
 
 
 class Model(Module):
-    """Where transformers has the vision tower and the projector beside the decoder."""
+    """The module in which transformers has the vision tower and the projector next to the decoder."""
 
     def __init__(self, language_model: Decoder) -> None:
         super().__init__()

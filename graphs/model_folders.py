@@ -1,7 +1,7 @@
-"""Families in folders: the variable BRINGUP_MODELS names these, as PATH names those of programs.
+"""Families in folders that the variable BRINGUP_MODELS lists, in the format of PATH.
 
-Each Python file in such a folder that defines `family` offers it, as an installed package does by an entry point. A
-file runs as a model file does that is named on the command line: it can import those next to it.
+Each Python file in such a folder that defines `family` adds it, as an entry point of an installed package does. The
+file runs like a model file on the command line: it can import the files next to it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bringup.spec import Site
 
 VARIABLE = "BRINGUP_MODELS"
 F = TypeVar("F")
-NO_MODELS = ("_", ".", "test_", "conftest")  # how the names begin of files that are not run
+NO_MODELS = ("_", ".", "test_", "conftest")  # prefixes of the names of files that are not run
 
 
 def modules(failed: list[BringupError] | None = None) -> Iterator[tuple[Path, ModuleType]]:
-    """The modules in the folders that BRINGUP_MODELS names, each run once for as long as no file of its folder changes.
+    """The modules in the folders that BRINGUP_MODELS names, each run once until a file in its folder changes.
 
-    A file that is found twice, by a link or in a folder that is named twice, is one. What cannot be run or listed is
-    left out; `failed` receives BU026 for it.
+    A file that is found twice, through a link or a repeated folder, is one. A file that cannot be run or a folder that
+    cannot be listed is omitted; `failed` receives BU026 for it.
     """
     seen: set[Path] = set()
     for folder in _folders():
@@ -35,15 +35,15 @@ def modules(failed: list[BringupError] | None = None) -> Iterator[tuple[Path, Mo
                 if place not in seen:
                     seen.add(place)
                     yield path, userfiles.module_of(path)
-            except (Exception, SystemExit) as error:  # whatever a user's file raises is that file's fault
+            except (Exception, SystemExit) as error:  # any error of a user's file is reported as BU026
                 if failed is not None:
                     failed.append(_failure(path, error))
 
 
 def named(name: str) -> Path | None:
-    """The file NAME.py in one of these folders: it is the first that a family of that name is looked for in.
+    """The file NAME.py in one of these folders, which is searched first for a family of that name.
 
-    None for what is a path and no name, and where there is no such file or it cannot be reached.
+    None if the name is a path, or if no such file exists or can be reached.
     """
     if Path(name).name != name or name.startswith(NO_MODELS):
         return None
@@ -51,14 +51,14 @@ def named(name: str) -> Path | None:
 
 
 def in_use(family: F) -> F:
-    """The same family; of one that a user's file defines, notes that a model is served by it."""
+    """The same family; if a user's file defines it, records that a model uses it."""
     if module := userfiles.defining("family", family):
         userfiles.use(module)
     return family
 
 
 def file_of(family: object) -> Path | None:
-    """The user's file that defines a family, of those that this process has run."""
+    """The user's file that defines a family, among those that this process has run."""
     module = userfiles.defining("family", family)
     return Path(str(module.__file__)) if module else None
 

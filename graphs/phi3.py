@@ -1,6 +1,6 @@
 """Phi-3, Phi-3.5 and Phi-4: Llama with LongRoPE, partial RoPE, and a sliding window in every layer.
 
-Abdin et al. 2024; LongRoPE: Ding et al. 2024. Not Phi-3-small, Phi-3.5-MoE and what also sees: other architectures.
+Abdin et al. 2024; LongRoPE: Ding et al. 2024. Phi-3-small, Phi-3.5-MoE and the vision models are other architectures.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.decoder import read_common, sliding_window
 from bringup.graphs.llama import Llama, LlamaConfig
 
-# Words in Phi-4-mini's config.json that transformers reads none of, with the values that its code is right for.
+# Keys of Phi-4-mini's config.json that transformers does not read, with the values that its code implements.
 SWITCHES: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,
@@ -21,7 +21,7 @@ SWITCHES: dict[str, Any] = {
     "interpolate_factor": 1,
 }
 NULLS = ("num_key_value_heads",)
-# What longrope was called before; transformers 5.23 takes `yarn` for it as well (`convert_rope_params_to_dict`).
+# The earlier name of longrope; transformers 5.23 accepts `yarn` for it as well (`convert_rope_params_to_dict`).
 ALIASES = {"su": "longrope", "yarn": "longrope"}
 
 
@@ -32,7 +32,7 @@ class Phi3Config(LlamaConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        # 4096 where the config does not say, even if rope's settings do; files have it whatever the type of rope
+        # 4096 if the config has no value, even if the settings of rope do; files of every rope type have it
         fields.raw = {"original_max_position_embeddings": 4096, **fields.raw}
         fields.size("original_max_position_embeddings")
         for key, value in SWITCHES.items():
@@ -46,10 +46,10 @@ class Phi3Config(LlamaConfig):
             )
             fields.error("BU122", message, "rope_type")
         elif rope.kind == "longrope" and rope.channels(head_dim) % 2:
-            message = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 takes an even number alone"
+            message = f"LongRoPE of {rope.channels(head_dim)} channels: transformers' Phi-3 needs an even number"
             fields.error("BU121", message, "partial_rotary_factor")
         return cls(**common, attention_bias=False, mlp_bias=False)
 
 
 class Phi3(Llama):
-    """The same mathematics; parameters have Llama's names."""
+    """Computes the same as Llama; parameters have Llama's names."""

@@ -11,7 +11,7 @@ from bringup.graphs.layers.attention import GroupedAttention
 from bringup.graphs.layers.mlp import GatedMLP
 
 WORDS = {"head_dim": "kv_channels", "rms_norm_eps": "layer_norm_epsilon"}
-# What the published code knows besides, with the values that give the numbers of this graph; the first is its default.
+# Other keys of the published code, with the values that this graph implements; the first is its default.
 SWITCHES: dict[str, tuple[Any, ...]] = {
     "scale_attn_weights": (True,),
     "use_cache_quantization": (False,),
@@ -22,7 +22,7 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
     "fp16": (False, True),
     "fp32": (False, True),
     "onnx_safe": (None,),
-    # keys that it does not look at, and `read_common` does
+    # keys that it does not read, and `read_common` does
     "hidden_act": ("silu",),
     "rope_scaling": (None,),
     "rope_parameters": (None,),
@@ -31,7 +31,7 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QWenConfig(DecoderConfig):
-    """`bias` is that of all projections but q, k and v, which always have one."""
+    """`bias` is that of all projections other than q, k and v, which always have one."""
 
     family: ClassVar[str] = "qwen"
     model_types: ClassVar[tuple[str, ...]] = ("qwen",)
@@ -59,12 +59,15 @@ class QWenConfig(DecoderConfig):
         longest = _longest(fields, config.max_positions)
         return replace(
             config, ffn=max(1, config.ffn // 2), max_positions=longest
-        )  # the published width is of gate and up
+        )  # the published width is the sum of gate's and up's
 
 
 def _longest(fields: Fields, stated: int) -> int:
-    """How many tokens there may be. Past `seq_length`, `use_dynamic_ntk` changes theta, by the length of the prompt,
-    and `use_logn_attn` scales queries: with either, the context ends there."""
+    """The longest sequence, in tokens.
+
+    Past `seq_length`, `use_dynamic_ntk` changes theta by the length of the prompt, and `use_logn_attn` scales queries:
+    with either, the context ends there.
+    """
     trained = fields.size("seq_length")
     switches = [fields.take(key, bool, True) for key in ("use_dynamic_ntk", "use_logn_attn")]
     return trained if any(switches) else stated

@@ -18,7 +18,7 @@ class Qwen2Config(DecoderConfig):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        fields.only("use_mrope", False)  # of Qwen2-VL, whose positions have three parts
+        fields.only("use_mrope", False)  # of Qwen2-VL, whose positions have three coordinates
         return cls(
             **read_common(
                 fields, qwen_windows(fields), max_positions=32768, kv_heads=32, nulls=("num_key_value_heads",)

@@ -14,7 +14,7 @@ from bringup.graphs.layers.moe_softmax import SparseMLP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3MoeConfig(DecoderConfig):
-    """`ffn` is the width of the MLP in layers that are not `sparse`, `expert_ffn` that of an expert."""
+    """`ffn` is the width of the MLP in layers that are not `sparse`, `expert_ffn` that of each expert."""
 
     family: ClassVar[str] = "qwen3_moe"
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_moe",)
@@ -44,10 +44,10 @@ class Qwen3MoeConfig(DecoderConfig):
 
 
 def _window(fields: Fields) -> int | None:
-    """Of every layer: `sliding_window`, if `use_sliding_window`."""
+    """The window of every layer: `sliding_window` if `use_sliding_window`, otherwise None."""
     window = sliding_window(fields, 4096)
     if fields.take("use_sliding_window", bool, False):
-        fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores what its Qwen3 obeys
+        fields.only("max_window_layers", 0)  # transformers' Qwen3-MoE ignores it; its Qwen3 does not
         return window
     fields.take("max_window_layers", int, 0)
     return None

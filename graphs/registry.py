@@ -1,4 +1,4 @@
-"""Which graph and adapter serve a model: explicit, lazy, each architecture once."""
+"""The graph and the adapter of each model: an explicit table, imported on first use, each architecture once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A graph class, its config class and the function `config -> Adapter`; each itself or as `module:name`.
+    """A graph class, its config class and the function `config -> Adapter`; each an object or `module:name`.
 
     `dialect` is its `Dialect` (bringup.adapters.dialects.dialect), for GGUF files. `quantisations` are values of
-    `quant_method`: with any, the family serves its architectures in these only, and comes before the one that serves
+    `quant_method`: with any, the family serves its architectures only in these, and precedes the family that serves
     the others.
     """
 
@@ -37,19 +37,19 @@ class Family:
     quantisations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises TypeError for what no list of models could show: users and plugins make families too."""
+        """Raises TypeError for an invalid `name` or `architectures`: users and plugins create families too."""
         listed = cast("object", self.architectures)
         texts = [self.name, *(cast("Sequence[object]", listed) if isinstance(listed, tuple | list) else (None,))]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("a Family has a text as its name, and a tuple of texts as its architectures")
 
     def load(self, part: str) -> Any:
-        """One of `graph`, `config`, `adapter`, `dialect`. An import error inside the model's file is that error."""
+        """One of `graph`, `config`, `adapter`, `dialect`. Raises the ImportError of the model's file."""
         return _load(getattr(self, part))
 
     @property
     def built_in(self) -> bool:
-        """Whether it is one of ours."""
+        """Whether bringup itself defines the family."""
         return self in FAMILIES
 
 
@@ -116,20 +116,20 @@ FAMILIES: tuple[Family, ...] = (
     _family("qwen3_moe", "Qwen3Moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"),
 )
 
-# How far each family's logits are from transformers'; written by benchmarks/fidelity.py.
+# The error of each family's logits compared with transformers', written by benchmarks/fidelity.py.
 FIDELITY = Path(__file__).with_name("fidelity.json")
 
-# Names that stand for a published config: model → (family, table in the family's graph file, Hub repository).
+# Names of published configs: model → (family, table in the family's graph file, Hub repository).
 PRESETS: dict[str, tuple[str, str, str]] = {
     name: ("gpt2", "SIZES", f"openai-community/{name}") for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 }
 
 
 def families(failed: list[BringupError] | None = None) -> Iterator[Family]:
-    """Our own families, those of folders (BRINGUP_MODELS), then those of packages (entry points `bringup.models`).
+    """The built-in families, those of folders (BRINGUP_MODELS), then those of packages (entry points `bringup.models`).
 
-    A plugin, or a module of one, that cannot be loaded is left out; `failed` receives its error, and BU128 for a family
-    that an earlier one hides: a second one of a name, which is left out, or one whose architecture is ours.
+    A plugin, or a module of one, that cannot be loaded is omitted; `failed` receives its error, and BU128 for a
+    family with the name of an earlier one, which is omitted, or with an architecture of a built-in family.
     """
     seen = [*FAMILIES]
     yield from FAMILIES
@@ -145,7 +145,7 @@ def families(failed: list[BringupError] | None = None) -> Iterator[Family]:
 
 
 def _added(failed: list[BringupError] | None) -> Iterator[tuple[str, Family]]:
-    """The families that are not ours, each with the words for where it is from."""
+    """The families that are not built in, each with a description of its origin for messages."""
     for path, module in model_folders.modules(failed):
         if isinstance(family := getattr(module, "family", None), Family):
             yield f"`{path}`", family
@@ -158,7 +158,7 @@ def _added(failed: list[BringupError] | None) -> Iterator[tuple[str, Family]]:
 
 
 def _hidden(place: str, family: Family, seen: Sequence[Family]) -> BringupError | None:
-    """BU128 for a family of which an earlier one has the name, or a built-in one the architecture."""
+    """BU128 for a family that has the name of an earlier one, or an architecture of a built-in one; else None."""
     if any(each.name == family.name for each in seen):
         message, help = f"there is a family `{family.name}` already, which is used instead", "give it another name"
         return fail("BU128", f"the family `{family.name}` of {place} is not used: {message}", help=help)
@@ -172,9 +172,9 @@ def _hidden(place: str, family: Family, seen: Sequence[Family]) -> BringupError 
 
 
 def _offered(point: EntryPoint, failed: list[BringupError] | None = None) -> list[Family]:
-    """The family that an entry point names; of a package or module, each `family` in it and its modules.
+    """The family that an entry point names; for a package or module, each `family` in it and its modules.
 
-    Raises BU026 when there is none. `failed` receives an error for each module that cannot be loaded.
+    Raises BU026 if there is none. `failed` receives an error for each module that cannot be loaded.
     """
     loaded = plugins.load(point, problem=_no_families)
     if isinstance(loaded, Family):
@@ -197,31 +197,31 @@ def _no_families(loaded: Any) -> str:
 
 
 def _families_in(package: ModuleType) -> tuple[list[Family], dict[str, str]]:
-    """The families of a package and its public modules; and, by module, why one cannot be loaded."""
+    """The families of a package and its public modules; and, by module, the reason why one cannot be loaded."""
     listed = iter_modules(getattr(package, "__path__", []))
     names = sorted(module.name for module in listed if not module.ispkg and not module.name.startswith("_"))
     modules, broken = [package], dict[str, str]()
     for name in names:
         try:
             modules.append(import_module(f"{package.__name__}.{name}"))
-        except (Exception, SystemExit) as error:  # whatever one of its modules raises is the plugin's fault
+        except (Exception, SystemExit) as error:  # any error of a plugin's module is reported as the plugin's
             broken[name] = f"cannot be loaded: {type(error).__name__}: {error}"
     found = (getattr(module, "family", None) for module in modules)
     return list(dict.fromkeys(family for family in found if isinstance(family, Family))), broken
 
 
 def is_registered(model: str) -> bool:
-    """Whether a word is the name of a model or a family: a file or folder of that name is then written `./NAME`."""
+    """Whether this is the name of a model or a family: a file or folder of that name is then written `./NAME`."""
     if model in PRESETS or any(family.name == model for family in FAMILIES):
         return True
     return bool(plugins.points(plugins.MODELS, model)) or any(family.name == model for family in families())
 
 
 def by_architecture(architectures: Sequence[str], quantisation: str = "") -> Family:
-    """The family of the first known architecture of a config.json, whose weights have that `quant_method`.
+    """The family of the first known architecture of a config.json, for weights with that `quant_method`.
 
-    Raises BU125 when none is known, BU126 when several families of packages or of BRINGUP_MODELS serve it, and the
-    error of a package or a folder that fails where none serves it.
+    Raises BU125 if none is known, BU126 if several families of packages or of BRINGUP_MODELS serve it, and the
+    error of a package or folder that fails if no family serves it.
     """
     wanted = set(architectures)
     if quantisation:
@@ -254,7 +254,7 @@ def _only(served: Sequence[Family], architectures: Sequence[str]) -> Family:
 
 
 def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
-    """A model's name or Python file → its family, its published config and Hub repository (where it has them).
+    """A model's name or Python file → its family, its published config and its Hub repository (None without).
 
     Raises BU002 for an unknown name, BU004 for a file that defines no `family`.
     """
@@ -269,10 +269,10 @@ def by_name(model: str) -> tuple[Family, dict[str, Any] | None, str | None]:
 
 
 def _family_of(name: str) -> Family:
-    """The family of that name; of those that plugins offer first the one whose entry point is called so."""
+    """The family of that name; among those of plugins, first that of the entry point of that name."""
     found = next((family for family in FAMILIES if family.name == name), None)
     if not found and (file := model_folders.named(name)):
-        here = _from_file(file, userfiles.module_of)  # its own error, where it cannot be run
+        here = _from_file(file, userfiles.module_of)  # an error while it runs is raised
         found = here if here.name == name else None
     for point in () if found else plugins.points(plugins.MODELS, name):
         found = found or next((family for family in _offered(point) if family.name == name), None)
@@ -292,7 +292,7 @@ def _from_file(path: Path, module_of: Callable[[Path], ModuleType] = userfiles.r
     try:
         module = module_of(path)
     except SyntaxError as error:
-        error.filename = error.filename or str(path)  # of what is no text Python does not say it
+        error.filename = error.filename or str(path)  # Python omits it for a file that is not text
         raise
     family = getattr(module, "family", None)
     if not isinstance(family, Family):

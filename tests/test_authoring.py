@@ -100,7 +100,7 @@ def test_a_function_of_one_s_own(tmp_path: Path) -> None:
     ("old", "new", "code", "said"),
     [
         ('"ln_f.bias")', '"ln_g.bias")', "BU101", "reads `ln_g.bias`.*did you mean `ln_f.bias`"),
-        ('arrays["lm_head.weight"]', 'arrays["head.weight"]', "BU004", "gives `head.weight`"),
+        ('arrays["lm_head.weight"]', 'arrays["head.weight"]', "BU004", "returns `head.weight`"),
     ],
 )
 def test_mistakes_of_a_function(tmp_path: Path, old: str, new: str, code: str, said: str) -> None:
@@ -120,7 +120,7 @@ def test_a_function_whose_array_has_another_shape_is_a_finding(tmp_path: Path) -
     text = text.replace('tensors["word_embeddings.weight"]', 'tensors["word_embeddings.weight"].T')
     (tmp_path / "mine.py").write_text(text, "utf-8")
     findings = check_job(open_job("bloom", other, adapter=tmp_path / "mine.py")).findings
-    assert any("the function gives shape [40, 131], the parameter has [131, 40]" in found.message for found in findings)
+    assert any("the function returns shape [40, 131], the parameter [131, 40]" in found.message for found in findings)
 
 
 def test_dummy_weights_have_no_headers_to_trace() -> None:

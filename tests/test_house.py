@@ -58,7 +58,7 @@ def test_the_import_graph_has_no_cycle():
     script = [sys.executable, str(ROOT / "tests" / "import_graph.py")]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "compile/targets: From a program to code that runs" in done.stdout
+    assert "compile/targets: From a program to executable code" in done.stdout
 
 
 def test_a_cycle_is_found(monkeypatch):

@@ -1,4 +1,4 @@
-"""Numbers packed in words without gaps, some across two words: a value, because no movement cuts a number."""
+"""Integers packed in words without gaps, some across two words: a value node, because a movement cannot split one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WORD = 32  # bits
 
 @dataclass(frozen=True)
 class BitFields(Unary):
-    """The numbers of `width` bits along dimension `axis` of int32 words, low bits first; to each `plus` is added.
+    """The integers of `width` bits along dimension `axis` of int32 words, low bits first; `plus` is added to each.
 
-    Numbers are modulo 2^width. Up to four bits they are uint4, otherwise uint8. Raises AxesError if the last number of
-    that dimension is cut off, or there is no such dimension.
+    Integers are modulo 2^width. Up to four bits they are uint4, otherwise uint8. Raises AxesError if the last integer
+    of the dimension is incomplete, or if there is no such dimension.
     """
 
     of: Expr
@@ -53,7 +53,7 @@ class BitFields(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The numbers of words; see `BitFields`."""
+    """The integers in words; see `BitFields`."""
 
     bits: int
     axis: int
@@ -61,7 +61,7 @@ class Fields:
 
     @property
     def dtype(self) -> str:
-        """What holds one number."""
+        """The dtype of one integer."""
         return "uint4" if self.bits <= 4 else "uint8"
 
     def __call__(self, words: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of numbers: the inverse of `Fields`."""
+    """The words for integers: the inverse of `Fields`."""
 
     bits: int
     axis: int
@@ -103,11 +103,11 @@ class Words:
 
 
 def _cycle(bits: int) -> tuple[int, int]:
-    """The smallest count of numbers that fills whole words, and the number of words."""
+    """The smallest count of integers that fills complete words, and the count of words."""
     common = math.gcd(bits, WORD)
     return WORD // common, bits // common
 
 
 def _places(bits: int) -> Iterator[tuple[int, int, int]]:
-    """The position of each number of a cycle: the number, its word and the bit in it."""
+    """The position of each integer of a cycle: the integer, its word and the bit in it."""
     return ((number, *divmod(number * bits, WORD)) for number in range(_cycle(bits)[0]))

@@ -56,9 +56,9 @@ class Computed:
         return self.arrays_of_form or self.inputs
 
     def part(self, box: Box) -> tuple[Computed, Box] | None:
-        """The value that computes a box of the result, and its box of complete grains; None for the whole.
+        """The value that computes a box of the result, and its box of complete grains; None for the complete result.
 
-        A box has the first index and one past the last of each dimension.
+        A box has the first index and the end of each dimension.
         """
         if not self.grains:
             return None
@@ -80,7 +80,7 @@ class Computed:
 
 
 def dequantised(raw: Region, axes: Axes, dtype: str) -> Computed:
-    """A GGUF block type read as float32."""
+    """A tensor of a GGUF block type, dequantised to float32."""
     shape = tuple(axis.size for axis in axes)
     width, nbytes = DTYPES[dtype].block or (1, 1)
     block = (*(1 for _ in shape[1:]), width)
@@ -115,7 +115,7 @@ class _FromBlocks:
         kind, (width, nbytes) = GGMLQuantizationType[self.dtype.upper()], DTYPES[self.dtype].block or (1, 1)
         values = np.empty((data.size // nbytes, width), np.float32)
         blocks, step = data.reshape(-1, nbytes), AT_A_TIME // width
-        with np.errstate(all="ignore"):  # a scale may be infinite: that is the file's to say
+        with np.errstate(all="ignore"):  # a checkpoint may have infinite scales
             for start in range(0, len(blocks), step):
                 some = blocks[start : start + step].reshape(-1)
                 values[start : start + step] = dequantize(some, kind).reshape(-1, width)

@@ -55,10 +55,10 @@ def project(
     base: int = 0,
     window: tuple[int, int, int] | None = None,
 ) -> tuple[Nest, ...]:
-    """Moves nests from a dense result with axes of `sizes` to one where axis k has stride `strides[k]`.
+    """Moves nests from a dense result with axes of `sizes` to one in which axis k has stride `strides[k]`.
 
-    `base` is added to every position. `window` (axis, start, stop) first keeps only that range of one axis, counted
-    from its start.
+    `base` is added to every position. `window` (axis, start, stop) first selects that range of one axis; positions
+    count from its start.
     """
     moved: list[Nest] = []
     for nest in nests:
@@ -67,7 +67,7 @@ def project(
     return tuple(moved)
 
 
-@lru_cache(maxsize=4096)  # hundreds of experts are alike but for the tensor that they come from
+@lru_cache(maxsize=4096)  # hundreds of experts differ only in their source tensor
 def _moved(
     src: int,
     loops: tuple[Loop, ...],
@@ -76,7 +76,7 @@ def _moved(
     strides: tuple[int, ...],
     window: tuple[int, int, int] | None,
 ) -> tuple[tuple[int, tuple[Loop, ...], int], ...]:
-    """A nest's source start, loops and result start after `project`, of each nest that comes of it."""
+    """The source start, loops and result start of each nest that `project` returns for a nest."""
     found: list[tuple[int, tuple[Loop, ...], int]] = []
     for grid in _grids(Nest(0, "", src, loops, dst), sizes):
         for clipped in _clip(grid, *window) if window else (grid,):
@@ -88,7 +88,7 @@ def _moved(
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A nest whose result side is given by axis: a start on each, and loops (extent, src stride, axis, step)."""
+    """A nest whose result side is split by axis: a start on each, and loops (extent, src stride, axis, step)."""
 
     src: int
     starts: tuple[int, ...]
@@ -111,10 +111,10 @@ def _grids(nest: Nest, sizes: Sequence[int]) -> Iterator[_Grid]:
         if extent <= fits:
             reach[axis] += step * (extent - 1)
             done.append((extent, src, axis, step))
-        elif wraps and extent % fits == 0:  # the loop runs over this axis and on into the next: two loops
+        elif wraps and extent % fits == 0:  # the loop covers this axis and continues in the next: two loops
             todo += [(extent // fits, src * fits, dst * fits), (fits, src, dst)]
             todo.sort(key=_outermost_first)
-        else:  # it carries unevenly: cut it where it does
+        else:  # it crosses the axis at an uneven position: cut it there
             cut = extent // fits * fits if wraps else fits
             others = [*todo, *((e, s, c * strides[k]) for e, s, k, c in done)]
             head = (*others, (cut, src, dst))
@@ -142,11 +142,11 @@ def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
     extent, src, _, step = outer
     rest = tuple(loop for loop in grid.loops if loop is not outer)
     span -= (extent - 1) * step
-    first = max(0, -((at - start) // step))  # iterations first..last lie inside as a whole
+    first = max(0, -((at - start) // step))  # iterations first..last are completely inside
     last = min(extent, (stop - at - span - 1) // step + 1)
     whole = range(first, max(first, last))
-    near = max(0, -((at + span - start) // step))  # those before it end before the range, those from `beyond` on
-    beyond = min(extent, (stop - 1 - at) // step + 1)  # begin after it
+    near = max(0, -((at + span - start) // step))  # earlier iterations end before the range
+    beyond = min(extent, (stop - 1 - at) // step + 1)  # this and later iterations begin after the range
     for run in (range(near, first), whole, range(whole.stop, beyond)):
         pieces = [run] if run is whole else [range(i, i + 1) for i in run]
         for piece in pieces:
@@ -158,7 +158,7 @@ def _clip(grid: _Grid, axis: int, start: int, stop: int) -> Iterator[_Grid]:
 
 
 def _canonical(loops: Sequence[Loop]) -> tuple[Loop, ...]:
-    """Outermost first by result stride, without loops of one iteration, contiguous loops merged."""
+    """Loops by result stride, outermost first; loops of one iteration removed, contiguous loops merged."""
     merged: list[Loop] = []
     for extent, src, dst in sorted((loop for loop in loops if loop[0] > 1), key=_outermost_first):
         if merged and merged[-1][1] == src * extent and merged[-1][2] == dst * extent:
@@ -178,7 +178,7 @@ class Loop2(NamedTuple):
 
 
 class Grid2(NamedTuple):
-    """A nest by the axes of both sides: where it begins on each, and its loops."""
+    """A nest by the axes of both sides: its start on each, and its loops."""
 
     src: tuple[int, ...]
     dst: tuple[int, ...]
@@ -186,7 +186,7 @@ class Grid2(NamedTuple):
 
 
 def by_axes(nest: Nest, source: Sequence[int], result: Sequence[int]) -> Iterator[Grid2]:
-    """Splits a nest so that no loop carries from one axis of the source, or of the result, into the next."""
+    """Splits a nest so that no loop crosses from one axis of the source, or of the result, into the next."""
     strides = row_major(result)
     for outer in _grids(nest, result):
         dst = sum(start * stride for start, stride in zip(outer.starts, strides, strict=True))
@@ -201,7 +201,7 @@ def by_axes(nest: Nest, source: Sequence[int], result: Sequence[int]) -> Iterato
 
 
 def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """What a nest reads of a source with axes of `sizes`: on each axis the first position and one past the last."""
+    """The range that a nest reads of each axis of a source with axes of `sizes`: first position and end."""
     for grid in _grids(nest.swapped(), sizes):
         spans = [1] * len(sizes)
         for extent, _, axis, step in grid.loops:
@@ -210,14 +210,14 @@ def ranges(nest: Nest, sizes: Sequence[int]) -> Iterator[tuple[tuple[int, int], 
 
 
 def of_part(nest: Nest, sizes: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[Nest, ...]:
-    """A nest that reads only a box of a dense source with axes of `sizes`, as nests that read the box alone, dense."""
+    """A nest over a dense source with axes of `sizes`, restricted to a box of it, as nests over the dense box alone."""
     strides = row_major([stop - start for start, stop in box])
     base = -sum(start * stride for (start, _), stride in zip(box, strides, strict=True))
     return tuple(moved.swapped() for moved in project((nest.swapped(),), sizes, strides, base=base))
 
 
 def boxes(nests: Sequence[Nest], size: int) -> list[tuple[tuple[int, int], ...]] | None:
-    """The source side of nests as boxes on one common grid of a source of `size` elements; None if there is none."""
+    """The source side of nests as boxes on one common grid of a source of `size` elements; None without such a grid."""
     strides = sorted({src for nest in nests for _, src, _ in nest.loops} | {1, size})
     if any(high % low for low, high in pairwise(strides)):
         return None

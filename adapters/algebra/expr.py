@@ -26,7 +26,7 @@ class Expr:
     """Base of all nodes; the methods build new ones."""
 
     def region(self, scope: Scope) -> Region:
-        """Evaluates to a region. Raises AxesError when axes or sizes do not fit."""
+        """Evaluates to a region. Raises AxesError if axes or sizes do not fit."""
         raise NotImplementedError
 
     def inputs(self) -> tuple[Expr, ...]:
@@ -43,7 +43,7 @@ class Expr:
         return [name for _, name in self.leaves(bindings)]
 
     def mv(self, pattern: str, **sizes: int) -> Expr:
-        """Rearranges as einops does: `x.mv("(h t d) m -> (t h d) m", h=12, t=3)`."""
+        """Rearranges as in einops: `x.mv("(h t d) m -> (t h d) m", h=12, t=3)`."""
         before, arrow, after = pattern.partition("->")
         if not arrow:
             raise AxesError(f"mv expects `before -> after`, not `{pattern}`")
@@ -234,7 +234,7 @@ class Stack(Unary):
         return zip(cycle(leaf for leaf, _ in self.of.leaves({**bindings, self.over: "0"})), self.names(bindings))
 
     def names(self, bindings: Mapping[str, str]) -> list[str]:
-        mark = f"\0{self.over}\0"  # no name holds it: each name is made once, and then numbered
+        mark = f"\0{self.over}\0"  # occurs in no name: a name is computed once, and then numbered
         first = [name.split(mark) for name in self.of.names({**bindings, self.over: mark})]
         return [number.join(parts) for number in map(str, range(self.n)) for parts in first]
 
@@ -286,7 +286,7 @@ def cat(*parts: Expr, axis: str | int = 0) -> Expr:
 
 
 def stack(of: Expr, *, over: str, n: int, axis: str = "") -> Expr:
-    """`of` for {over} = 0 … n-1, along a new first axis. A hole in the numbering is a missing tensor."""
+    """`of` for {over} = 0 … n-1, along a new first axis. A gap in the numbers is a missing tensor."""
     return Stack(of, over, n, axis or over.lower())
 
 

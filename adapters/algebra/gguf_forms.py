@@ -1,7 +1,7 @@
 """The block types of GGUF as forms: codes and scales of a tensor's blocks as separate arrays.
 
-Fields and their order in a block are those of ggml-common.h, the ways to unpack them those of dequantize_row_* in
-ggml-quants.c (ggml-org/llama.cpp). Most fields are movements of bytes; those whose bits cross bytes are computed.
+Fields and their order in a block are from ggml-common.h, their unpacking from dequantize_row_* in ggml-quants.c
+(ggml-org/llama.cpp). Most fields are movements of bytes; those whose bits cross bytes are computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 # kvalues_iq4nl of ggml-common.h.
 IQ4_NL = (-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0)
-_SUPER = (1, 256)  # what shares the scales of scales in the _k types
+_SUPER = (1, 256)  # the block that shares the scales of scales in the _k types
 
 
 def _of_32(codes: str, **more: object) -> Form:
@@ -126,7 +126,7 @@ class _Blocks:
         return self._field(start, start + 2).bits("float16", "")
 
     def _flat(self, region: Region, chunks: int = 1) -> Region:
-        """[..., block, byte, part] as rows [..., block · part · byte], of each chunk of bytes by itself."""
+        """[..., block, byte, part] as rows [..., block · part · byte], separately for each chunk of bytes."""
         *leading, blocks, size, parts = region.shape
         outer = [Axis(f"d{k}", n) for k, n in enumerate(leading)]
         block, chunk, byte, part = (
@@ -203,8 +203,8 @@ def _codes_5(start: int) -> Run:
 
 
 def _codes_5_k(blocks: np.ndarray) -> np.ndarray:
-    """[block, 176] → [block, 256]: bit 2j of byte l is the highest of value l of the low halves of chunk j, 2j + 1 of
-    the high ones."""
+    """[block, 176] → [block, 256]: bit 2j of byte l is the highest bit of value l of the low halves of chunk j, bit
+    2j + 1 that of the high halves."""
     import numpy as np
 
     high, nibbles = blocks[:, None, 16:48], blocks[:, 48:].reshape(len(blocks), 4, 32)
@@ -215,7 +215,7 @@ def _codes_5_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _codes_6_k(blocks: np.ndarray) -> np.ndarray:
-    """[block, 210] → [block, 256]: of each half 64 bytes of low nibbles and high nibbles, and 32 bytes of two bits."""
+    """[block, 210] → [block, 256]: each half has 64 bytes of low and high nibbles, and 32 bytes of two-bit fields."""
     import numpy as np
 
     low, high = blocks[:, :128].reshape(len(blocks), 2, 64), blocks[:, 128:192].reshape(len(blocks), 2, 32)

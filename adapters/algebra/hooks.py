@@ -1,6 +1,6 @@
-"""Functions of whole tensors between a checkpoint and the rules, or between the rules and the parameters.
+"""Functions of complete tensors between a checkpoint and the rules, or between the rules and the parameters.
 
-A hook may compute several tensors from several: their bytes are one computed value, of which each is a part, so that an
+A hook may compute several tensors from several: their bytes are one computed value with a part for each, so that an
 inverse gets all of them at once.
 """
 
@@ -69,7 +69,7 @@ class HookOutput(Expr):
         given = [(sized(axes, sizes), hook.dtypes[pattern]) for pattern, axes in hook.gives.items()]
         for axes, _ in given:
             if 0 in shape_of(axes):
-                raise AxesError(f"`{name}` gives `{show(axes)}`: state the sizes of its axes")
+                raise AxesError(f"`{name}` has the result `{show(axes)}`: state the sizes of its axes")
         if len(given) == 1:
             alone = Alone(name, hook.run, shape_of(given[0][0]), given[0][1])
             value = ValueNode(name, self.parts, lambda _: given[0], alone, hook.exact, _alone(hook.inverse))
@@ -98,7 +98,7 @@ def _alone(inverse: Run | None) -> Run | None:
 
 @dataclass(frozen=True)
 class Tupled:
-    """An inverse that may return its only array without a tuple."""
+    """An inverse that may return a single array without a tuple."""
 
     inverse: Run
 
@@ -108,7 +108,7 @@ class Tupled:
 
 @dataclass(frozen=True)
 class Alone:
-    """A function's only result, also if it is a tuple of one. Raises BU116 for a result that is not as declared."""
+    """The only result of a function, also if it returns a tuple of one. Raises BU116 if it is not as declared."""
 
     name: str
     run: Run
@@ -124,7 +124,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Packed:
-    """The bytes of several results, one after another. Raises BU116 for another shape or dtype than declared."""
+    """The bytes of several results, concatenated. Raises BU116 for another shape or dtype than declared."""
 
     name: str
     run: Run
@@ -184,7 +184,7 @@ def hook(
     """
     dtypes = dict.fromkeys(gives, dtype) if isinstance(dtype, str) else dict(dtype)
     if not takes or not gives or dtypes.keys() != gives.keys():
-        raise ValueError("a hook takes tensors, and says the axes and the dtype of each that it gives")
+        raise ValueError("a hook needs input tensors, and the axes and the dtype of each result")
     if len(gives) > 1 and any(DTYPES[name].bits < 8 for name in dtypes.values()):
         raise ValueError("of several results, each has 8 bits a value, or more")
     return Hook(run, dict(takes), dict(gives), dtypes, exact, inverse, sizes)

@@ -52,7 +52,7 @@ def match(pattern: str, name: str) -> dict[str, str] | None:
 
 
 def fitting(patterns: Iterable[str]) -> Callable[[str], object]:
-    """A test whether a name matches any of the patterns, which is fast for very many names that do not match."""
+    """Whether a name matches any of the patterns, as a function that is fast for very many names that do not match."""
     plain, others = set[str](), list[str]()
     for pattern in dict.fromkeys(patterns):
         plain.add(pattern) if _is_name(pattern) else others.append(pattern)

@@ -1,4 +1,4 @@
-"""A rule that is another one for some layers."""
+"""A rule that differs between layers."""
 
 from __future__ import annotations
 

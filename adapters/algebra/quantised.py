@@ -1,4 +1,4 @@
-"""A quantised matrix, as a value that rules can move like any tensor.
+"""A quantised matrix as a value that rules can move like any tensor.
 
 A scheme defines the arrays of the matrix's `Form` as movements of the checkpoint's tensors; the value computes the
 matrix from them. Packed weights use the arrays instead of the value.
@@ -48,7 +48,7 @@ class QuantisedMatrix(Expr):
         for part, region in zip(parts, regions, strict=True):
             if not scope.misfits:
                 _check_shape(part, region, codes)
-            scope.take(region, _takes(part), f"{self.scheme}: {part.name}")
+            scope.take(region, _accepted_dtypes(part), f"{self.scheme}: {part.name}")
         if self.form.index:
             index, check = regions[-1], InRange(self.scheme, regions[1].shape[-1], self.form.block[1])
             name = f"{self.scheme}: index"
@@ -66,7 +66,7 @@ class QuantisedMatrix(Expr):
 
 
 def _shaped(part: FormPart, region: Region, codes: Region) -> Region:
-    """The region in the form's own shape, where only dimensions of 1 differ: the order of elements is the same."""
+    """The region in the form's shape, if the two differ only in dimensions of 1: the order of elements is the same."""
     shape = shape_of_part(part, codes.shape)
     if region.shape == shape or without_ones(region.shape) != without_ones(shape):
         return region
@@ -95,7 +95,7 @@ def shape_of_part(part: FormPart, shape: Shape) -> Shape:
     return (*shape[:-2], count(shape[-2], part.block[0]), count(shape[-1], part.block[1]))
 
 
-def _takes(part: FormPart) -> frozenset[str]:
+def _accepted_dtypes(part: FormPart) -> frozenset[str]:
     """The dtypes that a part may be stored in: only the declared one for codes and zeros, any float for scales."""
     if part.name in ("codes", "zeros", "index"):
         return frozenset({part.dtype})
@@ -128,13 +128,13 @@ class InRange:
                 "groups"
             )
             raise fail("BU115", message, help="was it saved for another group size?")
-        if self.size and index.size and (most := _most_alike(index)) > self.size:
+        if self.size and index.size and (most := _largest_count(index)) > self.size:
             message = f"{self.scheme}: the index of columns gives {most} to one group, and `group_size` is {self.size}"
             raise fail("BU115", message, help="was it saved for another group size, or another matrix?")
         return index
 
 
-def _most_alike(index: np.ndarray) -> int:
+def _largest_count(index: np.ndarray) -> int:
     """The count of the most frequent number."""
     import numpy as np
 
@@ -173,7 +173,7 @@ class Dequantise:
         if form.zero:
             values -= spread("zeros")
         scales = spread("scales")
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities of a checkpoint are its reader's to find
+        with np.errstate(over="ignore", invalid="ignore"):  # checks of values report infinities of a checkpoint
             values *= scales * spread("outer_scales") if form.outer else scales
         if form.minimum:
             minimums = spread("minimums")
@@ -187,5 +187,5 @@ def is_stored_in_parts(value: Computed) -> bool:
 
 
 def _repeat(values: np.ndarray, axis: int, block: int, size: int) -> np.ndarray:
-    """Repeats each value for each index of its block; the last block may be shorter. A whole axis is broadcast."""
+    """Repeats each value for each index of its block; the last block may be shorter. A block of 0 is broadcast."""
     return values.repeat(block, axis).take(range(size), axis) if block > 1 else values

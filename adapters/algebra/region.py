@@ -31,7 +31,7 @@ class Region:
         return math.prod(self.shape) * self.word
 
     def to(self, wanted: Axes) -> Region:
-        """Rearranged to other axes of the same names. Raises AxesError when names or sizes differ."""
+        """Rearranged to other axes of the same names. Raises AxesError if names or sizes differ."""
         factors, order = permutation(self.axes, wanted)
         if order == tuple(range(len(order))):
             return replace(self, axes=wanted)
@@ -64,7 +64,7 @@ class Region:
 
     @staticmethod
     def _part(axis: Axis, start: int, stop: int) -> Axis:
-        """What remains of an axis: a part of a sum keeps its own axes, an outer cut of a product its inner ones."""
+        """The axis of a range: a part of a sum keeps its own axes, a range of a product's outer axis the inner ones."""
         at = 0
         for part in axis.parts if axis.sum else ():
             if (at, at + part.size) == (start, stop):
@@ -110,7 +110,7 @@ class Region:
             return replace(self, dtype=dtype, nests=views)
         ratio = old // new
         axes = (*self.axes, Axis(name, ratio))
-        if self.word > 1:  # the units of a packed word come apart again
+        if self.word > 1:  # the units of a packed word are split again
             if self.word != ratio:
                 raise AxesError(f"a word of {self.word} values does not come apart into {ratio} of {dtype}")
             return replace(self, axes=axes, dtype=dtype, word=1)
@@ -132,9 +132,9 @@ def concat(regions: Sequence[Region], axis: int, name: str) -> Region:
     first, shapes = regions[0], [region.shape for region in regions]
     for other, shape in zip(regions, shapes, strict=True):
         if (shape[:axis], shape[axis + 1 :]) != (shapes[0][:axis], shapes[0][axis + 1 :]):
-            raise AxesError(f"cannot put {list(shape)} beside {list(shapes[0])} along axis {axis}")
+            raise AxesError(f"cannot concatenate {list(shapes[0])} and {list(shape)} along axis {axis}")
         if other.word != first.word or (other.dtype != first.dtype and not {other.dtype, first.dtype} <= FLOATS):
-            raise AxesError(f"cannot put {other.dtype} beside {first.dtype}")
+            raise AxesError(f"cannot concatenate {first.dtype} and {other.dtype}")
     outer, inner = math.prod(shapes[0][:axis]), math.prod(shapes[0][axis + 1 :]) * first.word
     total = sum(shape[axis] for shape in shapes)
     nests: list[Nest] = []
@@ -153,14 +153,15 @@ def joined_dtype(dtypes: Sequence[str]) -> str:
     """The dtype of concatenated arrays: for different floats one that represents the values of each."""
     widest = max(dtypes, key=lambda name: DTYPES[name].bits)
     mixed = len(set(dtypes)) > 1 and widest != "float64"
-    return "float32" if mixed else widest  # float16 beside bfloat16 fits only there
+    return "float32" if mixed else widest  # represents all values of float16 and bfloat16
 
 
 @cache
 def takes_bits(dtype: str) -> frozenset[str]:
-    """Whether bits may be read as another dtype: any except bool; as float8 or float4 only itself and integers.
+    """The dtypes whose bits may be read as another dtype: all except bool; for float8 or float4 only itself and
+    integers.
 
-    A wider or another float of that width holds values, not the bits of these.
+    A wider float, or another one of that width, holds values and not the bits of these.
     """
     narrow = DTYPES[dtype].kind == "float" and dtype not in FLOATS
     kinds = ("int", "uint") if narrow else ("int", "uint", "float")

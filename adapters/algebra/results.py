@@ -29,7 +29,7 @@ def checked(name: str, found: object, shape: Shape, dtype: str, where: Site | No
 def refused(name: str, gave: str, declared: str, where: Site | None) -> BringupError:
     """BU116: the result of a function is not what its rule declares."""
     help = "correct the axes or dtype that the rule declares, or the function"
-    return fail("BU116", f"`{name}` gave {gave}; its rule declares {declared}", help=help, where=where)
+    return fail("BU116", f"`{name}` returned {gave}; its rule declares {declared}", help=help, where=where)
 
 
 def _shown(found: Any) -> str:
@@ -39,7 +39,7 @@ def _shown(found: Any) -> str:
 
 
 def site_of(function: Any) -> Site | None:
-    """The source line of a function; None if Python does not know it."""
+    """The source line of a function; None if Python has none."""
     inner: Any = function.func if isinstance(function, partial) else function
     code = getattr(inspect.unwrap(inner), "__code__", None)
     return Site(code.co_filename, code.co_firstlineno) if code else None

@@ -55,7 +55,7 @@ class Scope:
         return Region(axes, source.dtype, (Nest(self.add(source), source.dtype, 0, loops, 0),))
 
     def add(self, source: TensorInfo | Computed) -> int:
-        """The index of a further source."""
+        """The index of a new source."""
         self.sources.append(source)
         return len(self.sources) - 1
 
@@ -74,7 +74,7 @@ class Scope:
             self.wrong.append(WrongDtype(tuple(names), dtype, node, tuple(sorted(takes))))
 
     def number(self, axis: str, value: int) -> int:
-        """A size or position along an axis, in blocks when the axis is counted in blocks."""
+        """A size or position along an axis, in blocks if the axis is counted in blocks."""
         block = self.blocks.get(axis, 1)
         if value % block:
             raise AxesError(f"{value} along `{axis}` cuts a {block}-wide quantisation block")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Headers by the names that rules use. `prefixes` are first names that the checkpoint may carry or lack.
+    """Headers by the names that rules use. `prefixes` are first sections that a checkpoint may have or lack.
 
-    `outside` are first names that have no prefix even in a checkpoint with one, such as the head's.
+    `outside` are first sections without a prefix even in a checkpoint that has one, such as the head's.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Names:
         self.outside = outside
 
     def bare(self, name: str) -> str:
-        """A tensor's name without the prefix that it carries."""
+        """A tensor's name without its prefix."""
         for prefix in self.prefixes:
             if name.startswith(prefix):
                 return name[len(prefix) :]
@@ -40,7 +40,7 @@ class Names:
         return [name if name.partition(".")[0] in self.outside else self.carried + name]
 
     def found(self, names: Sequence[str]) -> tuple[list[TensorInfo], tuple[str, ...]]:
-        """The tensors of names, one after the other; and the names without a tensor."""
+        """The tensors of names, in order; and the names without a tensor."""
         if there := self._all(names):
             return there, ()
         behind = [one for name in names for one in self.behind(name)]
@@ -64,7 +64,7 @@ class Names:
         return None
 
     def _bare(self, name: str) -> TensorInfo | None:
-        """The tensor that has just this name, and no prefix."""
+        """The tensor with exactly this name, without a prefix."""
         return None if name.startswith(self.prefixes) else self.headers.get(name)
 
     def planned(self, name: str, scope: Scope) -> Region | None:
@@ -81,5 +81,5 @@ class Names:
         return info
 
     def items(self, but: Container[str] = ()) -> Iterator[tuple[str, TensorInfo]]:
-        """Every tensor by the name that drops use, without those whose own name is in `but`."""
+        """Every tensor by the name that drops use, except those whose own name is in `but`."""
         return ((self.bare(name), info) for name, info in self.headers.items() if info.name not in but)

@@ -1,4 +1,4 @@
-"""Adapters written as functions of arrays: run on headers, each step becomes a planned copy, and no tensor is read.
+"""Adapters that are functions of arrays: run on headers, each step becomes a planned copy, and no tensor is read.
 
 The function is plain numpy code: it returns arrays for arrays, and expressions for traced tensors, which implement
 numpy's functions (NEP 18, `__array_function__`).
@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Step(Expr):
-    """A region from regions, by a step of the function."""
+    """A region computed from regions by a step of the function."""
 
     parts: tuple[Expr, ...]
     run: Callable[..., Region]
@@ -44,9 +44,9 @@ class Step(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A tensor of which only the header is known, with numpy's methods that move elements. `name` is that of its dtype.
+    """A tensor of which only the header is known, with numpy's methods that move elements. `name` is its dtype's.
 
-    Functions that compute values raise a TypeError: use `compute` for them.
+    Functions that compute values raise TypeError: use `compute` for them.
     """
 
     expr: Expr
@@ -81,7 +81,7 @@ class Traced:
         """As numpy's; without arguments the axes in reverse."""
         order = [axis % self.ndim for axis in _numbers(axes)] or list(range(self.ndim))[::-1]
         if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"{order} is no order of {self.ndim} axes")
+            raise ValueError(f"{order} is not a permutation of {self.ndim} axes")
 
         def run(region: Region) -> Region:
             before = tuple(Axis(f"d{k}", size) for k, size in enumerate(region.shape))
@@ -95,7 +95,7 @@ class Traced:
         return self.transpose(order)
 
     def reshape(self, *shape: Any) -> Traced:
-        """As numpy's, in rows; one size may be -1."""
+        """As numpy's, in row-major order; one size may be -1."""
         sizes = _numbers(shape)
         if sizes.count(-1) == 1 and (rest := -math.prod(sizes)) and self.size % rest == 0:
             sizes[sizes.index(-1)] = self.size // rest
@@ -109,7 +109,7 @@ class Traced:
     def view(self, dtype: Any) -> Traced:
         """The same bits as another dtype, by bringup's name or numpy's; the last axis changes its length.
 
-        Raises TypeError for a dtype that no checkpoint has, ValueError if the last axis does not hold whole values.
+        Raises TypeError for a dtype that no checkpoint has, ValueError if the last axis has incomplete values.
         """
         name = dtype if isinstance(dtype, str) and dtype in DTYPES else Traced._name(dtype)
         old, new = DTYPES[self.name].bits, DTYPES[name].bits
@@ -154,7 +154,7 @@ class Traced:
         size = self.shape[axis]
         if not isinstance(key, slice):
             if not isinstance(key, SupportsIndex):
-                raise TypeError(f"a traced tensor takes numbers and ranges as indices, not {type(key).__name__}")
+                raise TypeError(f"a traced tensor supports integers and ranges as indices, not {type(key).__name__}")
             index = key.__index__()
             if not -size <= index < size:
                 raise IndexError(f"index {index} of an axis of {size}")
@@ -165,14 +165,14 @@ class Traced:
         if step > 1:
             return self._every(axis, start, stop, step)
         if step < 1 or start >= stop:
-            raise ValueError(f"the range {start}:{stop}:{step} of an axis of {size} is empty, or goes backwards")
+            raise ValueError(f"the range {start}:{stop}:{step} of an axis of {size} is empty, or has a negative step")
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
         return self._moved(lambda region: _plain(region.window(axis, start, stop)), shape)
 
     def _every(self, axis: int, start: int, stop: int, step: int) -> Traced:
         count = len(range(start, stop, step))
         if start % step + count * step > self.shape[axis] + step - 1 or self.shape[axis] % step:
-            raise ValueError(f"every {step}th of {self.shape[axis]}: the axis is no multiple of the step")
+            raise ValueError(f"every {step}th of {self.shape[axis]}: the axis is not a multiple of the step")
         apart = self.reshape((*self.shape[:axis], -1, step, *self.shape[axis + 1 :]))
         every = apart.cut(axis + 1, start % step)
         return every.cut(axis, slice(start // step, start // step + count))
@@ -196,7 +196,7 @@ def _numbers(given: tuple[Any, ...]) -> list[int]:
 
 
 def _plain(region: Region, shape: Sequence[int] | None = None) -> Region:
-    """A region without names of axes, in its own shape or another one of as many elements."""
+    """A region without names of axes, in its own shape or another one with as many elements."""
     return replace(region, axes=tuple(Axis("", size) for size in (region.shape if shape is None else shape)))
 
 
@@ -259,13 +259,13 @@ def compute(
 ) -> Any:
     """`run(*arrays)`, whose result has this shape and dtype: for computations with numpy in traced functions.
 
-    `exact` and `inverse` are as those of `fn`. Raises TypeError for traced tensors beside arrays.
+    `exact` and `inverse` are as those of `fn`. Raises TypeError for a mixture of traced tensors and arrays.
     """
     if not any(isinstance(array, Traced) for array in arrays):
         return run(*arrays)
     for array in arrays:
         if not isinstance(array, Traced):
-            message = f"`compute` takes tensors of the checkpoint, not a {type(array).__name__} with them"
+            message = f"`compute` accepts tensors of the checkpoint, not a {type(array).__name__} with them"
             raise TypeError(f"{message}: let the function make that by itself")
     names = [f"d{k}" for k in range(len(shape))]
     sizes = dict(zip(names, shape, strict=True))

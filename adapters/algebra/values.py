@@ -25,9 +25,9 @@ else:
     Run = Callable[..., Any]
 
 
-# What is multiplied by a scale. Unsigned bytes are not among them: they are packed values or floats under another name.
+# The dtypes that are multiplied by a scale. Unsigned bytes are excluded: they are packed values or renamed floats.
 PAYLOADS = frozenset({"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8", "int4"})
-SCALES = FLOATS | {"float8_e8m0fnu", "float8_e4m3fn"}  # e4m3: NVFP4's scale of 16 values
+SCALES = FLOATS | {"float8_e8m0fnu", "float8_e4m3fn"}  # e4m3: the scale of 16 values in NVFP4
 ANY_FLOAT = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "float")
 
 
@@ -98,7 +98,7 @@ def scale(x: Expr, factor: float) -> Expr:
 
 
 def reciprocal(x: Expr) -> Expr:
-    """1 / x in float32, for scales that are published as what values were multiplied by."""
+    """1 / x in float32, for checkpoints that store the factor by which values were multiplied instead of the scale."""
 
     def run(array: np.ndarray) -> np.ndarray:
         return 1 / array.astype("float32")
@@ -125,7 +125,7 @@ def shift(x: Expr, by: float) -> Expr:
 def dequant(
     payload: Expr, scales: Expr, block: tuple[int, ...], dtype: str = "float32", *, takes: Collection[str] = PAYLOADS
 ) -> Expr:
-    """payload · scale, one scale for each block of `block` elements (the last block of an axis may be short).
+    """payload · scale, with one scale for each block of `block` elements (the last block of an axis may be shorter).
 
     Payloads have one of the dtypes in `takes`: by default float8, float4 or signed integers, but not wider floats,
     because these are already dequantised. Scales are float64 to float16, bfloat16, e4m3, or e8m0 exponents (OCP
@@ -155,7 +155,7 @@ def dequant(
 
 
 def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tuple[Expr, Expr]:
-    """Two outputs: payload in `dtype`, and a float32 scale for each block: its largest magnitude over the dtype's."""
+    """Two outputs: payload in `dtype`, and a float32 scale for each block: its largest magnitude / the dtype's."""
 
     def wide(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         import ml_dtypes
@@ -169,7 +169,7 @@ def quant(x: Expr, block: tuple[int, ...], dtype: str = "float8_e4m3fn") -> tupl
         blocks = padded.reshape([size for pair in grid for size in pair])
         inner = tuple(range(1, 2 * len(grid), 2))
         largest = np.maximum.reduce(np.abs(blocks), axis=inner)
-        top = ml_dtypes.finfo(numpy_dtype(dtype)).max  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  its stubs do not say
+        top = ml_dtypes.finfo(numpy_dtype(dtype)).max  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  missing in its stubs
         scales = largest / float(top)  # pyright: ignore[reportUnknownArgumentType]
         scales = np.where(scales == 0, 1, scales).astype(np.float32)
         by = np.expand_dims(scales, inner)

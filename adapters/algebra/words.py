@@ -1,6 +1,6 @@
-"""Translation of names: another checkpoint's names for sections of a rule's names, and tensors that functions compute.
+"""Translation of names: a checkpoint's own names for sections of a rule's names, and tensors that functions compute.
 
-As the weights loader of TensorRT-LLM translates names (docs, "Model Weights Loader"): in sections between dots.
+The sections between dots are translated, as in the weights loader of TensorRT-LLM (docs, "Model Weights Loader").
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Words:
         return tuple(".".join(sections) for sections in names)
 
     def over(self, other: Words) -> Words:
-        """These, and those of the other for sections that these do not have."""
+        """These words, and the other's for sections that these do not have."""
         return Words({**other.table, **self.table})
 
 
@@ -158,7 +158,7 @@ class Changeable(Expr):
     """An expression whose sources are not in its fields."""
 
     def changed(self, change: Callable[[Source], Source]) -> Expr:
-        """It, with every source changed."""
+        """The expression with every source changed."""
         raise NotImplementedError
 
 

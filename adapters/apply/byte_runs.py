@@ -1,7 +1,7 @@
-"""Which bytes of a file a parameter needs: the runs of its copy nests, and how they are read.
+"""The bytes of a file that a parameter needs: the runs of its copy nests, and how they are read.
 
-A run is read by itself where it is long enough to pay for a read of its own. A tensor of which a parameter needs many
-short runs (a row-parallel slice, a transposed matrix) is read once, in file order, from the first byte to the last one
+A run is read on its own if it is long enough to be worth a separate read. A tensor of which a parameter needs many
+short runs (a row-parallel slice, a transposed matrix) is read once, in file order, from the first to the last byte
 needed, and clipped in memory.
 """
 
@@ -15,14 +15,14 @@ from bringup.adapters.algebra.region import Region
 from bringup.adapters.planning.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
-Span = tuple[int, int]  # first byte, one past the last; within a tensor
+Span = tuple[int, int]  # first byte and end, within a tensor
 
-SHORT = 64 << 10  # bytes; a disk reads about as much in the time of one request
-MOST = 1 << 12  # runs of a tensor that are listed; more are read in one stretch
+SHORT = 64 << 10  # bytes; a disk reads about this much in the time of one request
+MOST = 1 << 12  # runs of a tensor that are listed; more are read as one range
 
 
 def needed(entry: Entry) -> dict[str, list[Span]]:
-    """By tensor, the byte ranges that are read for a parameter."""
+    """The byte ranges that are read for a parameter, by tensor."""
     found: dict[str, list[Span]] = {}
     for nest in _nests(entry.region, entry.sources):
         info = entry.sources[nest.source]
@@ -48,12 +48,12 @@ def _place(tensors: tuple[TensorInfo, ...]) -> tuple[str, int]:
 
 
 def read_nbytes(plans: Sequence[Plan]) -> int:
-    """How many bytes a conversion of these plans, one or all ranks together, reads."""
+    """The number of bytes that a conversion of these plans reads, for one rank or all ranks together."""
     known: dict[tuple[int, ...], int] = {}
     total = 0
     for group in groups(plans):
         entries = [plans[index].entries[name] for index, name in group]
-        key = tuple(id(entry.region) for entry in entries)  # layers that are alike share it
+        key = tuple(id(entry.region) for entry in entries)  # identical layers share it
         if key not in known:
             known[key] = sum(stop - start for spans in union(entries).values() for start, stop in spans)
         total += known[key]
@@ -61,7 +61,7 @@ def read_nbytes(plans: Sequence[Plan]) -> int:
 
 
 def union(entries: Sequence[Entry]) -> dict[str, list[Span]]:
-    """By tensor, the byte ranges that any of these entries needs, each byte once."""
+    """The byte ranges that any of these entries needs, by tensor, each byte once."""
     found: dict[str, list[Span]] = {}
     for entry in entries:
         for name, spans in needed(entry).items():
@@ -70,7 +70,7 @@ def union(entries: Sequence[Entry]) -> dict[str, list[Span]]:
 
 
 def _nests(region: Region, sources: Sequence[TensorInfo | Computed]) -> Iterator[Nest]:
-    """Nests over tensors: of a computed value, those of its inputs, which it takes whole."""
+    """Nests over tensors: for a computed value those of its inputs, which it reads completely."""
     for nest in region.nests:
         source = sources[nest.source]
         if isinstance(source, Computed):
@@ -81,11 +81,11 @@ def _nests(region: Region, sources: Sequence[TensorInfo | Computed]) -> Iterator
 
 
 def _runs(nest: Nest) -> list[Span]:
-    """The stretches of bytes that a nest reads, in file order; one for all where they are many or short."""
+    """The byte ranges that a nest reads, in file order; a single one if they are many or short."""
     bits = DTYPES[nest.view].bits
     loops = sorted((src, extent) for extent, src, _ in nest.loops if extent > 1)
     length = 1
-    while loops and loops[0][0] <= length:  # runs on from the one before
+    while loops and loops[0][0] <= length:  # contiguous with the previous run
         stride, extent = loops.pop(0)
         length = max(length, stride * (extent - 1) + length)
     last = nest.src + length + sum(stride * (extent - 1) for stride, extent in loops)
@@ -105,7 +105,7 @@ def _bytes(start: int, stop: int, bits: int) -> Span:
 
 
 def _read_as(spans: list[Span]) -> list[Span]:
-    """Merged ranges; where any of several is short, one from the first byte to the last."""
+    """Merged ranges; if one of several is short, a single range from the first byte to the last."""
     found = merged(spans)
     if len(found) > 1 and min(stop - start for start, stop in found) < SHORT:
         return [(found[0][0], found[-1][1])]
@@ -113,7 +113,7 @@ def _read_as(spans: list[Span]) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Ranges in order, those that touch or overlap as one."""
+    """Ranges in order; those that touch or overlap are merged."""
     found: list[Span] = []
     for start, stop in sorted(spans):
         if found and start <= found[-1][1]:

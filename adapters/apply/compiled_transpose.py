@@ -1,16 +1,16 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-"""Transposes of large matrices by vector instructions, where llvmlite is installed.
+"""Transposes of large matrices by vector instructions, if llvmlite is installed.
 
-numpy's inner loop moves one element at a time: of elements of 2 bytes that is a fifth of the speed of a copy. Here a
+numpy's inner loop moves one element at a time: for elements of 2 bytes that is a fifth of the speed of a copy. Here a
 square block that fits into vector registers is transposed by perfect shuffles (Stone, Parallel processing with the
-perfect shuffle, IEEE Transactions on Computers C-20, 1971): as often as the block's side can be halved, the elements of
-each row of the upper half alternate with those of the row as far into the lower half. Each such pair of rows is two
-instructions. Vectors have 16 bytes, which every x86-64 and ARM64 processor has.
+perfect shuffle, IEEE Transactions on Computers C-20, 1971): log2(side) times, the elements of each row of the upper
+half are interleaved with those of the corresponding row of the lower half. Each such pair of rows takes two
+instructions. Vectors have 16 bytes, which every x86-64 and ARM64 processor supports.
 
-Of a band of rows one cache line is read at a time, whole, into a strip that stays in the first cache; the same rows'
-next lines are fetched meanwhile. Then each row of the strip is written in one run, past the caches where it is aligned,
-as large copies are: a power of two apart, runs of 256 bytes and more are written three times as fast as single lines.
+A band of rows is read one cache line at a time into a strip that stays in the L1 cache; the next lines of the same rows
+are prefetched. Then each row of the strip is written as one run, with non-temporal stores if it is aligned, as in large
+copies: if rows are a power of two apart, runs of 256 bytes and more are written three times as fast as single lines.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 VECTOR, LINE = 16, 64  # bytes
-RUN = 512  # bytes of a row of the target that are written at a time
-LEAST = 1 << 22  # bytes: below, compiling takes longer than numpy does
+RUN = 512  # bytes of a row of the target that are written at once
+LEAST = 1 << 22  # bytes: for less, compilation takes longer than numpy
 Transpose = Callable[[int, int, int, int, int, int], None]
 
 
 def transpose(target: np.ndarray, source: np.ndarray) -> bool:
-    """Copies a matrix to one that has its elements the other way round in memory, and says whether it did.
+    """Transposes a matrix in memory: copies `source` to `target`, and returns whether it did.
 
-    Both are of one shape; `source` has neighbours along its columns and `target` along its rows. False, with nothing
-    written, where the matrix is small, its elements have other than 1, 2, 4 or 8 bytes or are cast, or llvmlite is not
-    installed.
+    Both have the same shape; elements are adjacent along the columns of `source` and along the rows of `target`.
+    Returns False, with nothing written, if the matrix is small, its elements are cast or have other than 1, 2, 4 or 8
+    bytes, or llvmlite is not installed.
     """
     width, (rows, columns) = source.itemsize, source.shape
     if target.dtype != source.dtype or width not in (1, 2, 4, 8) or source.nbytes < LEAST or not installed():
@@ -52,7 +52,7 @@ def transpose(target: np.ndarray, source: np.ndarray) -> bool:
 
 
 def _spans(columns: int, side: int, line: int) -> list[tuple[int, int]]:
-    """Columns by multiples of `side`, most of them from `line` on, where a cache line begins; both ends may overlap."""
+    """Columns in multiples of `side`, most from `line` on, where a cache line begins; both ends may overlap."""
     if columns < side:
         return []
     start = line if line + side <= columns else 0
@@ -62,13 +62,13 @@ def _spans(columns: int, side: int, line: int) -> list[tuple[int, int]]:
 
 @cache
 def installed() -> bool:
-    """Whether llvmlite is."""
+    """Whether llvmlite is installed."""
     return find_spec("llvmlite") is not None
 
 
 @cache
 def _function(width: int, aligned: bool) -> Transpose:
-    """The compiled function: addresses, rows, columns, and the bytes from one row to the next of target and source."""
+    """The compiled function of addresses, rows, columns, and the row strides in bytes of target and source."""
     from llvmlite import binding
 
     binding.initialize_native_target()
@@ -84,11 +84,11 @@ def _function(width: int, aligned: bool) -> Transpose:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(engine.get_function_address("transpose"))
 
 
-_ENGINES: list[object] = []  # what owns the functions' memory
+_ENGINES: list[object] = []  # the owners of the functions' memory
 
 
 def text(width: int, aligned: bool) -> str:
-    """The function in LLVM's language, for elements of `width` bytes; `aligned` where rows of the target are."""
+    """The function as LLVM IR, for elements of `width` bytes; `aligned`: rows of the target are."""
     write = _loop("across", "0", str(LINE // width), 1, _loop("along", "0", "%run", LINE, _line(width, aligned)))
     read = _loop("row", "%band", "%band.end", VECTOR // width, _blocks(width))
     band = [
@@ -107,7 +107,7 @@ def text(width: int, aligned: bool) -> str:
 
 
 def _loop(name: str, start: str, end: str, step: int, body: list[str]) -> list[str]:
-    """`%name` from `start` up to `end`, which it does not reach."""
+    """A loop with the variable `%name` from `start` up to, but not including, `end`."""
     return [
         f"br label %{name}.enter",
         f"{name}.enter:",
@@ -127,9 +127,10 @@ def _loop(name: str, start: str, end: str, step: int, body: list[str]) -> list[s
 
 
 def _blocks(width: int) -> list[str]:
-    """Blocks side by side, a cache line wide, from row `%row` and column `%column`: loaded, shuffled, put in the strip.
+    """Adjacent blocks, as wide as a cache line, from row `%row` and column `%column`: loaded, shuffled, stored in the
+    strip.
 
-    A line further is fetched for the next column, by the address of the last byte that this will read.
+    The next line is prefetched for the next column, by the address of the last byte that it will read.
     """
     side = VECTOR // width
     vector = f"<{side} x i{8 * width}>"
@@ -151,7 +152,7 @@ def _blocks(width: int) -> list[str]:
 
 
 def _line(width: int, aligned: bool) -> list[str]:
-    """A cache line of the strip's row `%across`, from byte `%along`, to the row of the target that it is part of."""
+    """A cache line of the strip's row `%across`, from byte `%along`, stored to its row of the target."""
     store = f"align {VECTOR}, !nontemporal !0" if aligned else f"align {width}"
     lines = ["%target.column = add i64 %column, %across"]
     lines += _address("%out", "%target", "%target.column", 0, "%target.row", "%band", 0, width)
@@ -168,7 +169,7 @@ def _line(width: int, aligned: bool) -> list[str]:
 
 
 def _shuffled(rows: list[str], name: str, vector: str, lines: list[str]) -> list[str]:
-    """The rows of a transposed block, for which `lines` gets the shuffles."""
+    """The rows of a transposed block; their shuffles are appended to `lines`."""
     side = len(rows)
     for step in range(side.bit_length() - 1):
         found = [f"{name}.{step}.{row}" for row in range(side)]
@@ -182,7 +183,7 @@ def _shuffled(rows: list[str], name: str, vector: str, lines: list[str]) -> list
 
 
 def _address(name: str, base: str, row: str, below: int, stride: str, column: str, right: int, width: int) -> list[str]:
-    """The place of an element: `below` a row, and `right` of a column by so many bytes."""
+    """The address of an element: `below` a row, and `right` bytes after a column."""
     return [
         f"{name}.row = add i64 {row}, {below}",
         f"{name}.start = mul i64 {name}.row, {stride}",

@@ -1,6 +1,6 @@
-"""What a target wants to hold: logical parameters fused into physical buffers, by rules of the same algebra.
+"""The layout of a target: logical parameters fused into physical buffers, by rules of the same algebra.
 
-A layout is an adapter whose sources are the graph's own parameters. Parameters that no rule takes stay as they are.
+A layout is an adapter whose sources are the graph's own parameters. Parameters without a rule are unchanged.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def fused() -> Adapter:
 
 
 def shared_as_experts(width: int) -> Adapter:
-    """What every token goes to stands behind the routed experts, `width` wide as they are: one product has them all.
+    """Shared experts are appended to the routed experts, each of width `width`: one product computes them all.
 
-    Whoever routes then adds their numbers, E and on, to each token's choice, with weight 1 (as ATOM's fused shared
-    experts do). Biases, where a shared expert has some, stay apart.
+    The router then adds their indices, from E on, to each token's selection, with weight 1 (as in ATOM's fused shared
+    experts). Biases of shared experts remain separate.
     """
     layout = Adapter("shared as experts")
     routed, shared = "{p}.experts.{x}_proj", "{p}.shared_experts.{x}_proj.weight"
@@ -47,7 +47,7 @@ def shared_as_experts(width: int) -> Adapter:
 def lay_out(plan: Plan, layout: Adapter) -> Plan:
     """The plan of the physical buffers. Slices, the inverse and coverage hold for it as for any plan.
 
-    A rule holds where the graph has all its parameters. Raises BU131 for parts that are packed or of several dtypes.
+    A rule applies if the graph has all its parameters. Raises BU131 for parts that are packed or of several dtypes.
     """
     rules: dict[str, tuple[Rule, dict[str, str]]] = {}  # by the first parameter of each buffer
     taken: set[str] = set()
@@ -83,7 +83,7 @@ def lay_out(plan: Plan, layout: Adapter) -> Plan:
 
 
 def _first(rule: Rule) -> str:
-    """The pattern of a rule's first source, by which the buffer of a parameter is found."""
+    """The pattern of a rule's first source, which identifies the buffer of a parameter."""
     kinds = dict(re.findall(r"\{(\w+):([^}]*)\}", rule.pattern))
     first = next(source.name for source, _ in rule.own_expr.leaves(dict.fromkeys(kinds, "")))
     for variable, kind in kinds.items():
@@ -92,12 +92,12 @@ def _first(rule: Rule) -> str:
 
 
 def _plain(pattern: str) -> str:
-    """The pattern with its variables' kinds taken out, to be filled in."""
+    """The pattern without the kinds of its variables, for filling in."""
     return re.sub(r"\{(\w+):[^}]*\}", r"{\1}", pattern)
 
 
 class _Planned(Names):
-    """A plan's parameters as the tensors that rules read; `parts`: those that were read, with their sources' places."""
+    """A plan's parameters as the tensors that rules read; `parts`: those read, each with its sources' range."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__({})

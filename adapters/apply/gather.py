@@ -1,6 +1,7 @@
-"""Parameters from the parts that ranks hold: the copy nests that write a rank's tensors, with their sides swapped.
+"""Parameters from the parts that ranks hold: the copy nests that write a rank's tensors, with source and result
+swapped.
 
-The other direction of `rank_plan` and `lay_out`, whatever they do: no table says it a second time.
+The inverse of any `rank_plan` and `lay_out`, derived from them, so that no second table is needed.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Gathered(Expr):
 
 
 def itself(signature: Signature) -> Plan:
-    """The plan of arrays that are the parameters already, each under its own name."""
+    """The plan for arrays that are the parameters already, each under its own name."""
     site, entries, regions = Site.outside(__file__), dict[str, Entry](), dict[tuple[Axes, str], Region]()
     for name, declared in signature.items():
         info = TensorInfo(name, declared.dtype, shape_of(declared.axes))
-        key = declared.axes, declared.dtype  # of layers that are alike, one is cut
+        key = declared.axes, declared.dtype  # identical layers share one region
         if key not in regions:
             regions[key] = Scope({}, (), Names({}), {}).whole(info, declared.axes)
         entries[name] = Entry(declared, Rule(name, _source(name, declared.axes), site), (info,), regions[key])
@@ -60,10 +61,10 @@ def itself(signature: Signature) -> Plan:
 
 
 def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -> Adapter:
-    """The adapter with a rule for each parameter: from the tensors of `held`, each plan's behind a prefix of its own.
+    """The adapter with a rule for each parameter, from the tensors of `held`: each plan's have their own prefix.
 
-    The plans are that of `itself`, divided and laid out, and hold every parameter between them. Of parts that several
-    hold the first is read. What is left of tensors is dropped, with the reason.
+    The plans are that of `itself`, divided and laid out; together they hold every parameter. A part that several hold
+    is read from the first. The remaining tensors are dropped, with the reason.
     """
     found: dict[str, dict[object, tuple[str, Nest]]] = {}
     stored: dict[str, Axes] = {}
@@ -71,7 +72,7 @@ def gathered(adapter: Adapter, signature: Signature, held: Mapping[str, Plan]) -
         for name, entry in plan.entries.items():
             stored[prefix + name] = entry.region.axes
             for nest in entry.region.nests:
-                key = nest.src, *sorted((extent, src) for extent, src, _ in nest.loops)  # what of the parameter it is
+                key = nest.src, *sorted((extent, src) for extent, src, _ in nest.loops)  # the part of the parameter
                 found.setdefault(entry.sources[nest.source].name, {}).setdefault(key, (prefix + name, nest.swapped()))
     site, read = Site.outside(__file__), Counter[str]()
     rules: list[Rule] = []
@@ -98,6 +99,6 @@ def _gathered(axes: Axes, parts: list[tuple[str, Nest]], stored: Mapping[str, Ax
 
 
 def _source(name: str, axes: Axes) -> Source:
-    """A tensor of these sizes, whatever words a layer's class has for sections of its name."""
+    """A tensor of these sizes; the `checkpoint_words` of layers do not apply to its name."""
     sizes = {axis.name or f"axis{k}": axis.size for k, axis in enumerate(axes)}
     return Source(name, " ".join(sizes), sizes, literal=True)

@@ -1,4 +1,4 @@
-"""Tensors that may be left out only for their values: a bias of zeros, an index that says nothing."""
+"""Tensors that may be dropped only for certain values: a bias of zeros, an index that is the identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> Iterator[Diagnostic]:
-    """BU115 for each drop and each reason why tensors that it drops may not be. Reads only those of such drops."""
+    """BU115 for each drop and each reason why tensors must not be dropped. Reads only the tensors of such drops."""
     names = Names(plan.headers, (plan.prefix,) if plan.prefix else ())
     found: dict[tuple[int, str], tuple[Drop, list[str]]] = {}
     for name, drop in plan.dropped.items():
@@ -35,6 +35,6 @@ def wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> It
 
 
 def refuse_wrongly_left_out(plan: Plan, read: Callable[[TensorInfo], np.ndarray]) -> None:
-    """Raises BU115 where there are any."""
+    """Raises BU115 if a tensor must not be dropped."""
     if findings := list(wrongly_left_out(plan, read)):
         raise BringupError(*findings)

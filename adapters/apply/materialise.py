@@ -1,6 +1,6 @@
-"""A plan becomes arrays: dict of exact names and shapes, C-contiguous, writable, none visibly sharing memory.
+"""Reads the arrays of a plan: a dict of exact names and shapes, C-contiguous, writable, none sharing writes.
 
-Bytes that no rule moves stay in the file, mapped copy on write; bytes that move go into aligned memory of their own.
+Tensors that no rule moves are mapped from the file, copy on write; others are copied to aligned memory of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Read = Callable[[TensorInfo], "np.ndarray"]
-THREADS = 2  # copies are bound by memory, not by the processor
+THREADS = 2  # copies are bound by memory bandwidth
 
 
 def materialise(
@@ -31,8 +31,8 @@ def materialise(
 ) -> dict[str, np.ndarray]:
     """Every parameter (or those in `only`) as an array of its stored shape and dtype.
 
-    `copy` gives each its own memory, so that nothing refers to the checkpoint's files. Raises BU115 where all are
-    wanted and values forbid to leave out what the adapter drops.
+    `copy` gives each its own memory, so that no array refers to the checkpoint's files. Raises BU115 if all parameters
+    are requested and the values of a dropped tensor do not permit to drop it.
     """
     if only is None:
         refuse_wrongly_left_out(plan, checkpoint.read)
@@ -44,7 +44,7 @@ def materialise(
     moved = {name: None for name in names if copy or not untouched(plan.entries[name])}
     arrays = {name: make(name) for name in names if name not in moved}
     if moved:
-        from concurrent.futures import ThreadPoolExecutor  # 15 ms that a check need not pay
+        from concurrent.futures import ThreadPoolExecutor  # takes 15 ms, which a check should not pay
 
         with ThreadPoolExecutor(THREADS) as pool:
             arrays |= zip(moved, pool.map(make, moved), strict=True)
@@ -52,7 +52,7 @@ def materialise(
 
 
 def untouched(entry: Entry) -> TensorInfo | None:
-    """The tensor whose bytes are the parameter's as they lie in the file, if there is one."""
+    """The tensor whose bytes in the file are those of the parameter, or None."""
     match entry.sources, entry.region.nests:
         case (TensorInfo() as info,), (Nest(src=0, dst=0, loops=loops) as nest,):
             in_place = nest.view == info.dtype and all(src == dst for _, src, dst in loops)
@@ -74,7 +74,7 @@ def fill(entry: Entry, read: Read, *, copy: bool = False) -> np.ndarray:
 
 
 def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: Read, dtype: str) -> np.ndarray:
-    """A region's elements in `dtype`, as a fresh aligned array."""
+    """A region's elements in `dtype`, as a new aligned array."""
     import numpy as np
 
     from bringup.adapters.checkpoints.arrays import aligned, numpy_dtype
@@ -88,7 +88,7 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
     elif region.word > 1:
         flat = flat.view(numpy_dtype(unit))
     elif sum(nest.count for nest in region.nests) < region.size:
-        flat[...] = np.zeros((), numpy_dtype(dtype))  # what no nest fills is padding
+        flat[...] = np.zeros((), numpy_dtype(dtype))  # elements that no nest fills are padding
     loaded: dict[tuple[int, Box], np.ndarray] = {}
     for nest, box, source in _reads(region, sources):
         if (nest.source, box) not in loaded:
@@ -96,7 +96,7 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
         array = loaded[nest.source, box]
         if not (DTYPES[nest.view].bits < 8 and copy_packed(nest, array, flat)):
             copy_nest(nest, units(array, nest.view), flat)
-    if narrow and DTYPES[dtype].bits < 8:  # numpy keeps a 4-bit element in a byte of its own
+    if narrow and DTYPES[dtype].bits < 8:  # numpy stores a 4-bit element in a byte
         out.reshape(-1).view(np.uint8)[...] = flat
     elif narrow:
         out.reshape(-1).view(np.uint8)[...] = flat[0::2] | flat[1::2] << 4
@@ -106,7 +106,7 @@ def fill_region(region: Region, sources: Sequence[TensorInfo | Computed], read: 
 def _reads(
     region: Region, sources: Sequence[TensorInfo | Computed]
 ) -> Iterator[tuple[Nest, Box, TensorInfo | Computed]]:
-    """Each nest and its source; of a computed source only the part that is read, by its box in the whole."""
+    """Each nest with its source; of a computed source only the part that is read, as a box."""
     of_each: dict[int, list[Nest]] = {}
     for nest in region.nests:
         of_each.setdefault(nest.source, []).append(nest)
@@ -121,7 +121,7 @@ def _reads(
 
 
 def _boxes(nests: Sequence[Nest], source: Computed) -> Iterator[tuple[Nest, Box]]:
-    """Each nest with the box that is computed for it: its own, or one for all where theirs overlap; () is the whole."""
+    """Each nest with the box that is computed for it; overlapping boxes are merged, and () is the complete source."""
     whole = math.prod(source.shape)
     if any(nest.view != source.dtype or nest.count == whole for nest in nests):
         yield from ((nest, ()) for nest in nests)
@@ -133,7 +133,7 @@ def _boxes(nests: Sequence[Nest], source: Computed) -> Iterator[tuple[Nest, Box]
 
 
 def _around(found: Iterable[Box]) -> Box:
-    """The smallest box around boxes."""
+    """The smallest box that contains all boxes."""
     each = (tuple(zip(*spans, strict=True)) for spans in zip(*found, strict=True))
     return tuple((min(starts), max(stops)) for starts, stops in each)
 
@@ -143,7 +143,7 @@ def _size(box: Box) -> int:
 
 
 def source_array(source: TensorInfo | Computed, sources: Sequence[TensorInfo | Computed], read: Read) -> np.ndarray:
-    """The array of a source: read, or computed from its inputs. Raises BU116 for another than its rule declares."""
+    """The array of a source: read, or computed from its inputs. Raises BU116 if it is not as its rule declares."""
     if isinstance(source, TensorInfo):
         return read(source)
     computed: object = source.run(*(fill_region(region, sources, read, region.dtype) for region in source.inputs))
@@ -151,7 +151,7 @@ def source_array(source: TensorInfo | Computed, sources: Sequence[TensorInfo | C
 
 
 def units(array: np.ndarray, view: str) -> np.ndarray:
-    """A flat view of an array's bits as elements of dtype `view`; 4-bit ones come as a byte each, low bits first."""
+    """A flat view of an array's bits as elements of dtype `view`; 4-bit elements become bytes, low bits first."""
     import numpy as np
 
     from bringup.adapters.checkpoints.arrays import numpy_dtype
@@ -160,13 +160,13 @@ def units(array: np.ndarray, view: str) -> np.ndarray:
     if DTYPES[view].bits >= 8:
         return flat if flat.dtype == numpy_dtype(view) else flat.view(numpy_dtype(view))
     packed = flat.view(np.uint8)
-    if flat.dtype.name in DTYPES and DTYPES[flat.dtype.name].bits < 8:  # a byte an element
+    if flat.dtype.name in DTYPES and DTYPES[flat.dtype.name].bits < 8:  # a byte for each element
         return packed & 15
     return np.stack((packed & 15, packed >> 4), axis=1).reshape(-1)
 
 
 def check_inside(nest: Nest, sizes: tuple[int, int]) -> None:
-    """Raises IndexError for a nest that leaves its source or its target, which have so many units.
+    """Raises IndexError for a nest that exceeds its source or its target, whose sizes in units are `sizes`.
 
     numpy's `as_strided` would read and write the memory behind them.
     """
@@ -178,9 +178,10 @@ def check_inside(nest: Nest, sizes: tuple[int, int]) -> None:
 
 
 def copy_packed(nest: Nest, source: np.ndarray, target: np.ndarray) -> bool:
-    """Carries out a nest of 4-bit elements, two to a byte of `source`, reading its bytes only.
+    """Executes a nest of 4-bit elements on `source`, which has two in each byte, without unpacking it.
 
-    `target` has a byte for each. False, with nothing done, where the nest does not consist of whole bytes.
+    `target` has a byte for each element. Returns False, with nothing done, if the nest does not consist of complete
+    bytes.
     """
     import numpy as np
 
@@ -202,7 +203,7 @@ def copy_packed(nest: Nest, source: np.ndarray, target: np.ndarray) -> bool:
 
 
 def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
-    """Carries out one nest; float dtypes round to nearest even."""
+    """Executes one nest; float dtypes are rounded to nearest even."""
     import numpy as np
 
     check_inside(nest, (source.size, target.size))
@@ -210,10 +211,10 @@ def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
 
     def strided(array: np.ndarray, offset: int, strides: Iterable[int]) -> np.ndarray:
         steps = [stride * array.itemsize for stride in strides]
-        bits = array.view(f"u{array.itemsize}")[offset:]  # numpy cannot describe ml_dtypes' float8_e5m2 to as_strided
+        bits = array.view(f"u{array.itemsize}")[offset:]  # as_strided does not support ml_dtypes' float8_e5m2
         return np.lib.stride_tricks.as_strided(bits, shape, steps).view(array.dtype)
 
-    if source.dtype == target.dtype:  # bits, which numpy copies faster than dtypes that it does not know
+    if source.dtype == target.dtype:  # numpy copies integers faster than the dtypes of ml_dtypes
         source, target = source.view(f"u{source.itemsize}"), target.view(f"u{target.itemsize}")
     read = strided(source, nest.src, (src for _, src, _ in nest.loops))
     write = strided(target, nest.dst, (dst for _, _, dst in nest.loops))
@@ -221,10 +222,10 @@ def copy_nest(nest: Nest, source: np.ndarray, target: np.ndarray) -> None:
 
 
 def check_ties(plan: Plan, checkpoint: Checkpoint) -> list[str]:
-    """Parameters that the config ties and the checkpoint stores apart, with different values."""
+    """Parameters that the config ties and the checkpoint has separately, with different values."""
 
     def differs(own: Entry, theirs: Entry) -> bool:
-        import numpy as np  # not where nothing is compared: a compile that finds its bundle up to date reads no tensor
+        import numpy as np  # imported only if there is something to compare: an up-to-date compile reads no tensor
 
         return not np.array_equal(fill(own, checkpoint.read), fill(theirs, checkpoint.read))
 

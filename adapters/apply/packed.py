@@ -1,4 +1,4 @@
-"""A parameter as its checkpoint stores it: the arrays of the form of the matrices that its rule moves, moved alike."""
+"""A packed parameter: the arrays of the quantised matrices of its rule, moved as the rule moves the matrices."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Sources = tuple[TensorInfo | Computed, ...]
 
 
 class CannotPack(Exception):
-    """Why a parameter that is read from matrices in few bits stays in floats."""
+    """The reason why a parameter that is read from quantised matrices is stored as floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How a parameter is packed, and the nests of each array over the checkpoint's, in the order of the parts."""
+    """The packed form of a parameter, and the nests that fill each of its arrays, in the order of the parts."""
 
     packed: PackedForm
     nests: tuple[tuple[Nest, ...], ...]
 
     def entry(self, number: int, declared: Declared, entry: Entry) -> Entry:
-        """The entry of a part, of a parameter that has this form."""
+        """The entry of one array of a parameter in this form."""
         region = Region(declared.axes, self.packed.stored_dtype(number), self.nests[number])
         sources = tuple(_part(source, number) for source in entry.sources)
         return Entry(declared, entry.rule, sources, region)
 
 
 def packed(entry: Entry) -> Packed | None:
-    """How a parameter can be held in few bits; None where no source of it is. Raises CannotPack."""
+    """The packed form of a parameter; None if no source is quantised. Raises CannotPack."""
     matrices = {i: source for i, source in enumerate(entry.sources) if isinstance(source, Computed) and source.form}
     read = {nest.source for nest in entry.region.nests}
     if not read & matrices.keys() or len(entry.region.shape) < 2:
@@ -105,7 +105,7 @@ def _block(part: FormPart, dimensions: int) -> Shape:
 
 
 def _bits(dtype: str) -> str:
-    """What the elements of a part are read as: of narrow ones their bits."""
+    """The dtype as which the elements of a part are read: unsigned integers for narrow ones."""
     known = DTYPES[dtype]
     if known.bits < 8:
         return "uint4"
@@ -118,7 +118,7 @@ def _check_size(declared: Declared, packed: PackedForm) -> None:
 
 
 def _without_columns(moves: Sequence[Move], shape: Shape, groups: int) -> tuple[list[Move], int]:
-    """The moves of one value a group, where an index says the group of each column; and which axis columns become."""
+    """The moves of one value for each group, if an index assigns columns to groups; and the result axis of columns."""
     found: list[Move] = []
     along = {loop.result for move in moves for loop in _columns(move)}
     k = along.pop() if len(along) == 1 else -1
@@ -146,13 +146,13 @@ def _count(loops: Sequence[Loop2]) -> int:
 
 
 def _of_columns(moves: Sequence[Move], along: int, view: str) -> Nest:
-    """The nest that moves an array of one value a column as columns are moved."""
+    """The nest that moves an array with one value for each column as columns are moved."""
     loops = sorted(((loop.extent, loop.src, loop.dst) for loop in _columns(moves[0])), key=lambda loop: -loop[2])
     return replace(moves[0].nest, view=view, src=0, loops=tuple(loops), dst=moves[0].dst[along])
 
 
 def _part(source: TensorInfo | Computed, number: int) -> TensorInfo | Computed:
-    """A matrix's array in its place among the sources."""
+    """One array of a matrix as a source."""
     if isinstance(source, TensorInfo) or source.form is None:
         return source
     region = source.arrays[number]
@@ -164,10 +164,10 @@ def _part(source: TensorInfo | Computed, number: int) -> TensorInfo | Computed:
 
 
 def same(array: np.ndarray) -> np.ndarray:
-    """The array."""
+    """The array, unchanged."""
     return array
 
 
 def both(array: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The array, of one input."""
+    """The array as a tuple of one input."""
     return (array,)

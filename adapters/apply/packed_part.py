@@ -1,8 +1,8 @@
-"""Where the arrays of a quantised matrix go when rules move the matrix: the movement, projected on its blocks.
+"""The movement of the arrays of a quantised matrix: the movement of the matrix, projected on its blocks.
 
-A scale stands for a block of the matrix. A movement that keeps blocks together moves scales as it moves blocks: of its
-loops those inside of blocks are left out, and the others step from block to block. What a block becomes along an axis
-of the result is a granule. Where a movement cuts blocks, granules are parts of them, and several have the same scale.
+A scale belongs to a block of the matrix. A movement that does not split blocks moves scales as it moves blocks: its
+loops inside of blocks are removed, and the others step from block to block. A granule is the image of a block along an
+axis of the result. If a movement splits blocks, granules are parts of them, and several have the same scale.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST = 1 << 16  # nests of one part
 
 
 class Move(NamedTuple):
-    """What one nest moves: from indices `src` of a matrix of `shape`, by loops, to indices `dst` of the result.
+    """The movement of one nest: from indices `src` of a matrix of `shape`, by loops, to indices `dst` of the result.
 
-    `nest` is where it comes from: its source, and the dtype that its elements are read as.
+    `nest` is the original, with its source and the dtype as which elements are read.
     """
 
     nest: Nest
@@ -34,7 +34,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Granules:
-    """Moves of granules. `matrix` and `result`: how many indices of each axis one has; `shape` is the result's."""
+    """Moves of granules. `matrix` and `result`: the indices of each axis in a granule; `shape` is the result's."""
 
     moves: tuple[Move, ...]
     matrix: Shape
@@ -43,7 +43,7 @@ class Granules:
 
 
 def granules(moves: Sequence[Move], block: Shape, shape: Shape) -> Granules:
-    """The largest granules that lie side by side in a result of `shape`, for blocks of a matrix; 0 is a whole axis."""
+    """The largest granules that tile a result of `shape`, for blocks of a matrix; block 0 is a complete axis."""
     found = Granules(tuple(moves), (1,) * len(block), (1,) * len(shape), shape)
     for axis in reversed(range(len(block))):
         found = next(_coarser(found, axis, block[axis]), found)
@@ -51,7 +51,7 @@ def granules(moves: Sequence[Move], block: Shape, shape: Shape) -> Granules:
 
 
 def _coarser(fine: Granules, axis: int, block: int) -> Iterator[Granules]:
-    """Granules of more than one index of an axis, the largest first."""
+    """Granules with more than one index of an axis, the largest first."""
     wholes = [move.shape[axis] for move in fine.moves]
     most = block if 0 < block <= min(wholes) else math.gcd(*wholes)
     for size in (size for size in range(most, 1, -1) if most % size == 0):
@@ -67,7 +67,7 @@ def _coarser(fine: Granules, axis: int, block: int) -> Iterator[Granules]:
 
 
 def _between(move: Move, axis: int, size: int, shape: Shape) -> tuple[Move, int] | None:
-    """A move without its loops inside of granules of an axis, and the axis of the result along which these lie."""
+    """A move without its loops inside of granules of an axis, and the axis of the result along which these extend."""
     own = [loop for loop in move.loops if loop.source == axis]
     others = [loop for loop in move.loops if loop.source != axis]
     inner: list[Loop2] = []
@@ -76,7 +76,7 @@ def _between(move: Move, axis: int, size: int, shape: Shape) -> tuple[Move, int]
         to_the_end = move.src[axis] + extent == move.shape[axis] and move.dst[k] + extent == shape[k]
         if src % size == 0:
             others.append(loop)
-        elif src == dst == 1 and len(own) == 1 and extent % size and to_the_end:  # the last granule is short
+        elif src == dst == 1 and len(own) == 1 and extent % size and to_the_end:  # the last granule is shorter
             inner.append(loop._replace(extent=size))
             others.append(Loop2(-(-extent // size), axis, size, k, size))
         elif extent * src <= size:
@@ -99,7 +99,7 @@ def _between(move: Move, axis: int, size: int, shape: Shape) -> tuple[Move, int]
 
 
 def _is_dense(loops: list[tuple[int, int]], size: int) -> bool:
-    """Whether loops (extent, step) reach each of `size` neighbours once."""
+    """Whether loops (extent, step) reach each of `size` consecutive indices once."""
     reached = 1
     for extent, step in sorted(loops, key=lambda loop: loop[1]):
         if step != reached:
@@ -109,7 +109,7 @@ def _is_dense(loops: list[tuple[int, int]], size: int) -> bool:
 
 
 def part_nests(found: Granules, block: Shape, part: Shape, view: str) -> list[Nest] | None:
-    """The nests that fill a part's array, of granules, from arrays of a value a block; None for too many.
+    """The nests that fill a part's array, by granules, from arrays with one value for each block; None for too many.
 
     `part` is the shape of the array that they fill. Sources' shapes follow from those of the matrices.
     """
@@ -142,7 +142,7 @@ def part_nests(found: Granules, block: Shape, part: Shape, view: str) -> list[Ne
 
 
 def _at_blocks(loops: Sequence[Loop2], blocks: Sequence[int]) -> Iterator[Loop2]:
-    """Loops that step over blocks, split from those that step inside of one."""
+    """Loops that step from block to block, split from those that step inside of a block."""
     for loop in loops:
         extent, axis, src, k, dst = loop
         inside, cut = divmod(blocks[axis], src)

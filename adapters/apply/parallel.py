@@ -1,4 +1,4 @@
-"""How ranks divide a model: tensor, expert and pipeline parallelism, and where each rank stands in them."""
+"""The division of a model among ranks: tensor, expert and pipeline parallelism, and the position of each rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.diagnostics import BringupError, fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A rank's place. `expert_tp` of `expert_tps` is its part of each expert that it holds."""
+    """The position of a rank. It holds part `expert_tp` of `expert_tps` of each of its experts."""
 
     number: int
     stage: int
@@ -23,19 +23,19 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """`pp` stages of max(tp, ep) ranks each; of `tp` and `ep` one divides the other.
+    """`pp` stages of max(tp, ep) ranks each; one of `tp` and `ep` divides the other.
 
-    Ranks are numbered stage by stage, as TensorRT-LLM and vLLM do. Each group of tp / ep neighbours divides whole
-    experts among its ranks, as SGLang's `ep_size` does; where `ep` is larger than `tp`, attention and dense layers are
-    repeated in ep / tp groups of `tp` ranks, and each rank has whole experts.
+    Ranks are numbered stage by stage, as in TensorRT-LLM and vLLM. Each group of tp / ep consecutive ranks divides
+    complete experts among its ranks, as with SGLang's `ep_size`; if `ep` is larger than `tp`, attention and dense
+    layers are replicated in ep / tp groups of `tp` ranks, and each rank has complete experts.
 
-    `stage_layers`: how many layers each stage has; () spreads them evenly, the first stages get one more (as numpy's
-    array_split does). `vocab_multiple`: the vocabulary is padded with zeros to a multiple of it and of `tp`.
-    `experts` names the logical expert behind each physical one, by layer (one row serves all layers); () is one
-    physical expert for each logical one. `redundant` adds as many physical experts, which repeat the first logical
-    ones. `bias`: a sum over ranks has the bias of a row-parallel layer once, so that the `first` rank has it and the
-    others have zeros; or `every` rank has it, where it is added after the sum. `vocab`: whether the embedding is
-    divided as the head is, or whole on every rank.
+    `stage_layers`: the number of layers of each stage; () distributes them evenly, with one more in the first stages
+    (as numpy's array_split). `vocab_multiple`: the vocabulary is padded with zeros to a multiple of it and of `tp`.
+    `experts` is the logical expert of each physical one, by layer (a single row applies to all layers); () is one
+    physical expert for each logical one. `redundant` adds that many physical experts, which repeat the first logical
+    ones. `bias`: a sum over ranks must add the bias of a row-parallel layer once, so the `first` rank has it and the
+    others have zeros; or `every` rank has it, if it is added after the sum. `vocab`: whether the embedding is divided
+    like the head, or complete on every rank.
     """
 
     tp: int = 1
@@ -49,7 +49,7 @@ class Parallel:
     vocab: Literal["both", "head"] = "both"
 
     def __post_init__(self) -> None:
-        """Raises BU045 for numbers that describe no group of ranks."""
+        """Raises BU045 for values that do not describe a group of ranks."""
         small, large = sorted((self.tp, self.ep))
         if min(small, self.pp, self.vocab_multiple, self.redundant + 1) < 1:
             raise _refused("numbers of ranks begin at 1", "leave out what is not divided")
@@ -60,10 +60,10 @@ class Parallel:
             message = f"{len(self.stage_layers)} numbers of layers, {list(self.stage_layers)}, for {self.pp} stages"
             raise _refused(message, "give one number from 1 on for each stage")
         if self.stage_layers and self.pp == 1:
-            message = f"{list(self.stage_layers)} says how many layers each stage has, and there is one stage"
-            raise _refused(message, "give the number of stages too, or leave the numbers of layers out")
+            message = f"{list(self.stage_layers)} has the number of layers of each stage, and there is one stage"
+            raise _refused(message, "give the number of stages too, or omit the numbers of layers")
         if self.experts and self.redundant:
-            message = "a map of experts says which are repeated, and redundant experts are requested besides"
+            message = "an expert map already repeats experts, and redundant experts are requested too"
             raise _refused(message, "name the repeated experts in the map, or give no map")
 
     @property
@@ -82,7 +82,7 @@ class Parallel:
         return self.size == 1 and self.vocab_multiple == 1 and not self.experts and not self.redundant
 
     def rank(self, number: int) -> Rank:
-        """The place of a rank. Raises BU045 where there is none of that number."""
+        """The position of a rank. Raises BU045 for a number out of range."""
         if not 0 <= number < self.size:
             raise _refused(f"there is no rank {number} among {self.size}", f"ranks are 0 to {self.size - 1}")
         stage, at = divmod(number, self.stage_ranks)
@@ -91,7 +91,7 @@ class Parallel:
         return Rank(number=number, stage=stage, tp=at % self.tp, ep=ep, expert_tp=expert_tp, expert_tps=expert_tps)
 
     def stages(self, layers: int) -> list[range]:
-        """The layers of each stage. Raises BU045 where they are too few, or not as many as `stage_layers` has."""
+        """The layers of each stage. Raises BU045 for too few layers, or if `stage_layers` has another total."""
         if self.pp > max(layers, 1):
             raise _refused(f"{layers} layers do not fill {self.pp} pipeline stages", "use fewer stages")
         even = [layers // self.pp + (stage < layers % self.pp) for stage in range(self.pp)]
@@ -103,7 +103,7 @@ class Parallel:
         return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 
     def physical(self, logical: int, layer: int) -> tuple[int, ...]:
-        """The logical expert of every physical one of a layer. Raises BU138 where the map does not fit."""
+        """The logical expert of every physical one of a layer. Raises BU138 if the map does not fit."""
         if not self.experts:
             return (*range(logical), *(index % logical for index in range(self.redundant)))
         if len(self.experts) > 1 and layer >= len(self.experts):

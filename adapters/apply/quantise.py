@@ -1,4 +1,4 @@
-"""Float weights in few bits: a plan whose matrices are rounded to codes and scales as they are read.
+"""Quantisation of float weights: a plan whose matrices are rounded to codes and scales while they are read.
 
 Weights only, without calibration: each scale follows from the values that share it.
 """
@@ -31,10 +31,10 @@ KNOWN = ("int8", "int4-gN", "fp8", "fp8-block", "mxfp4")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How matrices are quantised: their codes, and how many values along a row (0: all), and rows, share a scale.
+    """The quantisation of a matrix: the dtype of codes, and how many values of a row (0: all), and rows, share a scale.
 
-    `int8`, `fp8` (e4m3): one scale a row; `int4-gN`: one for N values of a row; `fp8-block`: one for 128 rows of 128
-    values, as DeepSeek-V3 has it, the last of which may be short; `mxfp4`: a power of two for 32 values of a row (OCP
+    `int8`, `fp8` (e4m3): one scale for each row; `int4-gN`: one for N values of a row; `fp8-block`: one for 128 rows of
+    128 values, as in DeepSeek-V3, the last block may be shorter; `mxfp4`: a power of two for 32 values of a row (OCP
     Microscaling Formats 1.0, section 6.3).
     """
 
@@ -45,13 +45,13 @@ class Recipe:
     scale: str = "float32"
 
     def form(self, columns: int) -> Form:
-        """For matrices whose products sum over dimension `columns`, counted from the end: -1, or -2."""
+        """The form for matrices whose products sum over dimension `columns`, counted from the end: -1 or -2."""
         block: Block = (self.rows, self.along) if columns == -1 else (self.along, self.rows)
         return Form(codes=self.codes, block=block, scale=self.scale)
 
 
 def recipe_of(name: str) -> Recipe:
-    """The recipe of a name. Raises BU413 for another than KNOWN."""
+    """The recipe with this name. Raises BU413 for a name that is not in KNOWN."""
     if found := GROUPS.fullmatch(name):
         if int(found[1]) > 0:
             return Recipe(name, "int4", 1, int(found[1]))
@@ -62,12 +62,12 @@ def recipe_of(name: str) -> Recipe:
         "mxfp4": Recipe(name, "float4_e2m1fn", 1, 32, "float8_e8m0fnu"),
     }):  # fmt: skip
         return simple[name]
-    raise fail("BU413", f"there is no recipe `{name}` to quantise by", help=f"give one of: {', '.join(KNOWN)}")
+    raise fail("BU413", f"there is no quantisation recipe `{name}`", help=f"give one of: {', '.join(KNOWN)}")
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedPlan:
-    """`plan` has the same parameters; `names` are those that are quantised, `left` those that are not, with reasons."""
+    """`plan` has the same parameters; `names` are those that are quantised, `left` the others, with the reasons."""
 
     plan: Plan
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class QuantisedPlan:
 
 
 def quantise(plan: Plan, recipe: Recipe, parameters: Collection[str]) -> QuantisedPlan:
-    """The plan with these parameters quantised, of those that are read from float tensors in whole blocks."""
+    """The plan with these parameters quantised, if they are read from float tensors in complete blocks."""
     entries, left = dict(plan.entries), dict[str, str]()
     for name in parameters:
         entry = plan.entries[name]
@@ -89,7 +89,7 @@ def quantise(plan: Plan, recipe: Recipe, parameters: Collection[str]) -> Quantis
 
 
 class QuantisedTensor(NamedTuple):
-    """A tensor of the checkpoint that is quantised as it is read: `matrix` is a source of `entry`."""
+    """A tensor of the checkpoint that is quantised while it is read: `matrix` is a source of `entry`."""
 
     info: TensorInfo
     entry: Entry
@@ -97,7 +97,7 @@ class QuantisedTensor(NamedTuple):
 
 
 def quantised_tensors(plan: Plan) -> dict[str, QuantisedTensor]:
-    """The tensors that `quantise` has rounded, by name. Raises BU117 for one that a parameter reads in floats too."""
+    """The tensors that `quantise` rounds, by name. Raises BU117 for one that another parameter reads as floats."""
     found: dict[str, QuantisedTensor] = {}
     whole: dict[str, Entry] = {}
     for entry in plan.entries.values():
@@ -118,7 +118,7 @@ def quantised_tensors(plan: Plan) -> dict[str, QuantisedTensor]:
 
 
 def _quantised(entry: Entry, recipe: Recipe) -> Entry | str:
-    """The entry over quantised sources, or why it has none. What its nests read keeps its place among the sources."""
+    """The entry over quantised sources, or the reason why there is none. Sources keep their indices."""
     read = sorted({nest.source for nest in entry.region.nests})
     sources = list(entry.sources)
     columns = _columns(entry)
@@ -139,7 +139,8 @@ def _quantised(entry: Entry, recipe: Recipe) -> Entry | str:
 
 
 def _columns(entry: Entry) -> int | str:
-    """The dimension of the sources, from the end, that becomes the parameter's last: products sum over it."""
+    """The dimension of the sources, from the end, that becomes the parameter's last: products sum over it.
+    Otherwise the reason why there is none."""
     found: set[int] = set()
     for nest in entry.region.nests:
         shape = entry.sources[nest.source].shape
@@ -154,7 +155,7 @@ def _columns(entry: Entry) -> int | str:
 def _matrix(
     info: TensorInfo, index: int, recipe: Recipe, columns: int, sources: list[TensorInfo | Computed]
 ) -> Computed:
-    """The rounded values of the tensor at `index`, which can be had as codes and scales too."""
+    """The rounded values of the tensor at `index`, which is also available as codes and scales."""
     form, shape = recipe.form(columns), info.shape
     whole = _dense(index, info.dtype, shape)
     leading = tuple(1 for _ in shape[:-2])
@@ -179,7 +180,7 @@ def _matrix(
 
 
 def _dense(index: int, dtype: str, shape: Shape) -> Region:
-    """All of a source, in place."""
+    """A complete source, without movement."""
     size = math.prod(shape)
     axes = tuple(Axis(f"d{k}", n) for k, n in enumerate(shape))
     return Region(axes, dtype, (Nest(index, dtype, 0, ((size, 1, 1),) if size > 1 else (), 0),))
@@ -187,10 +188,10 @@ def _dense(index: int, dtype: str, shape: Shape) -> Region:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """The codes of a matrix, or its scales: the largest magnitude of a block over the largest code.
+    """The codes of a matrix, or its scales: the largest magnitude of a block / the largest code.
 
-    Of e8m0 scales the exponent is that of the largest magnitude less that of the largest code, as the specification
-    has it, so that some values above the largest code are cut to it. A block of zeros has the scale 1.
+    For e8m0 scales the exponent is that of the largest magnitude minus that of the largest code, as in the
+    specification; values above the largest code are clamped to it. A block of zeros has the scale 1.
     """
 
     form: Form

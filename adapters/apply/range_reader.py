@@ -1,6 +1,6 @@
 """Reads the byte ranges that parameters need, of all their tensors in one pass over each file.
 
-What touches in a file is one request, whichever tensors it is of: preadv(2) scatters it to their arrays.
+Adjacent ranges of a file are one request, also of several tensors: preadv(2) scatters it to their arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BUFFERS = 1024  # IOV_MAX of Linux and macOS
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of a file, and the memory of a tensor that it goes into."""
+    """A range of a file, and the memory of a tensor that it is read into."""
 
     offset: int
     into: memoryview
@@ -36,10 +36,10 @@ class _Part:
 
 @dataclass(slots=True)
 class RangeReader:
-    """Reads only what is `wanted` of each tensor, and counts the bytes.
+    """Reads only the ranges of each tensor that `want` lists, and counts the bytes.
 
-    Gives arrays of the tensor's whole shape, whose other bytes are undefined; their pages take no memory. `nbytes` is
-    what was read so far. What is read is given again until `want` is called with the next parameters' ranges.
+    Returns arrays of the tensor's complete shape, whose other bytes are undefined; their pages use no memory. `nbytes`
+    is the number of bytes read so far. Arrays are cached until `want` is called with the next parameters' ranges.
     """
 
     checkpoint: Checkpoint
@@ -48,7 +48,7 @@ class RangeReader:
     _held: dict[str, np.ndarray] = field(default_factory=dict[str, "np.ndarray"])
 
     def want(self, ranges: dict[str, list[Span]]) -> None:
-        """Forgets the arrays of before; ranges by tensor of what comes next, which the first call reads together."""
+        """Drops the cached arrays; `ranges` by tensor are read together on the next call."""
         self.wanted, self._held = ranges, {}
 
     def __call__(self, info: TensorInfo) -> np.ndarray:
@@ -63,7 +63,7 @@ class RangeReader:
         return (self.checkpoint.load or self.checkpoint.read)(info)
 
     def _read_together(self) -> None:
-        """All wanted tensors whose bytes are in a file as their arrays have them."""
+        """Reads all requested tensors whose bytes in the file are those of their arrays."""
         from bringup.adapters.checkpoints.arrays import aligned, numpy_dtype
         from bringup.adapters.checkpoints.files import opened
 
@@ -82,12 +82,12 @@ class RangeReader:
         for path, some in parts.items():
             with opened(path) as file:
                 for run in _touching(some):
-                    for info in _short(file, run):  # of a file that shrank: `load` reports it
+                    for info in _short(file, run):  # a truncated file: `load` reports it
                         self._held[info.name] = self._load(info)
 
 
 def is_plain(checkpoint: Checkpoint, info: TensorInfo) -> bool:
-    """Whether a tensor's bytes are in a file as its array has them: then a part of them can be read."""
+    """Whether a tensor's bytes in the file are those of its array: then a part of them can be read."""
     in_place = info.file is not None and info.nbytes > 0 and checkpoint.in_place(info)
     return in_place and (DTYPES[info.dtype].block is not None or DTYPES[info.dtype].bits >= 8)
 
@@ -97,7 +97,7 @@ def _size(spans: list[Span]) -> int:
 
 
 def _touching(parts: list[_Part]) -> Iterator[list[_Part]]:
-    """The parts of a file in its order; those that follow one another without a gap together."""
+    """The parts of a file in order, grouped if they follow one another without a gap."""
     run: list[_Part] = []
     for part in sorted(parts, key=lambda part: part.offset):
         if run and (part.offset != run[-1].end or len(run) == MOST_BUFFERS):
@@ -109,7 +109,7 @@ def _touching(parts: list[_Part]) -> Iterator[list[_Part]]:
 
 
 def _short(file: BinaryIO, run: list[_Part]) -> list[TensorInfo]:
-    """Reads a run; gives the tensors that the file ends before."""
+    """Reads a run; returns the tensors that extend past the end of the file."""
     rest, at = [part.into for part in run], run[0].offset
     while rest:
         count = os.preadv(file.fileno(), rest, at)

@@ -1,14 +1,14 @@
-"""The plan of one rank: every kind of division is a clip of the same copy nests, by the names of axes.
+"""The plan of one rank: every kind of parallelism is a clip of the same copy nests, by the names of axes.
 
-| kind | parameter | what a rank has |
+| kind | parameter | part of a rank |
 |---|---|---|
 | column, merged column | `out:(h d) in:m`, `out:(t h d) in:m`, `out:f in:m` | a range of `h` or `f` |
 | row | `out:m in:(h d)`, `out:m in:f` | a range of `h` or `f`; its bias is added on the first rank |
-| qkv with fewer key heads than ranks | `out:(g d) in:m` | a range of `g`, or one head that several ranks have |
-| vocabulary | `vocab m`, `out:vocab in:m` | a range of rows, zeros behind the last |
-| expert | `e f m` | whole experts, or a range of `f` of each |
+| qkv with fewer key heads than ranks | `out:(g d) in:m` | a range of `g`, or one head that several ranks hold |
+| vocabulary | `vocab m`, `out:vocab in:m` | a range of rows, zeros after the last |
+| expert | `e f m` | complete experts, or a range of `f` of each |
 | router | `out:e in:m`, `e` | all of it |
-| stage | layers | a range of layers; what is declared before them is in the first stage, the rest in the last |
+| stage | layers | a range of layers; parameters before them are in the first stage, the others in the last |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Where the layers of a graph are (`model.layers`), and how many there are."""
+    """The path of the layers of a graph (`model.layers`), and their number."""
 
     path: str = ""
     count: int = 0
@@ -45,10 +45,10 @@ class Stages:
 
 
 def rank_plan(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Plan:
-    """What rank `number` holds, parameters of other stages left out.
+    """The parameters that rank `number` holds, without those of other stages.
 
-    Raises BU045 where there is no such rank or the layers do not fill the stages, BU130 where an axis does not divide,
-    BU138 for an expert map that does not fit.
+    Raises BU045 for a number out of range or fewer layers than stages, BU130 if an axis does not divide, BU138 for an
+    expert map that does not fit.
     """
     rank = parallel.rank(number)
     if parallel.is_whole:
@@ -59,7 +59,7 @@ def rank_plan(plan: Plan, parallel: Parallel, number: int, stages: Stages) -> Pl
         entry, layer = plan.entries[name], stages.layer(name) or 0
         experts = parallel.physical(_expert_axis(entry.declared), layer) if _expert_axis(entry.declared) else ()
         added = parallel.bias == "every" or not _is_added_later(plan, name, rank)
-        key = id(entry.region), entry.declared.axes, experts, added  # of layers that are alike, one is cut
+        key = id(entry.region), entry.declared.axes, experts, added  # identical layers are clipped once
         if key not in known:
             region = _cut(entry, parallel, rank, experts)
             known[key] = region if added else replace(region, nests=())
@@ -77,7 +77,7 @@ def _of_stage(plan: Plan, parallel: Parallel, rank: Rank, stages: Stages) -> lis
     layers = parallel.stages(stages.count)[rank.stage]
     first, last = rank.stage == 0, rank.stage == parallel.pp - 1
     names: list[str] = []
-    below = False  # whether layers have been declared already
+    below = False  # whether a layer has been declared already
     for name in plan.signature:
         layer = stages.layer(name)
         below = below or layer is not None
@@ -88,9 +88,9 @@ def _of_stage(plan: Plan, parallel: Parallel, rank: Rank, stages: Stages) -> lis
 
 
 def _expert_axis(declared: Declared) -> int:
-    """How many experts a parameter has the weights of; 0 of all others, a router's among them.
+    """The number of experts whose weights a parameter has; 0 for all others, such as a router's.
 
-    In weights of experts, `e` is a dimension of its own and not the only one.
+    In the weights of experts, `e` is a dimension of its own and not the only one.
     """
     if len(declared.axes) < 2:
         return 0
@@ -112,9 +112,9 @@ def _divided(declared: Declared) -> set[str]:
 
 
 def _is_added_later(plan: Plan, name: str, rank: Rank) -> bool:
-    """Whether this is the bias of a row-parallel layer, which the first rank of the sum adds.
+    """Whether this is the bias of a row-parallel layer on a rank that does not add it: the first rank of a sum does.
 
-    A layer is row-parallel when its weight is divided along what it sums over: its bias has none of these axes.
+    A layer is row-parallel if its weight is divided along the axis that it sums over: its bias does not have this axis.
     """
     weight_name = f"{name.removesuffix('bias')}weight" if name.endswith(".bias") else name.removesuffix("_bias")
     weight = plan.signature.get(weight_name)
@@ -151,7 +151,7 @@ def _rows(region: Region, size: int, parallel: Parallel, rank: Rank) -> Region:
 
 
 def _experts(name: str, region: Region, parallel: Parallel, rank: Rank, experts: Sequence[int]) -> Region:
-    """A rank's physical experts: runs of neighbours, one after the other."""
+    """A rank's physical experts: ranges of consecutive experts, concatenated."""
     start, stop = share(name, EXPERT, len(experts), rank.ep, parallel.ep)
     own = experts[start:stop]
     if list(own) == list(range(next(a.size for a in region.axes if a.name == EXPERT))):
@@ -161,13 +161,13 @@ def _experts(name: str, region: Region, parallel: Parallel, rank: Rank, experts:
 
 
 def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Region:
-    """Ranges of one axis one after the other, then zeros up to `size`.
+    """Ranges of one axis, concatenated, then zeros up to `size`.
 
-    The axis is a dimension, or its only part; raises BU130 for another.
+    The axis is a dimension, or its only part; raises BU130 otherwise.
     """
     k = next((k for k, axis in enumerate(region.axes) if _names(axis) == {name}), None)
     if k is None or region.axes[k].sum:
-        help = f"declare `{name}` as a dimension of its own, or leave it whole"
+        help = f"declare `{name}` as a separate dimension, or do not divide it"
         raise fail(
             "BU130", f"axis `{name}` of `{show(region.axes)}` is a part of a dimension: it cannot be divided", help=help
         )
@@ -183,14 +183,14 @@ def pieces(region: Region, name: str, spans: Sequence[Span], size: int) -> Regio
 
 
 def _check_words(name: str, entry: Entry, parallel: Parallel) -> None:
-    """Raises BU130 where a part ends inside a word of packed values."""
+    """Raises BU130 if a part ends inside a word of packed values."""
     pack = entry.declared.pack
     if pack and math.prod(entry.declared.storage[0]) * pack[1] != math.prod(entry.region.shape):
-        raise fail("BU130", f"`{name}`: {parallel.size} ranks cut through words of {pack[1]} values")
+        raise fail("BU130", f"`{name}`: {parallel.size} ranks split words of {pack[1]} values")
 
 
 def check_axes(plan: Plan, parallel: Parallel) -> None:
-    """Raises BU130 for parallelism that divides nothing: experts of a model that has none."""
+    """Raises BU130 for parallelism without effect: expert parallelism of a model without experts."""
     declared = [entry.declared for entry in plan.entries.values()]
     names = {name for each in declared for axis in each.axes for name in _names(axis) if name}
     wanted = [("ep", EXPERT, any(map(_expert_axis, declared)))]

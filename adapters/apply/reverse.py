@@ -1,4 +1,4 @@
-"""Back to the published layout: the same copy nests with their two sides exchanged."""
+"""The published layout: the same copy nests with source and result swapped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-WIDER = {  # the dtypes that hold every value of another
+WIDER = {  # the dtypes that represent every value of another
     "float16": ("float32", "float64"),
     "bfloat16": ("float32", "float64"),
     "float32": ("float64",),
@@ -35,12 +35,12 @@ _QUANTISED = "its weights are quantised: export a bundle compiled with --weights
 
 
 def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors that the plan reads, made from the parameters' arrays: `materialise` inverted, bit for bit
-    (of a NaN that was widened, only that it is one).
+    """The tensors that the plan reads, computed from the parameters' arrays: the inverse of `materialise`, bit for bit
+    (except the payload of a NaN that was widened).
 
-    Raises BU117 where that cannot be: a value without an inverse (or with one that gives another shape or dtype), a
-    dtype that does not hold all values of the tensor's, a tensor of which a part is written back by no parameter, and
-    one to which two parameters give different values.
+    Raises BU117 if that is not possible: for a value without an inverse (or whose inverse has another shape or dtype),
+    a dtype that does not represent all values of the tensor's, a tensor with a part that no parameter holds, and one
+    for which two parameters have different values.
     """
     targets = _Targets()
     for entry in plan.entries.values():
@@ -58,9 +58,9 @@ def reverse(plan: Plan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def irreversible(plan: Plan) -> list[Diagnostic]:
-    """BU117 for everything that `reverse` would refuse whatever the values, once for each rule and reason.
+    """BU117 for everything that `reverse` rejects whatever the values, once for each rule and reason.
 
-    That the checkpoint is quantised is one reason, whatever the rules.
+    A quantised checkpoint is a single reason for all rules.
     """
     targets, found = _Targets(), dict[object, list[tuple[str, BringupError]]]()
 
@@ -81,7 +81,7 @@ def irreversible(plan: Plan) -> list[Diagnostic]:
 
 
 def _grouped(refused: list[tuple[str, BringupError]]) -> Diagnostic:
-    """The first refusal of a rule, with the names of all its parameters that are refused."""
+    """The first error of a rule, with the names of all its parameters that have one."""
     (first, error), names = refused[0], list(dict.fromkeys(name for name, _ in refused))
     finding = error.findings[0]
     listed = ", ".join(grouped(names))
@@ -89,7 +89,7 @@ def _grouped(refused: list[tuple[str, BringupError]]) -> Diagnostic:
 
 
 def components(plan: Plan) -> list[Plan]:
-    """The plan in parts that can be taken back apart from one another: parameters that read a tensor stay together."""
+    """The plan in parts that can be reversed separately: parameters that read the same tensor are in one part."""
     part_of: dict[str, list[str]] = {}  # by tensor, the parameters of its part
     for name, entry in plan.entries.items():
         members = [name]
@@ -107,19 +107,19 @@ def components(plan: Plan) -> list[Plan]:
 
 @dataclass(slots=True)
 class _Target:
-    """A tensor in the making, or a computed value whose parts parameters hold."""
+    """A tensor that is being written, or a computed value whose parts parameters hold."""
 
     info: TensorInfo
     entry: Entry  # the first that writes to it
     nests: list[Nest] = field(default_factory=list[Nest])  # of all that write to it
-    names: dict[str, None] = field(default_factory=dict[str, None])  # the parameters that did
-    shared: bool = False  # two nests write to one place
+    names: dict[str, None] = field(default_factory=dict[str, None])  # the parameters that have written to it
+    shared: bool = False  # two nests write to the same element
     written: list[tuple[str, Nest, np.ndarray]] = field(default_factory=list["tuple[str, Nest, np.ndarray]"])
-    flat: np.ndarray | None = None  # its bytes, or when `halves` the halves of them, a byte each
+    flat: np.ndarray | None = None  # its bytes; if `halves`, a byte for each half
     halves: bool = False
 
     def check(self) -> None:
-        """Raises BU117 when its writers leave a part of it out; notes whether any two of them meet."""
+        """Raises BU117 if its writers do not cover it; records whether any two of them overlap."""
         bits = math.prod(self.info.shape) * DTYPES[self.info.dtype].bits
         nests = tuple(replace(nest, source=0) for nest in self.nests)
         reader = replace(self.entry, sources=(self.info,), region=Region((), self.info.dtype, nests))
@@ -130,7 +130,7 @@ class _Target:
         self.shared = held < sum(nest.count * DTYPES[nest.view].bits for nest in nests)
 
     def put(self, name: str, nest: Nest, flat: np.ndarray) -> None:
-        """Writes a parameter's elements. Raises BU117 where another one wrote different values."""
+        """Writes a parameter's elements. Raises BU117 if another one wrote different values."""
         self.names[name] = None
         if not self.info.shape or math.prod(self.info.shape):
             copy_nest(nest.swapped(), flat, self.seen_as(nest.view))
@@ -141,7 +141,7 @@ class _Target:
                 raise _refused(self.entry, f"{other} and {name} give {self.info.name} different values")
 
     def seen_as(self, view: str) -> np.ndarray:
-        """Its bits, flat and writable, as elements of a dtype; 4-bit ones a byte each."""
+        """Its bits, flat and writable, as elements of a dtype; 4-bit elements have a byte each."""
         import numpy as np
 
         halves = DTYPES[view].bits < 8
@@ -155,7 +155,7 @@ class _Target:
         return self.flat if halves else self.flat.view(numpy_dtype(view))
 
     def finished(self) -> np.ndarray:
-        """The array; numpy keeps a 4-bit element in a byte of its own, an int4 with its sign."""
+        """The array; numpy stores a 4-bit element in a byte, an int4 with its sign."""
         import numpy as np
 
         flat = self.seen_as(self.info.dtype)
@@ -167,10 +167,10 @@ class _Target:
 
 @dataclass(slots=True)
 class _Targets:
-    """What the parameters' arrays are written to: tensors by name, and computed values, each once.
+    """The targets that the parameters' arrays are written to: tensors by name, and computed values, each once.
 
-    Of a value, the last number is how many values it is computed from, one from the other: those that are computed
-    from others are taken back before these.
+    The integer of a value is its depth: the number of values that it is computed from, one from the other. Values of
+    greater depth are reversed first.
     """
 
     tensors: dict[str, _Target] = field(default_factory=dict[str, _Target])
@@ -179,7 +179,7 @@ class _Targets:
     )
 
     def claim(self, entry: Entry, region: Region, dtype: str) -> None:
-        """Notes what a region in `dtype` will write. Raises BU117 where values would be lost."""
+        """Registers what a region in `dtype` will write. Raises BU117 if values would be lost."""
         for nest in region.nests:
             in_words = region.word > 1 and DTYPES[nest.view].bits * region.word == DTYPES[dtype].bits
             if not (in_words or nest.view == dtype or dtype in WIDER.get(nest.view, ())):
@@ -187,7 +187,7 @@ class _Targets:
             self.of(entry, nest.source).nests.append(nest)
 
     def of(self, entry: Entry, index: int) -> _Target:
-        """What stands for a source of an entry."""
+        """The target of a source of an entry."""
         source = entry.sources[index]
         if isinstance(source, TensorInfo):
             return self.tensors.setdefault(source.name, _Target(source, entry))
@@ -206,11 +206,11 @@ class _Targets:
             self.of(entry, nest.source).put(name, nest, flat)
 
     def invert(self, value: _Target, source: Computed) -> None:
-        """Takes a computed value back to its inputs, and these to tensors."""
+        """Computes the inputs of a computed value by its inverse, and writes them to their targets."""
         assert source.inverse is not None
         results = source.inverse(value.finished())
         if len(results) != len(source.inputs):
-            raise _refused(value.entry, f"the inverse of {source.name} gives {len(results)} of {len(source.inputs)}")
+            raise _refused(value.entry, f"the inverse of {source.name} returns {len(results)} of {len(source.inputs)}")
         for region, result in zip(source.inputs, results, strict=True):
             array = _fitting(value.entry, f"the inverse of {source.name}", result, region.shape, region.dtype)
             unit = region.dtype if region.word == 1 else region.nests[0].view
@@ -218,7 +218,7 @@ class _Targets:
 
 
 def _identity(entry: Entry, source: Computed) -> object:
-    """Equal for sources that compute the same from the same tensors. Raises BU117 when they have no inverse."""
+    """Equal for sources that compute the same from the same tensors. Raises BU117 if there is no inverse."""
     if source.inverse is None:
         raise _refused(entry, source.name, _QUANTISED if is_stored_in_parts(source) else _WHOLE)
 
@@ -233,7 +233,7 @@ def _identity(entry: Entry, source: Computed) -> object:
 
 
 def _depth(entry: Entry, source: TensorInfo | Computed) -> int:
-    """How many values are computed one from the other, up to this one; 0 for a tensor."""
+    """The number of values that are computed one from the other, up to this one; 0 for a tensor."""
     if isinstance(source, TensorInfo):
         return 0
     nests = (nest for region in source.inputs for nest in region.nests)
@@ -241,11 +241,11 @@ def _depth(entry: Entry, source: TensorInfo | Computed) -> int:
 
 
 def _fitting(entry: Entry, name: str, array: np.ndarray | None, shape: Shape, dtype: str) -> np.ndarray:
-    """The array, when it is one of that dtype and shape; else raises BU117."""
+    """The array, if it has this dtype and shape; otherwise raises BU117."""
     if array is not None and array.shape == shape and array.dtype == numpy_dtype(dtype):
         return array
     got = f"{array.dtype} {list(array.shape)}" if array is not None else "nothing"
-    raise _refused(entry, f"{name} gave {got}, not {dtype} {list(shape)}")
+    raise _refused(entry, f"{name} returned {got}, not {dtype} {list(shape)}")
 
 
 def _holds(target: np.ndarray, nest: Nest, flat: np.ndarray) -> bool:

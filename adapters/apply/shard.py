@@ -1,4 +1,4 @@
-"""Tensor-parallel slices: a clip of the plan, by axis name. The same nests, fewer of their iterations."""
+"""Tensor-parallel slices: a clip of the plan, by axis name. The same nests with fewer iterations."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bringup.graphs.core.signature import Signature
 Ranges = Mapping[str, tuple[int, int]]
 
 # Axes of which ranks may hold the same index: key and value heads, `g` of `graphs/layers/attention.py`, since several
-# query heads read each. To hold any other index twice is to compute it twice, and a sum over ranks counts it twice.
+# query heads read each. Any other replicated index would be computed twice, and counted twice in a sum over ranks.
 SHARED = frozenset({"g"})
 
 
 def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan:
-    """What one of `ranks` holds when the named axes are divided among them.
+    """The parameters of one of `ranks`, if the named axes are divided among them.
 
     An axis in SHARED that is shorter than the number of ranks is replicated, each of its indices in ranks / size ranks.
-    Raises BU130 where a size does not divide, or where no parameter has an axis of that name.
+    Raises BU130 if a size does not divide, or if no parameter has an axis of that name.
     """
     alike: dict[tuple[int, Axes], Region] = {}
     entries: dict[str, Entry] = {}
     for name, entry in plan.entries.items():
-        key = id(entry.region), entry.declared.axes  # of layers that are alike, one is cut
+        key = id(entry.region), entry.declared.axes  # identical layers are clipped once
         entries[name] = _sliced(name, entry, axes, rank, ranks, alike.get(key))
         alike[key] = entries[name].region
     known = divisible(plan)
@@ -40,7 +40,7 @@ def slice_plan(plan: Plan, axes: tuple[str, ...], rank: int, ranks: int) -> Plan
 
 
 def divisible(plan: Plan) -> dict[str, set[int]]:
-    """The names of all axes that stand for no other axes, with the sizes that they have."""
+    """The names of all elementary axes, with their sizes."""
     sizes: dict[str, set[int]] = {}
     for axes in {entry.declared.axes for entry in plan.entries.values()}:
         for node in (node for axis in axes for node in axis.walk()):
@@ -50,18 +50,18 @@ def divisible(plan: Plan) -> dict[str, set[int]]:
 
 
 def _sliced(name: str, entry: Entry, axes: tuple[str, ...], rank: int, ranks: int, region: Region | None) -> Entry:
-    """A rank's part of a parameter; `region` is what it is filled from, where that is known."""
+    """A rank's part of a parameter; `region` is its source region, if that is known."""
     if region is None:
         sizes = {n.name: n.size for axis in entry.declared.axes for n in axis.walk() if n.name in axes and not n.parts}
         region = clip(entry.region, {axis: share(name, axis, size, rank, ranks) for axis, size in sizes.items()})
     declared = replace(entry.declared, axes=region.axes)
     if declared.pack and math.prod(declared.storage[0]) * declared.pack[1] != math.prod(region.shape):
-        raise fail("BU130", f"`{name}`: {ranks} ranks cut through words of {declared.pack[1]} values")
+        raise fail("BU130", f"`{name}`: {ranks} ranks split words of {declared.pack[1]} values")
     return Entry(declared, entry.rule, entry.sources, region)
 
 
 def _factors(axis: Axis) -> set[str]:
-    """Names that stand for no other axes: what can be divided."""
+    """Names of elementary axes, which can be divided."""
     return {node.name for node in axis.walk() if node.name and not node.parts}
 
 
@@ -81,7 +81,7 @@ def share(name: str, axis: str, size: int, rank: int, ranks: int) -> tuple[int, 
 
 
 def clip(region: Region, ranges: Ranges) -> Region:
-    """Keeps a range of some elementary axes, wherever they stand: in products, and in each part of a sum."""
+    """Restricts elementary axes to ranges, in products and in each part of a sum."""
     factors = tuple(factor for axis in region.axes for factor in axis.factors(set()))
     flat = replace(region, axes=factors)
     for k, factor in enumerate(factors):
@@ -96,7 +96,7 @@ def clip(region: Region, ranges: Ranges) -> Region:
 
 
 def _clip_at(region: Region, k: int, ranges: Ranges) -> Region:
-    """Clips within one dimension, and leaves it one dimension."""
+    """Clips within one dimension, which remains one dimension."""
     inner = clip(replace(region, axes=(*(Axis("", a.size) for a in region.axes[:k]), *region.axes[k:])), ranges)
     return replace(inner, axes=(*region.axes[:k], *inner.axes[k:]))
 

@@ -1,4 +1,4 @@
-"""Whether a part of a parameter is whole blocks of what is quantised: values that have one scale stay together."""
+"""Whether a part of a parameter consists of complete quantisation blocks, whose values share a scale."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bringup.adapters.planning.plan import Entry, Plan
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A parameter's part that begins or ends inside a block: `length` values of a dimension with `block` to a scale."""
+    """A part of a parameter that splits a block: `length` values of a dimension with `block` values for each scale."""
 
     parameter: str
     block: int
     length: int
 
     def grain(self, part: int) -> int:
-        """Of how many indices a part has to be a multiple to end where a block does; this one has `part` of them."""
+        """The size of a part must be a multiple of this to end at a block boundary; this part has `part` indices."""
         return self.block // math.gcd(self.block, self.length // part)
 
 
 def first_cut(plan: Plan, part: Plan) -> Cut | None:
-    """The first parameter of `part`, a slice of `plan`, that cuts a block which is whole in the plan."""
+    """The first parameter of `part`, a slice of `plan`, that splits a block which the plan does not split."""
     checked: set[int] = set()
     for name, entry in part.entries.items():
         if id(entry.region) not in checked:
@@ -37,7 +37,7 @@ def first_cut(plan: Plan, part: Plan) -> Cut | None:
 
 
 def _cuts(entry: Entry) -> Iterator[tuple[int, int]]:
-    """The block and the length of each range that does not end where blocks do."""
+    """The block and the length of each range that does not end at a block boundary."""
     for nest in entry.region.nests:
         source = entry.sources[nest.source]
         if isinstance(source, Computed) and source.block:

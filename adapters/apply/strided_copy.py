@@ -2,8 +2,8 @@
 
 The inner loop of a transpose reads one element of many rows. Rows whose distance is a power of two share a few sets of
 the cache, so a tile is first copied to memory whose rows are a little longer (padding against conflict misses: Lam,
-Rothberg and Wolf, The cache performance of blocked algorithms, ASPLOS 1991, section 4). Tiles go along the target's
-rows: memory that is fresh is zeroed when it is first written to, and written again while it is in a cache.
+Rothberg and Wolf, The cache performance of blocked algorithms, ASPLOS 1991, section 4). Tiles follow the target's
+rows: new memory is zeroed on its first write, and is then written again while it is in a cache.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bringup.adapters.apply.compiled_transpose import transpose
 if TYPE_CHECKING:
     import numpy as np
 
-# Along the target, in elements, and along the source, in bytes: the cache lines of a column are 16 KiB, half of a first
-# cache, and a tile is 256 KiB, half of a small second one.
+# Size along the target in elements, and along the source in bytes: the cache lines of a column take 16 KiB, half of an
+# L1 cache, and a tile takes 256 KiB, half of a small L2 cache.
 ROWS, WIDTH = 256, 1024
 PADDING = 64  # bytes: a cache line
-LEAST = 64  # shorter axes are not worth a tile
+LEAST = 64  # shorter axes are copied without tiles
 Casting = Literal["same_kind", "unsafe"]
 
 
 def strided_copy(target: np.ndarray, source: np.ndarray, casting: Casting) -> None:
-    """`np.copyto(target, source)`, of views with any strides. Neither overlaps the other."""
+    """`np.copyto(target, source)`, for views with any strides that do not overlap."""
     import numpy as np
 
     across, along = _unit(source), _unit(target)
@@ -44,7 +44,7 @@ def strided_copy(target: np.ndarray, source: np.ndarray, casting: Casting) -> No
 
 
 def _transpose(target: np.ndarray, source: np.ndarray, tile: np.ndarray, casting: Casting) -> None:
-    """Of two axes, tile by tile."""
+    """Copies arrays of two axes, tile by tile."""
     import numpy as np
 
     (rows, columns), (height, width) = source.shape, tile.shape
@@ -58,7 +58,7 @@ def _transpose(target: np.ndarray, source: np.ndarray, tile: np.ndarray, casting
 
 
 def _unit(array: np.ndarray) -> int | None:
-    """The long axis along which elements are neighbours."""
+    """The long axis along which elements are adjacent."""
     return _first([axis for axis, (size, stride) in enumerate(zip(array.shape, array.strides, strict=True))
                    if stride == array.itemsize and size >= LEAST])  # fmt: skip
 

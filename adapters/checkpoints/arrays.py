@@ -1,6 +1,6 @@
-"""Arrays for weights: dtypes by name, aligned memory of their own, and private views of files.
+"""Arrays for weights: dtypes by name, aligned memory, and private views of files.
 
-numpy and ml_dtypes are imported when an array is wanted: a check reads headers and needs neither.
+numpy and ml_dtypes are imported when an array is created: a check reads headers and needs neither.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from bringup.spec import DTYPES, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-ALIGNMENT = 64  # a cache line, an AVX-512 register, and what IREE asks of parameters
+ALIGNMENT = 64  # a cache line, an AVX-512 register, and the alignment that IREE requires of parameters
 HUGE = 2 << 20  # bytes of a huge page of x86-64, and of most others
 READ = 4 << 20  # bytes that a thread of `resident` reads at a time
-# Without it Linux refuses a private mapping larger than memory and swap; Python 3.11 has no name for it.
+# Without it Linux rejects a private mapping larger than memory and swap; Python 3.11 has no name for it.
 NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 Key = tuple[str, int, int, int]  # path, inode, bytes, time of the last change
 
 
 class _Map(mmap.mmap):
-    """Bytes of a file, mapped copy on write, and the offsets of the tensors handed out of them."""
+    """Bytes of a file, mapped copy on write, and the offsets of the tensors that views of it were returned for."""
 
     given: set[int]
 
@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """numpy's or ml_dtypes' dtype of that name. 4-bit ones hold a byte an element; block types have none."""
+    """numpy's or ml_dtypes' dtype of that name. 4-bit dtypes use a byte for each element; block types have none."""
     import ml_dtypes
     import numpy as np
 
@@ -55,9 +55,9 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 def aligned(shape: Shape, dtype: str, *, whole: bool = True) -> np.ndarray:
     """A writable array on a 64-byte boundary. Its values are undefined.
 
-    From HUGE bytes on it has a mapping of its own, of huge pages where the system has some: these fill three times as
-    fast. numpy advises huge pages too, from 4 MiB on, but its memory does not begin on the boundary of one. An array
-    that is filled in part (`whole` is false) has small pages: a huge one takes HUGE bytes of memory for a single byte.
+    From HUGE bytes on it has its own mapping, in huge pages if the system has some: these fill three times as fast.
+    numpy requests huge pages too, from 4 MiB on, but its memory does not begin on the boundary of one. An array that is
+    filled partly (`whole` is false) has small pages: a huge one takes HUGE bytes of memory for a single byte.
     """
     import numpy as np
 
@@ -71,11 +71,11 @@ def aligned(shape: Shape, dtype: str, *, whole: bool = True) -> np.ndarray:
 
 
 def _pages(nbytes: int, *, huge: bool) -> np.ndarray | None:
-    """Fresh bytes, in huge pages or in small ones; None where the system does not advise these, or has no memory: then
-    `np.empty` reports it.
+    """New bytes, in huge pages or in small ones; None if the system does not support them or has no memory, which
+    `np.empty` then reports.
 
-    A huge page begins on a multiple of its size, and so do the bytes. New Linux kernels place a mapping of whole huge
-    pages there; of others the bytes before the first multiple are left out.
+    A huge page begins on a multiple of its size, and so do the bytes. New Linux kernels place a mapping of complete
+    huge pages there; on others the bytes before the first multiple are not used.
     """
     import numpy as np
 
@@ -96,11 +96,11 @@ def _pages(nbytes: int, *, huge: bool) -> np.ndarray | None:
 
 
 def mapped(path: Path, info: TensorInfo) -> np.ndarray:
-    """A tensor of a file as a private view: writable, read only where touched, and the file never changes.
+    """A tensor of a file as a private view: writable, read only where accessed; the file never changes.
 
-    Each call gives the file's own values, in memory that no earlier call gave. A tensor that begins on an odd
-    byte gives a view that is not aligned (`flags.aligned`). GGUF blocks come as uint8 [nbytes]. 4-bit
-    elements, which numpy keeps in a byte each, are unpacked, low half first. Raises BU207.
+    Each call returns the file's own values, in memory that no earlier call returned. A view of a tensor that begins
+    on an odd byte is not aligned (`flags.aligned`). GGUF blocks are uint8 [nbytes]. 4-bit elements, which take a byte
+    each in numpy, are unpacked, low half first. Raises BU207.
     """
     import numpy as np
 
@@ -116,9 +116,9 @@ def mapped(path: Path, info: TensorInfo) -> np.ndarray:
 
 
 def loaded(path: Path, info: TensorInfo) -> np.ndarray:
-    """The same, read into memory of its own. Raises BU207 when the file shrinks meanwhile.
+    """As `mapped`, but read into memory of its own. Raises BU207 if the file shrinks meanwhile.
 
-    What is gone from under a mapping ends the process when it is touched (SIGBUS).
+    Access to a mapping of bytes that no longer exist ends the process (SIGBUS).
     """
     raw = aligned((info.nbytes,), "uint8")
     with opened(path) as file:
@@ -152,7 +152,7 @@ def resident(path: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndar
 
 
 def from_bytes(info: TensorInfo, data: bytes) -> np.ndarray:
-    """A tensor of its stored bytes, as `mapped` gives it, in memory of its own."""
+    """A tensor from its stored bytes, in the form that `mapped` returns, in memory of its own."""
     raw = aligned((info.nbytes,), "uint8")
     raw.data[:] = data
     return _shaped(raw, info)
@@ -168,9 +168,9 @@ def _shaped(raw: np.ndarray, info: TensorInfo) -> np.ndarray:
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Frees the memory behind an array that `mapped` gave and nobody needs any more: what was written to it is lost.
+    """Frees the memory of an array from `mapped` that is no longer used: what was written to it is lost.
 
-    Otherwise the pages of a file that were read stay with the process for as long as any tensor of it is in use.
+    Otherwise the pages of a file that were read remain in memory as long as any tensor of it is in use.
     """
     import numpy as np
 
@@ -180,7 +180,7 @@ def release_pages(array: np.ndarray) -> None:
     if not isinstance(owner, _Map) or not hasattr(owner, "madvise"):
         return
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: its neighbours may have written to the rest
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # complete pages only: other views may have written to the rest
     size = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
     if size > 0:
         owner.madvise(mmap.MADV_DONTNEED, first, size)
@@ -197,9 +197,10 @@ def _unpacked(packed: np.ndarray, info: TensorInfo) -> np.ndarray:
 
 
 def _view(path: Path, info: TensorInfo) -> tuple[_Map, int]:
-    """A mapping that holds the tensor, and where in it.
+    """A mapping that contains the tensor, and its offset there.
 
-    One mapping a file; a tensor asked for again gets its own, lest it show what was written to the first.
+    There is one mapping for each file; a tensor that is requested again gets its own, so that it does not show what was
+    written to the first.
     """
     with _lock:
         stat = path.stat()

@@ -1,4 +1,4 @@
-"""JSON from strangers: measured before it is parsed, so that no document takes more than a second and 200 MB."""
+"""JSON from untrusted files: measured before it is parsed, so that no document takes more than a second and 200 MB."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from bringup.adapters.checkpoints.files import opened
 from bringup.diagnostics import fail
 
 MAX_TEXT = 32 << 20  # bytes; the largest published index, Kimi K2's with 207,000 tensors, has 24 MB
-MAX_WIDE = MAX_TEXT // 8  # bytes of a text with characters beyond ASCII: one of them makes a string four times as wide
-MAX_OBJECTS = 114 << 20  # bytes that the parsed objects take beside their characters: 95,000 tensors of a header
-MAX_DEPTH = 64  # objects and lists in one another; a config has 3
-MAX_DIGITS = 400  # of a number; more are read in quadratic time
+MAX_WIDE = MAX_TEXT // 8  # bytes of a text with non-ASCII characters: one of them makes a string four times as wide
+MAX_OBJECTS = 114 << 20  # bytes of the parsed objects in addition to characters: 95,000 tensors of a header
+MAX_DEPTH = 64  # nested objects and lists; a config has 3
+MAX_DIGITS = 400  # digits of a number; parsing more takes quadratic time
 
-# What CPython takes for each object, key, list, element and string (of two quotes) at most, while it parses and after.
+# The most memory that CPython needs for each object, key, list, element and string (two quotes), during and after
+# parsing.
 WEIGHTS = {b"{": 120, b":": 110, b"[": 72, b",": 48, b'"': 30}
 OTHERS = bytes({*range(256)} - {*b"".join(WEIGHTS)})
 
 
 def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises BU233 for what is no readable file, ValueError as `strict_json`."""
+    """The JSON object in a file. Raises BU233 for a file that cannot be read, ValueError as `strict_json`."""
     with opened(path) as file:
         parsed = strict_json(file.read(MAX_TEXT + 1), bulk=bulk)
     level: list[Any] = [parsed]
@@ -38,32 +39,32 @@ def read_json(path: Path, *, deep: int = MAX_DEPTH, bulk: bool = False) -> dict[
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config.json. Raises BU202, and BU233 for what is no readable file."""
+    """A config.json. Raises BU202, and BU233 for a file that cannot be read."""
     try:
         return read_json(path)
     except ValueError as error:
         raise fail(
             "BU202",
             f"`{path}` is not readable as a config: {error}",
-            help="take the file from the model's page again, or give another with --config FILE",
+            help="download the file from the model's page again, or give another with --config FILE",
             file=str(path),
         ) from None
 
 
 def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dict[str, Any]:
-    """A JSON object. `finite` refuses the words NaN and Infinity, which Python writes and JSON does not know.
+    """A JSON object. `finite` rejects NaN and Infinity, which Python writes and JSON does not define.
 
-    `bulk` is for lists of tensors, whose reader checks every number: it spares calls for each, a third of the time.
+    `bulk` is for lists of tensors, whose reader checks every number: it omits a call for each, a third of the time.
 
-    Raises ValueError for all else: bad UTF-8, bad JSON, repeated keys, half characters (lone surrogates), deep
-    nesting, endless numbers, and texts that would take too much memory.
+    Raises ValueError for everything else: bad UTF-8, bad JSON, repeated keys, lone surrogates, deep nesting, very long
+    numbers, and texts that would take too much memory.
     """
     _measure(text)
     wide, collects = b"\\" in text, gc.isenabled()
-    gc.disable()  # a document has no cycles, and looking for some takes a third of the time
+    gc.disable()  # a document has no cycles, and the search for them takes a third of the time
     try:
         parsed = _parsed(text.decode(), _refuse if finite else None, bulk=bulk)
-        if wide:  # only an escape can spell half a character
+        if wide:  # only an escape can encode a lone surrogate
             json.dumps(parsed, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -76,10 +77,10 @@ def strict_json(text: bytes, *, finite: bool = False, bulk: bool = False) -> dic
 
 
 def _parsed(text: str, constant: Callable[[str], None] | None, *, bulk: bool) -> Any:
-    if bulk and sys.get_int_max_str_digits():  # else an endless number would be read in endless time
-        with suppress(ValueError):  # what is wrong is told better below
+    if bulk and sys.get_int_max_str_digits():  # otherwise a very long number would take very long
+        with suppress(ValueError):  # the code below reports errors in more detail
             parsed = json.loads(text, parse_float=_float, parse_constant=constant)
-            if _has_keys(parsed, text.count(":")):  # each has a colon, so none stood twice
+            if _has_keys(parsed, text.count(":")):  # each has a colon, so none is repeated
                 return parsed
     return json.loads(
         text, object_pairs_hook=_unique_keys, parse_int=_integer, parse_float=_float, parse_constant=constant
@@ -87,7 +88,7 @@ def _parsed(text: str, constant: Callable[[str], None] | None, *, bulk: bool) ->
 
 
 def _has_keys(parsed: Any, wanted: int) -> bool:
-    """Whether the objects of a document have that many keys in all, those in lists left out."""
+    """Whether the objects of a document have this many keys in total, except those in lists."""
     level: list[dict[str, Any]] = [parsed] if isinstance(parsed, dict) else []
     while level and wanted > 0:
         wanted -= sum(map(len, level))
@@ -98,7 +99,7 @@ def _has_keys(parsed: Any, wanted: int) -> bool:
 def _measure(text: bytes) -> None:
     if len(text) * max(WEIGHTS.values()) <= MAX_OBJECTS:
         return
-    wide = b"\\" in text and b"\\u" in text  # one byte is looked for in a tenth of the time of two
+    wide = b"\\" in text and b"\\u" in text  # the search for one byte takes a tenth of the time of two
     most = MAX_TEXT if text.isascii() and not wide else MAX_WIDE
     if len(text) > most:
         more = "" if most == MAX_TEXT else " with characters beyond ASCII"
@@ -109,7 +110,7 @@ def _measure(text: bytes) -> None:
 
 
 def _members(value: Any) -> list[Any]:
-    """The objects and lists that stand directly in an object or list."""
+    """The objects and lists directly in an object or list."""
     items: Any = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
     if {dict, list}.isdisjoint(map(type, items)):
         return []

@@ -1,4 +1,4 @@
-"""A published checkpoint: headers first, bytes on demand. Every reader gives one of these."""
+"""A published checkpoint: headers first, bytes on demand. Every reader returns one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def _never(info: TensorInfo) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """`headers` come from file headers alone; `read` gives a tensor's array.
+    """`headers` are read from file headers alone; `read` returns a tensor's array.
 
-    `read(info)` gives an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
-    mapped copy on write where the format allows: writable, yet no byte is read before it is touched and the file
-    never changes. Each call gives memory that no earlier call gave. `load`, where a reader has one, gives the same in
-    memory of its own: a file that shrinks meanwhile is an error then, and not the end of the process. `in_place(info)`
-    is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read by itself.
-    Tensors of one checkpoint may differ, for it may have two sources. `config` holds
-    config.json's words, also when they come from GGUF metadata, which `gguf` has as the file says it, or from
-    TensorRT-LLM's config.json, which is `trtllm`. `findings` are
-    what is wrong with its files, which the check of a job reports; their `sources` are tensors that are absent or in
-    doubt for it.
+    `read(info)` returns an array of `info.shape` in numpy's or ml_dtypes' dtype (uint8 [nbytes] for GGUF block types),
+    mapped copy on write if the format allows: writable, but no byte is read before it is accessed and the file never
+    changes. Each call returns memory that no earlier call returned. `load`, if a reader has it, returns the same in
+    memory of its own: a file that shrinks meanwhile is then an error, and not the end of the process. `in_place(info)`
+    is whether that array is the bytes of `info.file` from `info.offset` on: then a part of them can be read separately.
+    Tensors of one checkpoint may differ in this, because it may have two sources. `config` has the keys of config.json,
+    also if they come from GGUF metadata, which `gguf` has unchanged, or from TensorRT-LLM's config.json, which is
+    `trtllm`. `findings` are the problems of its files, which the check of a job reports; their `sources` are tensors
+    that are missing or ambiguous because of them.
     """
 
     source: str
@@ -43,7 +42,7 @@ class Checkpoint:
     read: Callable[[TensorInfo], np.ndarray]
     load: Callable[[TensorInfo], np.ndarray] | None = None
     in_place: Callable[[TensorInfo], bool] = _never
-    tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that holds one
+    tokenizer: Path | None = None  # tokenizer.json, or the GGUF file that contains one
     gguf: Hyperparameters | None = None
     trtllm: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -1,4 +1,4 @@
-"""What the readers of files have in common."""
+"""Functions that the readers of files share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {
 
 @contextmanager
 def opened(path: Path) -> Generator[BinaryIO]:
-    """A regular file, for reading. Raises BU233 for all else: a pipe would block, and a device may never end."""
+    """Opens a regular file for reading. Raises BU233 for all others: a pipe would block, and a device may never end."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
         if kind != stat.S_IFREG:
@@ -40,43 +40,43 @@ def opened(path: Path) -> Generator[BinaryIO]:
 
 
 def is_local(path: object) -> bool:
-    """Whether a path is one of this machine, and not a file or folder behind HTTP that stands for one."""
+    """Whether a path is local, and not an object for a file or folder behind HTTP."""
     return isinstance(path, Path)
 
 
 class _Announced(Protocol):
-    """A file behind HTTP that stands for a path."""
+    """An object for a file behind HTTP."""
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None: ...
 
 
 def expect(path: Path, spans: Iterable[tuple[int, int]]) -> None:
-    """Announces small reads of a file, as first byte and number of bytes.
+    """Announces small reads of a file, each as first byte and number of bytes.
 
-    A file behind HTTP requests those that are near one another together; for one of this machine it does nothing.
+    A file behind HTTP requests adjacent ones together; for a local file this does nothing.
     """
     if not is_local(path):
         cast("_Announced", path).expect(spans)
 
 
 def entries(folder: Path) -> list[str]:
-    """The names in a folder, sorted; of one behind HTTP those that are known. Raises OSError."""
+    """The names in a folder, sorted; for a folder behind HTTP the known ones. Raises OSError."""
     return sorted(os.listdir(folder) if is_local(folder) else getattr(folder, "names"))  # noqa: B009, PTH208
 
 
 def why(error: OSError | ValueError) -> str:
-    """What the system says of a path, in its own words."""
+    """The system's message about a path."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def unreadable(path: Path, message: str) -> BringupError:
-    """BU233."""
-    help = "name a file of this machine that you may read; a link has to lead to one"
+    """BU233 for a file that cannot be read."""
+    help = "name a local file that you may read, or a link to one"
     return fail("BU233", f"`{path}` {message}", help=help, file=str(path))
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raises BU206 when a file is what `git clone` leaves where git-lfs is not installed."""
+    """Raises BU206 for a pointer file, which `git clone` leaves if git-lfs is not installed."""
     with opened(path) as file:
         head = file.read(LFS_BYTES)
     if head.startswith(LFS_MAGIC):
@@ -90,7 +90,7 @@ def refuse_lfs_pointer(path: Path) -> None:
 
 
 def truncated(path: Path, wanted: int) -> BringupError:
-    """BU208: a header promises more bytes than the file has."""
+    """BU208: a header declares more bytes than the file has."""
     size = path.stat().st_size
     return fail(
         "BU208",
@@ -101,7 +101,7 @@ def truncated(path: Path, wanted: int) -> BringupError:
 
 
 def some(names: Iterable[str], most: int = 5) -> str:
-    """The first few names, in backticks; endless ones cut."""
+    """The first few names, in backticks; very long ones are cut."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(f"`{short(name)}`" for name in listed[:most]) + more

@@ -1,12 +1,12 @@
 """A folder of safetensors or torch files as one set of tensors.
 
-With `model.safetensors.index.json` the index says which files there are and which of them a tensor is in;
-other files (such as `consolidated.safetensors`, the same weights again) are not read. Without one,
-`model.safetensors` is read alone, as transformers does; failing that, every `*.safetensors` file. transformers 5.23
-reads `model.safetensors` also where an index stands beside it (`modeling_utils._get_resolved_checkpoint_files`), so
-that a folder with both is refused. Torch files have the same conventions by other names (`folder_layout.py`).
+With `model.safetensors.index.json` the index determines the files, and the file of each tensor; other files (such as
+`consolidated.safetensors`, the same weights again) are not read. Without an index, `model.safetensors` is read alone,
+as in transformers; without that, every `*.safetensors` file. transformers 5.23 reads `model.safetensors` also if there
+is an index (`modeling_utils._get_resolved_checkpoint_files`), so a folder with both is rejected. Torch files have the
+same conventions by other names (`folder_layout.py`).
 
-What is wrong with some of the files does not keep the others from being read: it is among the findings.
+If some files are wrong, the others are read nevertheless: the errors are findings.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from bringup.shown import short, shown
 from bringup.spec import TensorInfo
 
 FILE = attrgetter("file")
-NO_FILE = re.compile(r"^\.?\Z|\.\.|[/\\\0]")  # names that lead out of the folder, or to no file
+NO_FILE = re.compile(r"^\.?\Z|\.\.|[/\\\0]")  # names outside of the folder, or of no file
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 
 
 class Tensors(NamedTuple):
-    """The tensors of a folder, and what is wrong with its files: `sources` are tensors that are absent for it."""
+    """The tensors of a folder, and findings on its files: their `sources` are tensors that are missing."""
 
     headers: dict[str, TensorInfo]
     findings: list[Diagnostic]
 
 
 def read_folder(folder: Path, layout: FolderLayout = SAFETENSORS) -> Tensors:
-    """Every tensor of a folder that has files of a layout. Raises BU20x, BU21x where no tensor can be read."""
+    """Every tensor of a folder with files of a layout. Raises BU20x, BU21x if no tensor can be read."""
     index, single = folder / layout.index, folder / layout.single
     found: Tensors | None = None
     broken: list[Diagnostic] = []
     there = entries(folder)
-    if layout.index in there:  # also what turns out to be no file: nothing else may take its place
+    if layout.index in there:  # even if it is not a readable file: nothing may replace it
         try:
             owners = weight_map(index)
         except BringupError as error:
@@ -60,13 +60,13 @@ def read_folder(folder: Path, layout: FolderLayout = SAFETENSORS) -> Tensors:
 
 
 def _weights(folder: Path, layout: FolderLayout) -> list[Path]:
-    """The files of a layout, of which an adapter is none where there are others."""
+    """The files of a layout; that of a LoRA adapter only if there are no others."""
     files = [folder / name for name in entries(folder) if layout.holds(name)]
     return [file for file in files if file.stem != ADAPTER] or files
 
 
 def _unindexed(folder: Path, layout: FolderLayout) -> Tensors:
-    """The tensors of every file. Of one that is in several files, the first is taken."""
+    """The tensors of every file. For one that is in several files, the first is used."""
     files = _weights(folder, layout)
     read, findings = _headers(files, {}, layout)
     findings += _lost_numbers(folder, {file.name for file in files})
@@ -91,9 +91,9 @@ def _unindexed(folder: Path, layout: FolderLayout) -> Tensors:
 def _headers(
     files: Iterable[Path], owned: Mapping[str, list[str]], layout: FolderLayout
 ) -> tuple[dict[Path, Mapping[str, TensorInfo]], list[Diagnostic]]:
-    """The headers of files, and what is wrong with those that cannot be read. Raises it when none can.
+    """The headers of files, and findings on those that cannot be read. Raises the first if none can.
 
-    `owned` are the tensors that an index says are in a file, by its name.
+    `owned` are the tensors that an index lists for a file, by its name.
     """
     read: dict[Path, Mapping[str, TensorInfo]] = {}
     findings: list[Diagnostic] = []
@@ -116,14 +116,14 @@ def _of_file(finding: Diagnostic, absent: Iterable[str]) -> Diagnostic:
 def read_index(path: Path, layout: FolderLayout = SAFETENSORS) -> Tensors:
     """The tensors of the shards that an index names.
 
-    Raises BU214 for what is no index, and what headers raise when none can be read.
+    Raises BU214 for an invalid index, and the errors of headers if none can be read.
     """
     return _by_index(path, weight_map(path), layout)
 
 
 def _by_index(path: Path, owners: Mapping[str, str], layout: FolderLayout) -> Tensors:
     folder, shards = path.parent, sorted(set(owners.values()))
-    there = set(entries(folder) if is_local(folder) else shards)  # which exist or not, and names can be too long
+    there = set(entries(folder) if is_local(folder) else shards)  # names may be too long for the system
     missing = [name for name in shards if name not in there or not (folder / name).exists()]
     findings = [_missing_files(path, owners, missing, len(shards), layout)] if missing else []
     if len(missing) == len(shards):
@@ -133,14 +133,14 @@ def _by_index(path: Path, owners: Mapping[str, str], layout: FolderLayout) -> Te
     for name, shard in owners.items():
         owned.setdefault(shard, []).append(name)
     read, unreadable = _headers((folder / shard for shard in shards if shard not in absent), owned, layout)
-    # an index that was written anew over what was left
+    # an index that was written again over an older set of files
     findings += [*unreadable, *_lost_numbers(folder, set(shards))]
     found: dict[str, TensorInfo] = {}
     for infos in read.values():
         found |= infos
     named = chain.from_iterable(repeat(file.name, len(infos)) for file, infos in read.items())
     if len(found) == len(owners) and [*map(owners.get, found)] == [*named]:
-        return Tensors(found, findings)  # as it should be: all are where the index says, and no others
+        return Tensors(found, findings)  # all tensors are in the files that the index lists, and no others
     excused = {name for finding in findings for name in finding.sources}
     found, wrong = _sorted_out(path, {n: s for n, s in owners.items() if n not in excused}, read)
     return Tensors(found, findings + wrong)
@@ -149,13 +149,13 @@ def _by_index(path: Path, owners: Mapping[str, str], layout: FolderLayout) -> Te
 def _sorted_out(
     path: Path, owners: Mapping[str, str], read: Mapping[Path, Mapping[str, TensorInfo]]
 ) -> tuple[dict[str, TensorInfo], list[Diagnostic]]:
-    """Each tensor from the shard that the index names, else from the first that has it; and where the two disagree."""
+    """Each tensor from the shard that the index lists, else from the first that has it; and all disagreements."""
     holders: dict[str, list[Path]] = {}
     for file, infos in read.items():
         for name in infos:
             holders.setdefault(name, []).append(file)
     found: dict[str, TensorInfo] = {}
-    wrong: dict[str, list[tuple[str, str]]] = {}  # names, each with where it is
+    wrong: dict[str, list[tuple[str, str]]] = {}  # names, each with its location
     for name, files in holders.items():
         owner = owners.get(name, "")
         file = next((file for file in files if file.name == owner), files[0])
@@ -188,7 +188,7 @@ def weight_map(path: Path) -> dict[str, str]:
     owners = cast("dict[str, str]", raw)
     if set(map(type, owners.values())) != {str}:
         name, shard = next(item for item in owners.items() if type(item[1]) is not str)
-        raise _bad_index(path, f"`weight_map` says that `{short(name)}` is in {shown(shard)}, no file name")
+        raise _bad_index(path, f"`weight_map` maps `{short(name)}` to {shown(shard)}, which is not a file name")
     for shard in dict.fromkeys(owners.values()):
         if NO_FILE.search(shard):
             raise _bad_index(path, f"`weight_map` names {shown(shard)}, which is not a file of this folder")
@@ -196,7 +196,7 @@ def weight_map(path: Path) -> dict[str, str]:
 
 
 def _lost_numbers(folder: Path, present: set[str]) -> list[Diagnostic]:
-    """BU215 when `x-00001-of-00003.safetensors` has siblings that are not there."""
+    """BU215 if some of the numbered files `x-00001-of-00003.safetensors` are missing."""
     findings: list[Diagnostic] = []
     for stem, total, end in sorted({match.group(1, 3, 4) for name in present if (match := SHARD.fullmatch(name))}):
         if int(total) > 10_000:
@@ -226,7 +226,7 @@ def _missing_files(
 
 
 def _two_sets(folder: Path, found: Tensors, layout: FolderLayout) -> list[Diagnostic]:
-    """BU228 where `model.safetensors` stands beside an index that does not name it."""
+    """BU228 for `model.safetensors` next to an index that does not list it."""
     single, index = folder / layout.single, folder / layout.index
     if not (single.is_file() and index.is_file()) or any(info.file == single for info in found.headers.values()):
         return []
@@ -242,7 +242,7 @@ def _two_sets(folder: Path, found: Tensors, layout: FolderLayout) -> list[Diagno
 
 
 def _peft(folder: Path, layout: FolderLayout) -> list[Diagnostic]:
-    """BU132 where an adapter that peft saved stands beside the model's own weights."""
+    """BU132 for an adapter of peft next to the model's own weights."""
     adapter = next((f for end in ("safetensors", "bin") if (f := folder / f"{ADAPTER}.{end}").is_file()), None)
     if adapter is None or not (folder / ADAPTER_CONFIG).is_file() or adapter in _weights(folder, layout):
         return []
@@ -263,7 +263,7 @@ def _bad_index(path: Path, why: str) -> BringupError:
 
 
 def _disagrees(path: Path, kind: str, places: list[tuple[str, str]]) -> Diagnostic:
-    """One finding for all tensors of a kind of disagreement; it says where the first of them is."""
+    """One finding for all tensors with the same kind of disagreement; it names the location of the first."""
     names, where = tuple(name for name, _ in places), places[0][1]
     verb = "is" if len(names) == 1 else "are"
     if kind == "unnamed":

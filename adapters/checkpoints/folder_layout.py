@@ -1,4 +1,4 @@
-"""How the files of a format are named in a folder, by the conventions of transformers."""
+"""The names of the files of a format in a folder, by the conventions of transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.adapters.checkpoints.safetensors import read_header
 from bringup.spec import TensorInfo
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"  # peft's names (peft/utils/constants.py)
-# What transformers' Trainer, accelerate and DeepSpeed write next to the weights, and no model consists of.
+# Files that transformers' Trainer, accelerate and DeepSpeed write next to the weights; they are not part of a model.
 TRAINING = (
     "training_args.*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "trainer_state*",
     "*optim_states*", "*.distcp",
@@ -20,7 +20,7 @@ TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class FolderLayout:
-    """The names of a format: its index, the file of a model that is not split, the suffixes of all; its reader."""
+    """The names of a format: its index, the file of an unsplit model, the suffixes of all files; its reader."""
 
     index: str
     single: str
@@ -28,12 +28,12 @@ class FolderLayout:
     read: Callable[[Path], Mapping[str, TensorInfo]]
 
     def holds(self, name: str) -> bool:
-        """Whether a file of this name is one of weights, by its suffix; the files of a training run are none."""
+        """Whether a file has weights, by the suffix of its name; the files of a training run have none."""
         return name.endswith(self.suffixes) and not is_training_file(name)
 
 
 def is_training_file(name: str) -> bool:
-    """Whether a file is one of the state of a training run, by the names that trainers give these."""
+    """Whether a file has the state of a training run, by the names that trainers use."""
     return any(fnmatch(name, pattern) for pattern in TRAINING)
 
 

@@ -1,7 +1,7 @@
 """The GGUF format, versions 2 and 3: counts, key-value metadata, tensor infos, padding, the tensors' bytes.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the checks are those of ggml's `gguf.cpp`.
-Arrays (a tokenizer's 300,000 strings) are stepped over; `Metadata` makes their values when they are wanted.
+Arrays (a tokenizer's 300,000 strings) are skipped; `Metadata` reads their values on first use.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 LENGTH = struct.Struct("<Q")
 
-# No published model comes near these; a header beyond them would cost seconds and gigabytes to read.
-MOST_BYTES = 64 << 20  # of a whole header; a vocabulary of 262,144 tokens with its merges takes 16 MiB
-MOST_ELEMENTS = 1 << 21  # in all arrays together
+# No published model comes near these limits; a header beyond them would take seconds and gigabytes to read.
+MOST_BYTES = 64 << 20  # of a complete header; a vocabulary of 262,144 tokens with its merges takes 16 MiB
+MOST_ELEMENTS = 1 << 21  # of all arrays together
 MOST_ENTRIES = 1 << 15  # metadata keys, and tensors
 MOST_NAME = 1 << 10  # bytes of a key or of a tensor's name
-PAIR_BYTES, TENSOR_BYTES = 13, 24  # the fewest that a key with its value, or a tensor's entry, can take
+PAIR_BYTES, TENSOR_BYTES = 13, 24  # the least size of a key with its value, and of a tensor's entry
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Where an array lies that was stepped over."""
+    """The position of an array that was skipped."""
 
     kind: int
     count: int
@@ -39,19 +39,19 @@ class Array:
 
 
 class Cursor:
-    """A position in a GGUF file's header, moved by what is read."""
+    """A position in a GGUF file's header; each read advances it."""
 
     def __init__(self, path: Path, data: mmap.mmap | bytes, position: int = 0) -> None:
         self.path, self.data, self.position = path, data, position
-        self.elements = 0  # of the arrays that were passed
+        self.elements = 0  # of the arrays that were skipped
 
     def number(self, code: str) -> Any:
-        """A little-endian number of a struct format character."""
+        """A little-endian number with this format character of `struct`."""
         (value,) = struct.unpack_from("<" + code, self.data, self._advance(struct.calcsize("<" + code)))
         return value
 
     def count(self, what: str, nbytes: int, most: int = MOST_ENTRIES) -> int:
-        """A number of things that take at least `nbytes` each. Raises BU208, BU225 before any is read."""
+        """A count of items of at least `nbytes` each. Raises BU208, BU225 before any is read."""
         count = self.number("Q")
         self._need(count * nbytes)
         if count > most:
@@ -70,13 +70,13 @@ class Cursor:
             raise bad_header(self.path, f"the string at byte {start} is not UTF-8") from None
 
     def value(self, kind: int) -> bool | int | float | str | Array:
-        """A value of a GGUF type; of an array, its place."""
+        """A value of a GGUF type; for an array, its position."""
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
             return self._array()
         if kind not in SCALARS:
-            raise bad_header(self.path, f"a value before byte {self.position} has type {kind}, which is none")
+            raise bad_header(self.path, f"a value before byte {self.position} has type {kind}, not one of GGUF's")
         value = self.number(SCALARS[kind])
         return bool(value) if kind == BOOL else value
 
@@ -116,7 +116,7 @@ class Cursor:
 
 
 class Metadata(Mapping[str, Any]):
-    """The key-value pairs of a file. Arrays become lists when they are asked for."""
+    """The key-value pairs of a file. An array becomes a list on first use."""
 
     def __init__(self, path: Path, data: mmap.mmap | bytes, values: dict[str, Any]) -> None:
         self.path, self._data, self._values = path, data, values
@@ -138,17 +138,17 @@ class Metadata(Mapping[str, Any]):
         return len(self._values)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._values  # Mapping's own would make the array
+        return key in self._values  # Mapping's own would read the array
 
     def scalar(self, key: str, default: Any = None) -> Any:
-        """The value of a key, `default` where it is not there. Raises BU221 for an array."""
+        """The value of a key, or `default` if it is absent. Raises BU221 for an array."""
         value = self._values.get(key, default)
         if isinstance(value, Array):
             raise bad_header(self.path, f"`{key}` is an array; expected a single value")
         return value
 
     def count(self, key: str) -> int | None:
-        """How many elements the array of a key has, without making them."""
+        """The number of elements of a key's array, without reading them."""
         value = self._values.get(key)
         return value.count if isinstance(value, Array) else None
 
@@ -159,9 +159,9 @@ def metadata(path: Path) -> Metadata:
 
 
 def begin(path: Path, prefix: int = 0) -> tuple[Metadata, Cursor, int]:
-    """The metadata, a cursor that stands before the tensor infos, and how many of those there are.
+    """The metadata, a cursor at the tensor infos, and the number of these.
 
-    `prefix` is how much of a file behind HTTP is read; where a header is longer, that is BU208.
+    `prefix` is the number of bytes that are read of a file behind HTTP; a longer header raises BU208.
     """
     refuse_lfs_pointer(path)
     with opened(path) as file:

@@ -1,7 +1,7 @@
-"""The hyperparameters of a GGUF file: the metadata of its architecture, with what dialects ask of its tensors.
+"""The hyperparameters of a GGUF file: the metadata of its architecture, and the tensors that dialects read.
 
 Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#llm and LLM_KV_NAMES in llama.cpp's `llama-arch.cpp`.
-What they mean in a config.json is each family's dialect's matter (adapters/dialects).
+Each family's dialect (adapters/dialects) translates them to keys of config.json.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ TOKENS = {
     "tokenizer.ggml.eos_token_id": "eos_token_id",
     "tokenizer.ggml.padding_token_id": "pad_token_id",
 }
-MOST_NUMBERS = 1 << 12  # in a hyperparameter: one a layer, or one a pair of a head's channels
+MOST_NUMBERS = 1 << 12  # in a hyperparameter: one for each layer, or for each pair of a head's channels
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What a file says of its model.
+    """The metadata of a file that describe its model.
 
-    `values` go by the key without the architecture's name in front: `block_count`, not `llama.block_count`. `tokens`
-    are the ids that a config.json has as well; `vocab` is the number of tokens, None where the file has none.
+    `values` are by the key without the architecture's name: `block_count`, not `llama.block_count`. `tokens` are the
+    ids that a config.json has as well; `vocab` is the number of tokens, None if the file has none.
     """
 
     path: Path
@@ -39,11 +39,11 @@ class Hyperparameters:
     tensors: Mapping[str, TensorInfo]
 
     def unread(self) -> dict[str, Any]:
-        """The words of a config.json that no dialect has translated: llama.cpp's own."""
+        """The keys that no dialect has translated to config.json: llama.cpp's own."""
         return {"architectures": [f"{self.architecture} (GGUF)"], **self.values, **self.tokens}
 
     def numbers(self, tensor: str) -> tuple[float, ...] | None:
-        """The values of a small float32 tensor that holds settings; None where it is no such tensor."""
+        """The values of a small float32 tensor with settings; None if there is no such tensor."""
         info = self.tensors.get(tensor)
         if info is None or info.dtype != "float32" or info.nbytes > 4 * MOST_NUMBERS:
             return None

@@ -1,6 +1,6 @@
-"""Rope as a GGUF file describes it, in the words of a config.json.
+"""The rope of a GGUF file, as keys of a config.json.
 
-Keys: `rope.*` of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#llm. Two types of rope are in tensors
+Keys: `rope.*` of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#llm. Two types of rope are stored as tensors
 instead: `rope_freqs.weight` has the factors of Llama 3.1, `rope_factors_long.weight` and `rope_factors_short.weight`
 those of LongRoPE (llama.cpp, convert_hf_to_gguf.py: `generate_extra_tensors`).
 """
@@ -16,7 +16,7 @@ from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 PREFIX = "rope.scal"  # `rope.scaling.factor`; older files have `rope.scale_linear`
 FREQS = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-SILENT = ("type", "finetuned")  # the first is read, the second changes no number
+SILENT = ("type", "finetuned")  # the first is read, the second does not affect the result
 WORDS = {
     "original_context_length": "original_max_position_embeddings",
     "attn_factor": "attention_factor",
@@ -26,7 +26,7 @@ WORDS = {
 
 
 def rope_scaling(hyper: Hyperparameters, theta: Any) -> dict[str, Any] | None:
-    """`rope_scaling`; None where positions are not scaled."""
+    """`rope_scaling`; None if positions are not scaled."""
     own = hyper.values
     if FREQS in hyper.tensors:
         return _llama3(hyper, theta)
@@ -36,37 +36,37 @@ def rope_scaling(hyper: Hyperparameters, theta: Any) -> dict[str, Any] | None:
     if kind == "none":
         return None
     scaling: dict[str, Any] = {"rope_type": kind, "factor": own.get("rope.scale_linear", 1.0), **_settings(own)}
-    # llama.cpp never counts the factor into the context; where the file states no origin of rope, it takes the
+    # llama.cpp never multiplies the context by the factor; if the file states no original context of rope, it uses the
     # context's length (`n_ctx_orig_yarn` of llama-model.cpp, `load_hparams`).
     scaling.setdefault("original_max_position_embeddings", own.get("context_length"))
     if kind == "yarn" and _number(scaling.get("attention_factor")) and _number(scaling["factor"]):
-        # llama.cpp multiplies what transformers' `attention_factor` replaces (ggml, `rope_yarn`)
+        # llama.cpp multiplies the factor that transformers' `attention_factor` replaces (ggml, `rope_yarn`)
         scaling["attention_factor"] *= 0.1 * math.log(max(scaling["factor"], 1.0)) + 1.0
     return scaling
 
 
 def _settings(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Every `rope.scaling` key but the type, by config.json's word; one without a word keeps its own."""
+    """Every `rope.scaling` key except the type, by config.json's key; unknown keys are unchanged."""
     names = {key.removeprefix("rope.scaling."): value for key, value in own.items() if key.startswith("rope.scaling.")}
     return {WORDS.get(name, name): value for name, value in names.items() if name not in SILENT}
 
 
 def _longrope(hyper: Hyperparameters) -> dict[str, Any]:
-    """LongRoPE's factors, one a pair of channels."""
+    """LongRoPE's factors, one for each pair of channels."""
     long, short = hyper.numbers(LONG), hyper.numbers(SHORT)
     if long is None or short is None:
-        return {"rope_type": f"the factors in {LONG} and {SHORT}"}  # no graph has this type: refused, not guessed
+        return {"rope_type": f"the factors in {LONG} and {SHORT}"}  # no graph has this type: an error
     settings = {**_settings(hyper.values), "rope_type": "longrope"}
-    settings.pop("original_max_position_embeddings", None)  # a word of its own beside rope's settings (Phi-3)
+    settings.pop("original_max_position_embeddings", None)  # a separate key outside of rope's settings (Phi-3)
     return {**settings, "long_factor": list(long), "short_factor": list(short)}
 
 
 def _llama3(hyper: Hyperparameters, theta: Any) -> dict[str, Any]:
-    """The settings whose factors `rope_freqs.weight` holds, if they are those of Llama 3.1 to 3.3.
+    """The settings that define the factors in `rope_freqs.weight`, if they are those of Llama 3.1 to 3.3.
 
     llama.cpp's converter computes the tensor from them and does not write the settings themselves.
     """
-    unknown = {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: refused, not guessed
+    unknown = {"rope_type": f"the factors in {FREQS}"}  # no graph has this type: an error
     stored = hyper.numbers(FREQS)
     if stored is None or not _number(theta) or theta <= 0:
         return unknown

@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file: names, row-major shapes, dtypes and where their bytes lie."""
+"""The tensors of a GGUF file: names, row-major shapes, dtypes and offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = {
     16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs",
     29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4",
 }  # fmt: skip
-UNREAD = {9: "Q8_1", 15: "Q8_K", 41: "Q1_0"}  # the `gguf` package has sizes for these, and nothing that reads them
+UNREAD = {9: "Q8_1", 15: "Q8_K", 41: "Q1_0"}  # the `gguf` package has sizes for these, but cannot read them
 
 
 def read_gguf(path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
@@ -56,7 +56,7 @@ def _read(path: Path, prefix: int) -> tuple[Metadata, dict[str, TensorInfo]]:
 
 
 def _tensor(cursor: Cursor) -> TensorInfo:
-    """One tensor info; its offset still counts from the first tensor."""
+    """One tensor info; its offset is relative to the first tensor."""
     path, name, dims = cursor.path, cursor.text(MOST_NAME), cursor.number("I")
     if dims > MAX_DIMS:
         raise _bad(path, name, f"has {dims} dimensions; GGUF has at most {MAX_DIMS}")
@@ -66,7 +66,7 @@ def _tensor(cursor: Cursor) -> TensorInfo:
         help = "bringup reads " + ", ".join(sorted(TYPES.values())) + "; requantise with llama-quantize"
         raise unsupported(path, f"has `{name}` in type {UNREAD[kind]}, which bringup does not read", help)
     if kind not in TYPES:
-        raise _bad(path, name, f"has type {kind}, which is none of ggml's")
+        raise _bad(path, name, f"has type {kind}, which ggml does not define")
     dtype = DTYPES[TYPES[kind]]
     if dtype.block and (not shape or shape[-1] % dtype.block[0]):
         raise _bad(path, name, f"has shape {list(shape)}; {dtype.name} stores rows in blocks of {dtype.block[0]}")
@@ -74,7 +74,7 @@ def _tensor(cursor: Cursor) -> TensorInfo:
 
 
 def _placed(path: Path, infos: dict[str, TensorInfo], base: int, alignment: int) -> dict[str, TensorInfo]:
-    """With offsets from the file's start: aligned, apart from one another, inside the file."""
+    """Tensors with offsets from the file's start: aligned, not overlapping, inside the file."""
     end, last, size = 0, "", path.stat().st_size
     for info in sorted(infos.values(), key=lambda info: (info.offset, info.nbytes)):
         if info.offset % alignment:

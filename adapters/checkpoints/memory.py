@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], source: str = "dict") -> Checkpoint:
-    """Each read gives a copy, so that the arrays handed in never change. Raises BU241."""
+    """Each read returns a copy, so that the arrays of the dict never change. Raises BU241."""
     headers = {name: _header(name, value) for name, value in weights.items()}
     provenance = {"source": source, "bytes": sum(info.nbytes for info in headers.values())}
 
@@ -27,7 +27,7 @@ def dict_checkpoint(weights: Mapping[str, Any], config: Mapping[str, Any], sourc
         value = weights[info.name]
         try:
             out[...] = _from_torch(info, value) if hasattr(value, "detach") else value
-        except (TypeError, ValueError, RuntimeError) as error:  # what is no array though it has a shape and a dtype
+        except (TypeError, ValueError, RuntimeError) as error:  # not an array, although it has a shape and a dtype
             raise _bad(info.name, str(error).strip().partition("\n")[0]) from error
         return out
 
@@ -43,11 +43,11 @@ def _header(name: str, value: Any) -> TensorInfo:
         raise _bad(name, f"it is a {type(value).__name__}, neither an array nor a tensor")
     layout = str(getattr(value, "layout", "torch.strided")).removeprefix("torch.")  # torch.sparse_coo, …
     if layout != "strided":
-        raise _bad(name, f"it is a torch tensor with the layout {layout}; take `tensor.to_dense()`")
+        raise _bad(name, f"it is a torch tensor with the layout {layout}; pass `tensor.to_dense()`")
     if hasattr(value, "mask") and hasattr(value, "filled"):
-        raise _bad(name, "it is a masked array; take `array.filled(…)`")
+        raise _bad(name, "it is a masked array; pass `array.filled(…)`")
     dtype = str(value.dtype).removeprefix("torch.")
-    dtype = getattr(value.dtype, "name", dtype)  # numpy writes a foreign byte order into str()
+    dtype = getattr(value.dtype, "name", dtype)  # numpy's str() includes the byte order
     if dtype not in DTYPES or DTYPES[dtype].block:
         known = ", ".join(key for key in DTYPES if not DTYPES[key].block)
         raise _bad(name, f"its dtype is `{dtype}`; known: {known}")
@@ -57,7 +57,7 @@ def _header(name: str, value: Any) -> TensorInfo:
 
 
 def _has_shape(value: Any) -> bool:
-    """A nested tensor of torch has none, and says so with a RuntimeError."""
+    """Whether it has a shape; a nested tensor of torch raises RuntimeError."""
     try:
         return all(hasattr(size, "__index__") for size in value.shape)
     except (AttributeError, RuntimeError, TypeError):
@@ -65,12 +65,12 @@ def _has_shape(value: Any) -> bool:
 
 
 def _from_torch(info: TensorInfo, tensor: Any) -> np.ndarray:
-    """A tensor's bits; numpy has no bfloat16 of its own, so they pass as bytes."""
+    """A tensor's bits; numpy has no bfloat16, so they are passed as bytes."""
     from bringup.adapters.checkpoints.arrays import numpy_dtype
 
     if tensor.device.type == "meta":
         raise _bad(info.name, "it is a torch tensor on the meta device: it has no values")
-    torch = sys.modules["torch"]  # there is a tensor, so somebody imported it
+    torch = sys.modules["torch"]  # imported already, because there is a tensor
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().view(numpy_dtype(info.dtype)).reshape(info.shape)
 

@@ -1,4 +1,4 @@
-"""The words of a model's config, and those that a quantiser left in a file of its own."""
+"""The keys of a model's config, and those that a quantiser wrote to a separate file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from bringup.adapters.checkpoints.bounded_json import read_config
 
 CONFIG = "config.json"
-MODELOPT = "hf_quant_config.json"  # NVIDIA ModelOpt's; newer versions write the words into config.json as well
+MODELOPT = "hf_quant_config.json"  # NVIDIA ModelOpt's; newer versions write the keys to config.json as well
 NAMES = ("quantization_config", "compression_config")
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder, with hf_quant_config.json as its `quantization_config`; {} where there is none.
+    """config.json of a folder, with hf_quant_config.json as its `quantization_config`; {} if there is none.
 
-    Where config.json says itself how weights are quantised, that counts. Raises BU202 and BU233.
+    A `quantization_config` in config.json takes precedence. Raises BU202 and BU233.
     """
     config, quantised = folder / CONFIG, folder / MODELOPT
     if not config.is_file():

@@ -1,4 +1,4 @@
-"""What reads a format: the protocol of readers, and what one finds in a file or folder."""
+"""The protocol of readers of a format, and the contents that they find in a file or folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bringup.spec import TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-HEAD = 64  # bytes of a file that a reader is shown
+HEAD = 64  # bytes of a file that a reader gets
 
 
 def read_mapped(info: TensorInfo) -> np.ndarray:
@@ -34,14 +34,13 @@ def read_loaded(info: TensorInfo) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The tensors of a file or folder, by name, from its headers alone; and how one is read.
+    """The tensors of a file or folder, by name, from its headers alone; and the functions that read them.
 
-    `read` gives an array of `info.shape`, writable, in memory that no earlier call gave; `load` the same in memory of
-    its own. The defaults read `info.nbytes` bytes at `info.offset` of `info.file`: a reader whose tensors are all
-    `plain` needs no functions of its own. `config` are the words of config.json, where the format has them itself.
-    `trtllm` are TensorRT-LLM's, of files of ranks.
-    `folder` is where config.json and tokenizer.json are otherwise looked for. `findings` are what is wrong with the
-    files and does not keep the rest from being read.
+    `read` returns an array of `info.shape`, writable, in memory that no earlier call returned; `load` the same in
+    memory of its own. The defaults read `info.nbytes` bytes at `info.offset` of `info.file`: a reader whose tensors are
+    all `plain` needs no functions of its own. `config` are the keys of config.json, if the format contains them.
+    `trtllm` are TensorRT-LLM's, for files of ranks. Otherwise config.json and tokenizer.json are read from `folder`.
+    `findings` are problems of the files that do not prevent reading the rest.
     """
 
     headers: Mapping[str, TensorInfo]
@@ -55,7 +54,7 @@ class Contents:
 
 @runtime_checkable
 class Reader(Protocol):
-    """Reads one format. A package offers one by an entry point of the group `bringup.readers`.
+    """Reads one format. A package registers one by an entry point of the group `bringup.readers`.
 
     `name` is the checkpoint's `format`.
     """
@@ -64,15 +63,15 @@ class Reader(Protocol):
     def name(self) -> str: ...
 
     def detects(self, path: Path, head: bytes) -> bool:
-        """Whether `path` is in this format, by its content: `head` are the first 64 bytes of a file.
+        """Whether `path` is in this format, by its content: `head` has the first 64 bytes of a file.
 
-        Of a folder `head` is empty. Raises nothing.
+        For a folder `head` is empty. Raises nothing.
         """
         ...
 
     def open(self, path: Path) -> Contents:
         """Reads the headers of a file or folder that `detects` accepts, and no tensor.
 
-        Raises BringupError for what is wrong with it (`fail`).
+        Raises BringupError for an invalid file or folder (`fail`).
         """
         ...

@@ -1,7 +1,7 @@
-"""The safetensors format: a length, a JSON header, then the tensors' bytes without holes.
+"""The safetensors format: a length, a JSON header, then the tensors' bytes without gaps.
 
 Format: https://github.com/huggingface/safetensors#format; the checks are those of its `tensor.rs`
-(`read_metadata`, `Metadata::validate`), and tests hold both to the same verdicts.
+(`read_metadata`, `Metadata::validate`), and tests compare the results of both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.shown import short, shown
 from bringup.spec import DTYPES, Shape, TensorInfo
 
-MAX_HEADER = 100_000_000  # bytes; as in tensor.rs. From 32 MiB on `strict_json` refuses
+MAX_HEADER = 100_000_000  # bytes; as in tensor.rs. From 32 MiB on `strict_json` rejects it
 MAX_AXES = 64  # numpy's and torch's limit
-MAX_NUMBER = 1 << 63  # of a size or an offset: what a file can have
+MAX_NUMBER = 1 << 63  # of a size or an offset: the limit of a file
 
-# F4 elements are packed two a byte, low half first; the header's shape counts elements.
+# Two F4 elements in each byte, low half first; the header's shape counts elements.
 NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn",
@@ -33,7 +33,7 @@ NAMES = {
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 TYPES = {published: DTYPES[ours] for published, ours in NAMES.items()}
-Kind = tuple[str, Shape, int]  # our dtype, shape, bytes
+Kind = tuple[str, Shape, int]  # bringup's dtype, shape, bytes
 New = Callable[[type[TensorInfo], tuple[object, ...]], TensorInfo]
 AGAIN = "the file is damaged or was not written by a safetensors library; fetch or save it again"
 
@@ -71,9 +71,9 @@ def _check_metadata(path: Path, metadata: Any) -> None:
 
 
 def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorInfo]:
-    """Every entry. What only differs in its place from one that was looked at is known: a model has few kinds.
+    """Every entry. An entry that differs from a checked one only in its offset is not checked again.
 
-    One loop, and no call for an entry: there may be 200,000.
+    A single loop without a call for each entry, because there may be 200,000.
     """
     infos: dict[str, TensorInfo] = {}
     kinds: dict[tuple[Any, ...], Kind] = {}
@@ -94,7 +94,7 @@ def _tensors(path: Path, header: dict[str, Any], base: int) -> dict[str, TensorI
 
 
 def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: Any, end: Any) -> Kind:
-    """A known dtype, and a size that is right for it."""
+    """A known dtype, and a size that matches it."""
     if len(shape) > MAX_AXES:
         raise _bad(path, name, f"has {len(shape):,} axes; {MAX_AXES} is the most that there can be")
     if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in (*shape, begin, end)):
@@ -112,9 +112,9 @@ def _kind(path: Path, name: str, written: Any, shape: tuple[Any, ...], begin: An
 
 
 def _check_layout(path: Path, infos: dict[str, TensorInfo], base: int, size: int) -> None:
-    """Tensors follow one another from the header's end to the file's end."""
+    """Checks that tensors follow one another from the header's end to the file's end."""
     *begins, end = accumulate((info.nbytes for info in infos.values()), initial=base)
-    if end == size and begins == [info.offset for info in infos.values()]:  # listed in their order, as is usual
+    if end == size and begins == [info.offset for info in infos.values()]:  # listed in order, as is usual
         return
     end, last = base, None
     for info in sorted(infos.values(), key=attrgetter("offset", "nbytes")):

@@ -19,10 +19,10 @@ CHUNK = 1 << 20  # compressed bytes that are read at a time
 
 
 class Stored(NamedTuple):
-    """How a tensor's elements are stored: `strides` count elements, from the first of them.
+    """The storage of a tensor's elements: `strides` count elements, from the first of them.
 
-    `span` bytes of the file hold them, from the tensor's `offset` on. With `skip` ≥ 0 these are a deflate stream
-    (RFC 1951), of which that many bytes precede the elements.
+    `span` bytes of the file contain them, from the tensor's `offset` on. With `skip` ≥ 0 these are a deflate stream
+    (RFC 1951), in which that many bytes precede the elements.
     """
 
     strides: Shape
@@ -32,28 +32,28 @@ class Stored(NamedTuple):
 
 
 def row_major(shape: Shape) -> Shape:
-    """The strides, in elements, of a tensor that is stored row by row."""
+    """The strides, in elements, of a tensor in C order."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def column_major(shape: Shape) -> Shape:
-    """The strides, in elements, of a tensor in Fortran's order."""
+    """The strides, in elements, of a tensor in Fortran order."""
     return tuple(math.prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def is_addressable(shape: Shape, width: int) -> bool:
-    """Whether numpy can have an array of that shape, of `width` bytes an element: also one of no elements."""
+    """Whether numpy supports an array of this shape with elements of `width` bytes, also if it is empty."""
     return math.prod(size for size in shape if size) * width < MAX_NBYTES
 
 
 def is_row_major(shape: Shape, strides: Shape) -> bool:
-    """Whether elements are stored row by row; the stride of an axis of size 1 does not matter."""
+    """Whether elements are in C order; the stride of an axis of size 1 does not matter."""
     pairs = zip(shape, strides, row_major(shape), strict=True)
     return 0 in shape or all(size == 1 or stride == dense for size, stride, dense in pairs)
 
 
 def extent(shape: Shape, strides: Shape) -> int:
-    """How many elements there are from the first to the last, those in between included."""
+    """The number of elements from the first to the last, with those in between."""
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
@@ -81,7 +81,7 @@ def read_stored(info: TensorInfo, stored: Stored) -> np.ndarray:
 
 
 def _inflated(path: Path, info: TensorInfo, stored: Stored) -> np.ndarray:
-    """The elements' bytes of a compressed member: as many as the tensor takes, and no byte more is inflated."""
+    """The elements' bytes of a compressed member; no byte after them is inflated."""
     from bringup.adapters.checkpoints.arrays import aligned
 
     raw, end = aligned((info.nbytes,), "uint8"), 0
@@ -106,6 +106,6 @@ def _inflated(path: Path, info: TensorInfo, stored: Stored) -> np.ndarray:
 
 
 def damaged_stream(path: Path, name: str, why: str) -> BringupError:
-    """BU209 for a compressed member that is not what its archive says."""
+    """BU209 for a compressed member that does not match its archive's directory."""
     help = "the file is damaged: copy or download it again"
     return fail("BU209", f"`{name}` of `{path}` cannot be inflated: {why}", help=help, file=str(path), sources=(name,))

@@ -1,8 +1,8 @@
-"""The directory of a zip archive: which members there are, and where their bytes are.
+"""The directory of a zip archive: its members, and the offsets of their bytes.
 
-Format: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 (records) and 4.5.3 (zip64). Only what torch and numpy write is read:
-one disk, no encryption, methods 0 (stored) and 8 (deflated). Members that share bytes, as archives do that inflate to
-more than any disk holds, are refused.
+Format: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 (records) and 4.5.3 (zip64). Only features that torch and numpy use
+are supported: one disk, no encryption, methods 0 (stored) and 8 (deflated). Members that share bytes are rejected:
+archives with such members may inflate to more than any disk holds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MAX_MEMBERS = 400_000
 STORED, DEFLATED = 0, 8
 _LOCAL, _CENTRAL, _END, _END64, _LOCATOR = (b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07")
 _END_BYTES, _CENTRAL_BYTES, _LOCAL_BYTES, _LOCATOR_BYTES, _END64_BYTES = 22, 46, 30, 20, 56
-_COMMENT = (1 << 16) - 1  # bytes of the longest comment behind the directory
+_COMMENT = (1 << 16) - 1  # bytes of the longest comment after the directory
 _WIDE, _WIDE_COUNT = (1 << 32) - 1, (1 << 16) - 1  # the number is in a zip64 field
 _DEFLATE_TABLES = 1 << 10  # bytes; the code lengths of a block take less (RFC 1951, section 3.2.7)
-_HEAD = 1 << 10  # bytes that are expected to be read of a member: its extra field and numpy's header
-_PIECE = 1 << 20  # bytes of a compressed member that are inflated at once, at most
+_HEAD = 1 << 10  # bytes that are announced for each member: its extra field and numpy's header
+_PIECE = 1 << 20  # most bytes of a compressed member that are inflated at once
 _ENCRYPTED, _PATCHED = 1, 32  # bits of a member's flags
 
 
 class Member(NamedTuple):
-    """One member of an archive: its bytes in the file, and how many there are once they are inflated."""
+    """One member of an archive: its bytes in the file, and their number after inflation."""
 
     name: str
     method: int
@@ -57,7 +57,7 @@ def read_zip(path: Path) -> Mapping[str, Member]:
 
 
 def _directory(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
-    """Where the central directory begins, its bytes, and its members."""
+    """The offset of the central directory, its bytes, and its members."""
     tail = min(size, _END_BYTES + _COMMENT)
     file.seek(size - tail)
     data = file.read(tail)
@@ -82,7 +82,7 @@ def _directory(path: Path, file: BinaryIO, size: int) -> tuple[int, int, int]:
     file.seek(where)
     end = file.read(_END64_BYTES)
     if end[:4] != _END64:
-        raise damaged(path, "its zip64 directory is not where the file says")
+        raise damaged(path, "its zip64 directory is not at the stated offset")
     count, length, start = struct.unpack_from("<3Q", end, 32)
     return start, length, count
 
@@ -112,7 +112,7 @@ def _listed(path: Path, data: bytes, count: int) -> list[Member]:
 
 
 def _wide(path: Path, name: str, extra: bytes, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Size, packed size and offset, from the zip64 field (header ID 1) where 32 bits are too few (APPNOTE 4.5.3)."""
+    """Size, packed size and offset, from the zip64 field (header ID 1) if they exceed 32 bits (APPNOTE 4.5.3)."""
     if _WIDE not in numbers:
         return numbers
     while len(extra) >= 4:
@@ -129,7 +129,7 @@ def _wide(path: Path, name: str, extra: bytes, numbers: tuple[int, int, int]) ->
 
 
 def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dict[str, Member]:
-    """Each member with the place of its bytes, from its local header; apart from one another."""
+    """Each member with the offset of its bytes, from its local header; members do not overlap."""
     members: dict[str, Member] = {}
     end = 0
     expect(path, [(entry.offset, _LOCAL_BYTES + len(entry.name) + _HEAD) for entry in listed])
@@ -140,11 +140,11 @@ def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dic
         if entry.offset < end:
             raise damaged(path, f"`{name}` shares bytes with another member")
         if entry.offset + _LOCAL_BYTES > limit:
-            raise damaged(path, f"`{name}` begins behind its directory")
+            raise damaged(path, f"`{name}` begins after its directory")
         file.seek(entry.offset)
         head = file.read(_LOCAL_BYTES)
         if head[:4] != _LOCAL or len(head) < _LOCAL_BYTES:
-            raise damaged(path, f"`{name}` is not where its directory says")
+            raise damaged(path, f"`{name}` is not at the offset that the directory states")
         (method,) = struct.unpack_from("<H", head, 8)
         name_bytes, extra_bytes = struct.unpack_from("<2H", head, 26)
         start = entry.offset + _LOCAL_BYTES + name_bytes + extra_bytes
@@ -152,18 +152,18 @@ def _placed(path: Path, file: BinaryIO, listed: list[Member], limit: int) -> dic
         if method != entry.method or method not in (STORED, DEFLATED):
             raise damaged(path, f"`{name}` is compressed by method {entry.method}; 0 and 8 are read")
         if method == STORED and entry.packed != entry.nbytes:
-            raise damaged(path, f"`{name}` is stored as it is, yet its two sizes differ")
+            raise damaged(path, f"`{name}` is not compressed, but its two sizes differ")
         if end > limit:
-            raise damaged(path, f"`{name}` ends behind the start of its directory")
+            raise damaged(path, f"`{name}` ends after the start of its directory")
         members[entry.name] = entry._replace(offset=start)
     return members
 
 
 def read_member(path: Path, member: Member, most: int) -> bytes:
-    """The first `most` bytes of a member, inflated where it is compressed. Raises BU209.
+    """The first `most` bytes of a member, inflated if it is compressed. Raises BU209.
 
-    A compressed member is read in pieces until that many bytes are there: a stream may begin with blocks that hold
-    none (RFC 1951, section 3.2.4), as many as its writer was flushed.
+    A compressed member is read in pieces until that many bytes are inflated: a stream may begin with empty blocks (RFC
+    1951, section 3.2.4), one for each flush of its writer.
     """
     with opened(path) as file:
         file.seek(member.offset)
@@ -183,6 +183,6 @@ def read_member(path: Path, member: Member, most: int) -> bytes:
 
 
 def damaged(path: Path, why: str) -> BringupError:
-    """BU209: what is no archive, or not one that torch or numpy writes."""
+    """BU209 for a file that is not an archive, or not one of torch or numpy."""
     help = "the file is damaged or was changed by another program: copy or download it again"
     return fail("BU209", f"`{path}` is not a readable zip archive: {why}", help=help, file=str(path))

@@ -1,4 +1,4 @@
-"""BLOOM in GGUF: q of all heads, then k, then v, where transformers has them head by head.
+"""BLOOM in GGUF: q of all heads, then k, then v; transformers has them head by head.
 
 Names: gguf-py, `tensor_mapping.py`; layout and hyperparameters: `BloomModel` of llama.cpp's `convert_hf_to_gguf.py`.
 """
@@ -41,7 +41,7 @@ def table(config: BloomConfig) -> Adapter:
 
 
 def more(hyper: Hyperparameters) -> dict[str, Any]:
-    """Fewer key heads than heads are a word that no BLOOM has, and its config refuses."""
+    """A different number of key heads: a key that BLOOM's config does not have and rejects."""
     heads, shared = (hyper.values.get(f"attention.{key}") for key in ("head_count", "head_count_kv"))
     return {} if shared in (None, 0, heads) else {"num_key_value_heads": shared}
 

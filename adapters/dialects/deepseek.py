@@ -1,8 +1,8 @@
-"""DeepSeek-V2 and V3 in GGUF: `kv_b` split into a transposed `attn_k_b` and `attn_v_b`; experts in one tensor a matrix.
+"""DeepSeek-V2 and V3 in GGUF: `kv_b` split into a transposed `attn_k_b` and `attn_v_b`; one expert tensor per matrix.
 
 Names: gguf-py, `tensor_mapping.py`; layout and hyperparameters: `DeepseekV2Model` of llama.cpp's
-`convert_hf_to_gguf.py`. Files before April 2025 have `attn_kv_b` whole, and the lengths of a head as transformers has
-them; newer ones have those of the latent row there, and the head's under names of their own.
+`convert_hf_to_gguf.py`. Files from before April 2025 have an unsplit `attn_kv_b`, and the sizes of a head as in
+transformers; newer ones have those of the latent row instead, and the head's under other names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def gating(hyper: Hyperparameters) -> int:
-    """How experts are scored. Files before V3 do not say, and those are V2's: softmax (`load_hparams`)."""
+    """The scoring function of experts. V2's files from before V3 do not state it: softmax (`load_hparams`)."""
     return hyper.values.get("expert_gating_func") or SOFTMAX
 
 
@@ -76,7 +76,7 @@ def table(config: DeepseekConfig) -> Adapter:
 def more(hyper: Hyperparameters) -> dict[str, Any]:
     """Sizes of a head, and rope's settings.
 
-    Yarn's `yarn_log_multiplier` is a tenth of `mscale_all_dim`. `mscale`, which files do not have, is the same number
+    Yarn's `yarn_log_multiplier` is a tenth of `mscale_all_dim`. `mscale`, which files do not have, has the same value
     in every published config, so that the two cancel out in the angles.
     """
     own = hyper.values

@@ -1,7 +1,7 @@
 """DeepSeek-V2 in GGUF: a `deepseek2` whose experts are scored by softmax.
 
-Of the groups that a token may go to, llama.cpp takes those whose two best experts add up to most, as V3 does. V2's own
-rule is used here, by the best expert of each (DeepSeek-V2 report, section 2.2.2).
+llama.cpp selects groups by the sum of their two best experts, as in V3. V2's own rule is used here, the best expert of
+each group (DeepSeek-V2 report, section 2.2.2).
 """
 
 from __future__ import annotations

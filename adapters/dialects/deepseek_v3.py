@@ -1,4 +1,4 @@
-"""DeepSeek-V3 in GGUF: a `deepseek2` whose experts are scored by a sigmoid, with a bias for the choice."""
+"""DeepSeek-V3 in GGUF: a `deepseek2` with sigmoid scores of experts and a routing bias."""
 
 from __future__ import annotations
 

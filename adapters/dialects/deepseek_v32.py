@@ -1,7 +1,7 @@
-"""DeepSeek-V3.2 in GGUF: V3's words and tensors, and those of the indexer.
+"""DeepSeek-V3.2 in GGUF: V3's keys and tensors, and those of the indexer.
 
 Architecture `deepseek32`: `DeepseekV32Model` of llama.cpp's conversion/deepseek.py; the indexer's names are those of
-gguf-py, `constants.py`. Its channels turn in halves there too, so that no row moves.
+gguf-py, `constants.py`. RoPE rotates halves of its channels there too, so no row is moved.
 """
 
 from __future__ import annotations

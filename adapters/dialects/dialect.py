@@ -1,6 +1,7 @@
-"""A dialect: how llama.cpp writes a family's config and weights in GGUF files, and which family a file is of.
+"""A dialect: the names and config keys of a family in llama.cpp's GGUF files, and the files that belong to the family.
 
-The dialect of a family of ours is `dialect` in adapters/dialects/FAMILY.py; another's is given by `Family(dialect=…)`.
+The dialect of a built-in family is `dialect` in adapters/dialects/FAMILY.py; another family passes its own as
+`Family(dialect=…)`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bringup.diagnostics import BringupError, did_you_mean, fail
 from bringup.graphs.registry import Family, families
 from bringup.shown import short
 
-# What nearly every decoder's config.json calls llama.cpp's hyperparameters.
+# Keys in nearly every decoder's config.json for llama.cpp's hyperparameters.
 DECODER: Mapping[str, str] = {
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
@@ -33,9 +34,9 @@ SIZES = ("embedding_length", "feed_forward_length", "block_count", "attention.he
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 # What llama.cpp reads for every architecture (`load_hparams`); files without a tokenizer have it.
 EVERY: Mapping[str, str] = {"vocab_size": "vocab_size"}
-# What converters write beside a model's hyperparameters, and what changes no number.
+# Keys that converters write in addition to a model's hyperparameters, and keys that do not affect the result.
 SILENT = frozenset({"tensor_data_layout"})
-HELP = "docs/adding-a-model.md says how to write one, under `GGUF`"
+HELP = "docs/adding-a-model.md describes how to write one, under `GGUF`"
 
 
 def _no_more(hyper: Hyperparameters) -> dict[str, Any]:
@@ -46,16 +47,16 @@ def _no_more(hyper: Hyperparameters) -> dict[str, Any]:
 class Dialect:
     """One family in GGUF.
 
-    `names` are the values of `general.architecture` that it has; where other families have them too, `when` says which
-    file is this one's. `architecture` is what its config.json has under `architectures`.
+    `names` are its values of `general.architecture`; if other families have them too, `when` decides whether a file is
+    this family's. `architecture` is the value of `architectures` in its config.json.
 
-    `words` are hyperparameters, without the architecture's name in front, and config.json's keys for them; None stands
-    for one that `more` reads, or that changes no number. A number of 0 says that there is none. A hyperparameter
-    without a word is given to the family's config under its own name (`llama.logit_scale`), which refuses it. `fixed`
-    are keys of config.json that GGUF has no word for, as llama.cpp computes them. `more` gives the keys that follow
+    `words` are hyperparameters, without the architecture's name, and config.json's keys for them; None stands for one
+    that `more` reads, or that does not affect the result. 0 means that there is none. A hyperparameter without a key is
+    passed to the family's config under its own name (`llama.logit_scale`), which rejects it. `fixed` are keys of
+    config.json without a GGUF key, with the values that llama.cpp computes with. `more` returns the keys that follow
     from several hyperparameters or from tensors.
 
-    `table` makes the adapter from the family's config: parameters from tensors by llama.cpp's names.
+    `table` creates the adapter from the family's config: parameters from tensors by llama.cpp's names.
     """
 
     names: tuple[str, ...]
@@ -67,11 +68,11 @@ class Dialect:
     when: Callable[[Hyperparameters], bool] = lambda hyper: True
 
     def serves(self, hyper: Hyperparameters) -> bool:
-        """Whether a file is this family's."""
+        """Whether a file is of this family."""
         return hyper.architecture in self.names and self.when(hyper)
 
     def config(self, hyper: Hyperparameters) -> dict[str, Any]:
-        """A file's metadata in the words of a config.json. Raises BU224 where a size is missing."""
+        """A file's metadata as keys of a config.json. Raises BU224 if a size is missing."""
         self._check_needed(hyper)
         own = self._complete(hyper.values)
         config: dict[str, Any] = {
@@ -104,9 +105,9 @@ class Dialect:
             )
 
     def _complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """With what llama.cpp takes for keys that are absent, or 0 (`llama-model.cpp`, `load_hparams`)."""
+        """The values with llama.cpp's defaults for keys that are absent or 0 (`llama-model.cpp`, `load_hparams`)."""
         defaults: dict[str, Any] = {"rope.freq_base": 10000.0}
-        if "attention.head_count" in self.words and "embedding_length" in self.words:  # whole numbers: they are needed
+        if "attention.head_count" in self.words and "embedding_length" in self.words:  # integers, both required
             heads = values["attention.head_count"]
             defaults["attention.head_count_kv"] = heads
             defaults["attention.key_length"] = values["embedding_length"] // heads
@@ -120,10 +121,10 @@ class Dialect:
 
 
 def turned_part(own: Mapping[str, Any], width: object) -> float:
-    """The part of a head's `width` channels that rope turns, from `rope.dimension_count`; all where a file has none.
+    """The fraction of a head's `width` channels that RoPE rotates, from `rope.dimension_count`; 1 if a file has none.
 
-    It is such that `int(width * part)`, as families compute it, is that count again. A width that is no
-    finite number is refused with the config's other values.
+    It is such that `int(width * part)`, as families compute it, is that count again. A width that is not a finite
+    number is rejected with the config's other values.
     """
     count = own.get("rope.dimension_count")
     if type(count) is not int or not isinstance(width, int | float) or not 0 < count <= width < math.inf:
@@ -133,7 +134,7 @@ def turned_part(own: Mapping[str, Any], width: object) -> float:
 
 
 def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
-    """A family's dialect, if it has one. Raises BU227 where the file is not of it, BU004 where it is none."""
+    """A family's dialect, if it has one. Raises BU227 for a file of another family, BU004 if it is no `Dialect`."""
     found = family.load("dialect")
     if found is None:
         return None
@@ -154,7 +155,7 @@ def dialect_of(family: Family, hyper: Hyperparameters) -> Dialect | None:
 
 
 def family_of(hyper: Hyperparameters) -> Family | None:
-    """The family whose dialect a file is in, if there is one. Raises BU126 when several packages offer one."""
+    """The family whose dialect a file is in, or None. Raises BU126 if several packages have one."""
     served: list[Family] = []
     for family in families():
         dialect = family.load("dialect")
@@ -169,7 +170,7 @@ def family_of(hyper: Hyperparameters) -> Family | None:
 
 
 def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupError:
-    """BU227 for a family that has none, BU125 where no family is like the file's architecture."""
+    """BU227 for a family without a dialect, BU125 if no family resembles the file's architecture."""
     name = hyper.architecture
     known = {plain(family.name): family for family in families()}
     family = family or known.get(plain(name))
@@ -192,5 +193,5 @@ def no_dialect(hyper: Hyperparameters, family: Family | None = None) -> BringupE
 
 
 def plain(name: str) -> str:
-    """A name as llama.cpp and transformers both spell it: `qwen3moe` and `qwen3_moe`."""
+    """A name in a form common to llama.cpp and transformers: `qwen3moe` and `qwen3_moe`."""
     return "".join(char for char in name.lower() if char.isalnum())

@@ -39,8 +39,8 @@ def table(config: DecoderConfig) -> Adapter:
 
 
 def query_scalar(hyper: Hyperparameters, layers_of_27b: int) -> int:
-    """`query_pre_attn_scalar`, which no hyperparameter states: a head's width, but for the model of 27 billion
-    parameters, which llama.cpp knows by its number of layers (`llama-model.cpp`, `f_attention_scale`)."""
+    """`query_pre_attn_scalar`, which no hyperparameter states: the width of a head, except for the model of 27 billion
+    parameters, which llama.cpp identifies by its number of layers (`llama-model.cpp`, `f_attention_scale`)."""
     own = hyper.values
     width = own["embedding_length"] // own["attention.head_count"]
     return width if own["block_count"] == layers_of_27b else own.get("attention.key_length") or width

@@ -1,8 +1,8 @@
 """Gemma 3 in GGUF: Gemma 2's names, with norms of queries and keys.
 
 Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Gemma3Model` of llama.cpp's `convert_hf_to_gguf.py`. Scaling of
-rope is that of the layers which see all. That every sixth layer does, and the theta of the others, are in llama.cpp's
-code (`llama-model.cpp`, `LLM_ARCH_GEMMA3`).
+rope applies to layers with full attention. That every sixth layer has it, and the theta of the others, are in
+llama.cpp's code (`llama-model.cpp`, `LLM_ARCH_GEMMA3`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def table(config: Gemma3Config) -> Adapter:
 
 def more(hyper: Hyperparameters) -> dict[str, Any]:
     scalar = gemma2.query_scalar(hyper, 62)
-    every = {} if hyper.values.get("attention.sliding_window") else {"sliding_window_pattern": 1}  # all layers see all
+    every = {} if hyper.values.get("attention.sliding_window") else {"sliding_window_pattern": 1}  # full attention
     return {"query_pre_attn_scalar": scalar, "attention_bias": "blk.0.attn_q.bias" in hyper.tensors} | every
 
 

@@ -1,4 +1,4 @@
-"""GLM-4.5 in GGUF: the experts of a layer in one tensor a matrix; the last layers may be a draft's.
+"""GLM-4.5 in GGUF: one tensor for each expert matrix of a layer; the last layers may be a draft's.
 
 Names: gguf-py, `tensor_mapping.py`; hyperparameters: `Glm4MoeModel` of llama.cpp's `convert_hf_to_gguf.py`.
 """

@@ -1,4 +1,4 @@
-"""GPT-2 in GGUF: matrices stored [out, in], where transformers' Conv1D has [in, out].
+"""GPT-2 in GGUF: matrices stored [out, in]; transformers' Conv1D has [in, out].
 
 Names: gguf-py, `tensor_mapping.py`; hyperparameters: `GPT2Model` of llama.cpp's `convert_hf_to_gguf.py`. Older files
 have the head as well, which is a copy of the embedding.

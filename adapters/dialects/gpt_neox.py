@@ -1,7 +1,7 @@
-"""GPT-NeoX in GGUF: q of all heads, then k, then v, where transformers has them head by head.
+"""GPT-NeoX in GGUF: q of all heads, then k, then v; transformers has them head by head.
 
 Names: gguf-py, `tensor_mapping.py`; layout and hyperparameters: `GPTNeoXModel` of llama.cpp's `convert_hf_to_gguf.py`.
-Files do not say which GELU a model has: llama.cpp computes the one with tanh, as GPT-NeoX-20B does. Pythia's is exact.
+Files do not state which GELU a model has: llama.cpp computes that with tanh, as GPT-NeoX-20B does. Pythia's is exact.
 """
 
 from __future__ import annotations

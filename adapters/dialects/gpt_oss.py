@@ -1,7 +1,7 @@
-"""gpt-oss in GGUF: the experts of a layer in one tensor a matrix, gate and up apart, often in MXFP4 blocks.
+"""gpt-oss in GGUF: one tensor for each expert matrix of a layer, gate and up separate, often in MXFP4 blocks.
 
-Names: gguf-py, `tensor_mapping.py`; hyperparameters: `GptOssModel` of llama.cpp's `convert_hf_to_gguf.py`. No word says
-whether yarn's range is rounded to whole pairs: the published model's is not (openai/gpt-oss, torch/model.py).
+Names: gguf-py, `tensor_mapping.py`; hyperparameters: `GptOssModel` of llama.cpp's `convert_hf_to_gguf.py`. No key
+states whether yarn's range is rounded to complete pairs: the published model's is not (openai/gpt-oss, torch/model.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def table(config: GptOssConfig) -> Adapter:
 
 
 def more(hyper: Hyperparameters) -> dict[str, Any]:
-    """A file without a word on rope's scaling has none, where the family's config has yarn for an absent key."""
+    """A file without a key for rope scaling has none; in the family's config the default is yarn."""
     own = hyper.values
     scaling = rope_scaling(hyper, own.get("rope.freq_base")) or {"rope_type": "default"}
     if scaling["rope_type"] == "yarn":

@@ -1,7 +1,7 @@
-"""Llama, Mistral, SmolLM2 and InternLM 2 in GGUF: rows of q and k in rope pairs, where transformers has rope halves.
+"""Llama, Mistral, SmolLM2 and InternLM 2 in GGUF: rows of q and k are in rope pairs, in transformers in halves.
 
-llama.cpp's converter turns them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules undo that. InternLM 2's
-q, k and v, which its checkpoints have in one matrix, are apart in its files: they are Llama's but for the name.
+llama.cpp's converter permutes them (`convert_hf_to_gguf.py`, `LlamaModel.permute`); the `mv` rules invert that.
+InternLM 2's q, k and v, one matrix in its checkpoints, are separate in its files: they are Llama's except for the name.
 Names: gguf-py, `tensor_mapping.py`.
 """
 

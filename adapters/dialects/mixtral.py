@@ -1,4 +1,4 @@
-"""Mixtral in GGUF: a `llama` with experts, in one tensor a matrix, or in older files one an expert and matrix.
+"""Mixtral in GGUF: a `llama` with experts, one tensor for each matrix, or in older files for each expert and matrix.
 
 As in Llama's files, rows of q and k are in rope pairs. Names: gguf-py, `tensor_mapping.py`; the older ones are those
 of llama.cpp before April 2024 (`ffn_gate.{E}`), which it still reads.

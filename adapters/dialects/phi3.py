@@ -37,7 +37,7 @@ def table(config: Phi3Config) -> Adapter:
 
 
 def more(hyper: Hyperparameters) -> dict[str, Any]:
-    """The part of a head's channels that turns, and the context before LongRoPE stretched it."""
+    """The fraction of a head's channels that is rotated, and the context before LongRoPE extended it."""
     own = hyper.values
     words: dict[str, Any] = {}
     if original := own.get("rope.scaling.original_context_length"):

@@ -1,6 +1,6 @@
 """Qwen 1 in GGUF. Names: gguf-py, `tensor_mapping.py`: w1 is `ffn_up`, w2 `ffn_gate`.
 
-Hyperparameters: `QwenModel` of llama.cpp's `convert_hf_to_gguf.py`; `feed_forward_length` is of gate and up together,
+Hyperparameters: `QwenModel` of llama.cpp's `convert_hf_to_gguf.py`; `feed_forward_length` is the sum of gate and up,
 as in the published config. llama.cpp has neither the dynamic theta nor the scaled queries of long prompts.
 """
 

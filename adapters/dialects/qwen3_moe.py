@@ -1,6 +1,7 @@
-"""Qwen3-MoE in GGUF: the experts of a layer in one tensor a matrix. Names: gguf-py, `tensor_mapping.py`.
+"""Qwen3-MoE in GGUF: one tensor for each expert matrix of a layer. Names: gguf-py, `tensor_mapping.py`.
 
-llama.cpp has experts in every layer, and makes the weights of the chosen ones add up to 1 (`src/models/qwen3moe.cpp`).
+llama.cpp has experts in every layer, and divides the selected experts' weights by their sum
+(`src/models/qwen3moe.cpp`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What DeepSeek's and GLM-4.5's files share: the words of experts and their routing, dense layers first, draft layers.
+"""The keys that DeepSeek's and GLM-4.5's files share: experts and their routing, first dense layers, draft layers.
 
-In llama.cpp (`load_hparams`), absent words are weights that are not normalised, a factor of 1, one group, no dense
-layers. The families' own configs have other values for them.
+In llama.cpp (`load_hparams`), the defaults are weights that are not normalised, a factor of 1, one group and no dense
+layers. The families' own configs have other defaults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bringup.adapters.planning.adapter import Adapter
 if TYPE_CHECKING:
     from bringup.adapters.checkpoints.gguf_config import Hyperparameters
 
-# Those that stand for None are read by `routing`, or by what selects the family.
+# Keys for None are read by `routing`, or by the selection of the family.
 ROUTING: Mapping[str, str | None] = {
     "expert_count": "n_routed_experts",
     "expert_used_count": "num_experts_per_tok",
@@ -31,7 +31,7 @@ ROUTING: Mapping[str, str | None] = {
 
 
 def routing(hyper: Hyperparameters) -> dict[str, Any]:
-    """The words that may be absent, as llama.cpp takes them then; layers without those of a draft, which come last."""
+    """The optional keys, with llama.cpp's defaults; the number of layers without those of a draft, which are last."""
     own = hyper.values
     drafts = own.get("nextn_predict_layers") or 0
     return {
@@ -46,7 +46,7 @@ def routing(hyper: Hyperparameters) -> dict[str, Any]:
 
 
 def drop_draft(gguf: Adapter, layers: int) -> None:
-    """Leaves out the layers past the last one, which a draft model has."""
+    """Drops the layers after the last one, which belong to a draft model."""
 
     def of_draft(variables: Mapping[str, str]) -> bool:
         return int(variables["L"]) >= layers

@@ -1,4 +1,4 @@
-"""The base model as adapters of it see it: the tensors that its rules read, and the parameters read from each."""
+"""The base model of an adapter: the tensors that its rules read, and the parameters that each is read for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE = ".weight"
 
 
 class Use(NamedTuple):
-    """A parameter that is read from a tensor: `source` is the tensor's place among its entry's sources."""
+    """A parameter that is read from a tensor: `source` is the tensor's index among its entry's sources."""
 
     entry: Entry
     source: int
@@ -31,11 +31,11 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """`tensors` and `uses` are by the names of the family's own checkpoints, which carry the last of `prefixes`.
+    """`tensors` and `uses` are by the names of the family's own checkpoints, which have the last of `prefixes`.
 
-    `published` are those that a checkpoint has; others are names of programs. `parameters` are all of the graph's, in
-    order. `tied` has heads that have no tensor of their own in this base, by the embedding that they are read from.
-    `outside` are first names that no prefix precedes.
+    `published` are those that a checkpoint has; the others are names in other programs. `parameters` are all of the
+    graph's, in order. `tied` maps heads without a tensor of their own in this base to the embedding that they are read
+    from. `outside` are first sections without a prefix.
     """
 
     parameters: tuple[str, ...]
@@ -47,11 +47,11 @@ class Base:
     tied: Mapping[str, str]
 
     def bare(self, name: str) -> str:
-        """A name without the prefix that it carries."""
+        """A name without its prefix."""
         return bare(name, self.prefixes)
 
     def own(self, module: str) -> str:
-        """A module by the base's name for it, whichever prefix it carries or lacks."""
+        """The base's name of a module, whichever prefix it has or lacks."""
         return module if module + WHOLE in self.tensors else full(module, self.prefixes, self.outside)
 
 
@@ -61,17 +61,17 @@ def bare(name: str, prefixes: tuple[str, ...]) -> str:
 
 
 def full(name: str, prefixes: tuple[str, ...], outside: Collection[str]) -> str:
-    """A name with the prefix that the family's own checkpoints carry."""
+    """A name with the prefix of the family's own checkpoints."""
     rest = bare(name, prefixes)
     return rest if rest.partition(".")[0] in outside else "".join(prefixes[-1:]) + rest
 
 
 def base_of(signature: Signature, adapter: Adapter, more: Iterable[Adapter] = ()) -> Base:
-    """The base that an adapter of rules describes, with no checkpoint.
+    """The base that an adapter of rules describes, without a checkpoint.
 
-    A head that is tied to the embedding stands for itself: what is added to the one is not added to the other. Experts
-    may be named one by one, or as other programs keep them, all of a layer in one tensor. `more` are tables of further
-    names. Raises as `published` does.
+    A head that is tied to the embedding is separate: a LoRA of one is not added to the other. Experts may be named one
+    by one, or as other programs store them, all of a layer in one tensor. `more` are tables of further names. Raises
+    the errors of `published`.
     """
     outside = frozenset(adapter.outside())
     ties = [rule.expr for rule in adapter.rules if isinstance(rule.expr, Tied) and rule.expr.alike]
@@ -109,7 +109,7 @@ def _read(
     prefixes: tuple[str, ...] = (),
     outside: Collection[str] = (),
 ) -> Mapping[str, TensorInfo]:
-    """The tensors that rules read, by full names; who reads them joins `uses`."""
+    """The tensors that rules read, by full names; their parameters are added to `uses`."""
     infos = [info._replace(name=full(name, prefixes, outside)) for name, info in published(signature, adapter).items()]
     tensors = {info.name: info for info in infos}
     for entry in make_plan(signature, adapter, tensors).entries.values():

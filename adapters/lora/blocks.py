@@ -1,8 +1,8 @@
-"""The movement of a base rule, taken apart: what it does to the rows of a tensor, and what to its columns.
+"""The movement of a base rule, split into the movement of a tensor's rows and that of its columns.
 
-A rule is copy nests (`algebra/copy_nest.py`). Told by the axes of both sides, a nest moves one axis of the tensor to
-some axes of the parameter and the other axis to others. Movement that brings both into one axis, or moves the columns
-of different rows differently, does not come apart so.
+A rule is copy nests (`algebra/copy_nest.py`). By the axes of both sides, a nest moves one axis of the tensor to some
+axes of the parameter and the other axis to others. Movement that merges both into one axis, or moves the columns of
+different rows differently, cannot be split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Places = tuple[tuple[int, int], ...]  # axes of the result, and a position on ea
 
 
 class Mixed(ValueError):
-    """Movement that does not come apart; the text says what it does."""
+    """Movement that cannot be split; the message describes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a nest does along one axis of a source: where it begins there and in the result, and its loops."""
+    """The movement of a nest along one axis of a source: its start there and in the result, and its loops."""
 
     src: int
     dst: Places
@@ -43,9 +43,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one matrix of a source gives of a parameter, at `place` on the axes that neither side has: an expert's.
+    """The part of a parameter from one matrix of a source, at `place` on the axes that neither side has: an expert's.
 
-    `summed` is the side that the parameter sums over. A source of three axes has `slabs` matrices; this is of `slab`.
+    `summed` is the side that the parameter sums over. A source of three axes has `slabs` matrices; this is `slab`.
     """
 
     place: Places
@@ -56,9 +56,9 @@ class Block:
 
 
 def blocks(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...]:
-    """A source's part of a parameter; `first`: it sums over its first axis, as an embedding that is looked up does.
+    """A source's part of a parameter; `first`: it sums over its first axis, as an embedding lookup does.
 
-    Another parameter sums over the axis `in`, or else its last. Raises Mixed.
+    Other parameters sum over the axis `in`, or else their last axis. Raises Mixed.
     """
     info, region = entry.sources[source], entry.region
     assert isinstance(info, TensorInfo)
@@ -81,7 +81,7 @@ def blocks(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...]:
     row = 2 * lead + 1 - column
     columns = tuple(k for k in range(len(axes)) if owners.get(k, column if k == over else None) == column)
     rows = tuple(k for k in range(len(axes)) if owners.get(k) == row)
-    if not rows:  # of one row
+    if not rows:  # a single row
         rows = tuple(k for k, size in enumerate(region.shape) if size == 1 and k != over and k not in owners)[:1]
     return tuple(_blocks(grids, info.shape, region.shape, (row, rows), (column, columns)))
 
@@ -108,7 +108,7 @@ def _blocks(
 
 
 def _owners(grids: Sequence[Grid2], source: Shape, result: Shape) -> dict[int, int]:
-    """For each axis of the result the axis of the source that moves along it. Raises Mixed where two do."""
+    """For each axis of the result the axis of the source that moves along it. Raises Mixed if two do."""
     owners: dict[int, int] = {}
     for loop in (loop for grid in grids for loop in grid.loops):
         if owners.setdefault(loop.result, loop.source) != loop.source:

@@ -1,6 +1,6 @@
-"""adapter_config.json, as peft writes it: what each word means for the numbers, or why it is refused.
+"""adapter_config.json, as peft writes it: the meaning of each key for the result, or the reason why it is rejected.
 
-Source: `LoraConfig` of peft (src/peft/tuners/lora/config.py, 0.21) and, for what names match, `get_pattern_key` of
+Source: `LoraConfig` of peft (src/peft/tuners/lora/config.py, 0.21) and, for matching of names, `get_pattern_key` of
 src/peft/utils/other.py and `check_target_module_exists` of src/peft/tuners/tuners_utils.py.
 """
 
@@ -17,12 +17,12 @@ from bringup.diagnostics import BringupError, Diagnostic, fail
 from bringup.shown import shown
 
 _Words = dict[str, Any]
-LEAST_ALPHA = 1e-30  # with less, or with more than its inverse, float32 may have no scale but 0 and infinity
+LEAST_ALPHA = 1e-30  # beyond this or its inverse, a scale in float32 may become 0 or infinity
 Number = TypeVar("Number", int, float)
 FILE = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 
-# Words that change no number of a trained adapter: where it came from, and how it was trained.
+# Keys that do not affect the result of a trained adapter: its origin, and how it was trained.
 OF_TRAINING = frozenset({
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out", "inference_mode",
     "init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core",
@@ -32,7 +32,7 @@ HONOURED = frozenset({
     "alpha_pattern", "ensure_weight_tying", "exclude_modules", "layers_pattern", "layers_to_transform", "lora_alpha",
     "r", "rank_pattern", "target_modules", "target_parameters", "use_rslora",
 })  # fmt: skip
-# What is more than ΔW = B · A, and why it cannot be left out.
+# Methods that add more than ΔW = B · A, and the reason why this cannot be ignored.
 REFUSED = {
     "use_dora": "DoRA scales each row of W + B · A by a trained magnitude",
     "lora_bias": "B has a bias",
@@ -46,16 +46,16 @@ REFUSED = {
     "kasa_config": "KaSA changes the base's singular values",
     "monteclora_config": "MonteCLoRA adds noise to the factors",
 }
-# Of `init_lora_weights`: those that subtract from the base what the factors begin with.
+# Values of `init_lora_weights` that subtract the initial factors from the base.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 MERGE = "merge the adapter into its base with peft (`merge_and_unload()`), and take that as the checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
-    """What of adapter_config.json decides numbers and names. Names are those of modules, without peft's own prefix."""
+    """The keys of adapter_config.json that affect names and results. Names are modules', without peft's own prefix."""
 
-    rank: int  # 0: what the tensors say
+    rank: int  # 0: from the tensors
     alpha: float
     rslora: bool = False
     rank_pattern: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -65,29 +65,29 @@ class LoraConfig:
     excluded: str | Sequence[str] = ()
     layers: Sequence[int] = ()
     layer_names: Sequence[str] = ()
-    tied: bool = False  # what is added to the embedding is added to a head that is tied to it
+    tied: bool = False  # the LoRA of the embedding is also added to a head that is tied to it
 
     def rank_of(self, name: str) -> int:
         """The rank of a module."""
         return _by_pattern(self.rank_pattern, name, self.rank)
 
     def scale_of(self, name: str, rank: int) -> float:
-        """What B · A of a module is multiplied by: alpha / r, or alpha / √r of a rank-stabilised one."""
+        """The factor on B · A of a module: alpha / r, or alpha / √r if it is rank-stabilised."""
         alpha = _by_pattern(self.alpha_pattern, name, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
     def takes(self, name: str, *, linear: bool = True) -> bool:
-        """Whether `target_modules` means a module; `linear`: a linear layer that is not the head."""
+        """Whether `target_modules` includes a module; `linear`: a linear layer that is not the head."""
         if _matches(self.excluded, name):
             return False
         if isinstance(self.modules, str):
             return linear if self.modules.lower() == ALL_LINEAR else _matches(self.modules, name)
-        if name in self.modules:  # a whole name, whatever `layers_to_transform` says
+        if name in self.modules:  # a complete name, whatever `layers_to_transform` is
             return True
         return _matches(self.modules, name) and (not self.layers or self._layer(name) in self.layers)
 
     def takes_parameter(self, name: str) -> bool:
-        """Whether `target_parameters` means a parameter."""
+        """Whether `target_parameters` includes a parameter."""
         return _matches(self.parameters, name)
 
     def _layer(self, name: str) -> int | None:
@@ -97,7 +97,7 @@ class LoraConfig:
 
 
 def _by_pattern(patterns: Mapping[str, Number], name: str, default: Number) -> Number:
-    """The value of the first pattern that a name, or its end, matches; of none the value under its own name."""
+    """The value of the first pattern that matches a name or its end; otherwise the value for the name itself."""
     key = next((key for key in patterns if fullmatch(rf"(.*\.)?({key})$", name)), name)
     return patterns.get(key, default)
 
@@ -109,7 +109,7 @@ def _matches(words: str | Sequence[str], name: str) -> bool:
 
 
 def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, list[Diagnostic]]:
-    """The config, and BU161 for each word that is refused. Raises BU160 for a word that is absent or makes no sense."""
+    """The config, and BU161 for each rejected key. Raises BU160 for a key that is missing or invalid."""
     kind = words.get("peft_type", "LORA")
     if kind != "LORA":
         help = f"{MERGE}; only plain LoRA is applied without merging"
@@ -142,7 +142,7 @@ def read_lora_config(words: Mapping[str, Any], file: str) -> tuple[LoraConfig, l
 
 
 def _expressions(config: LoraConfig) -> Iterator[tuple[str, str]]:
-    """Each expression, after its word."""
+    """Each expression, after its key."""
     listed = {
         "rank_pattern": config.rank_pattern, "alpha_pattern": config.alpha_pattern, "layers_pattern": config.layer_names
     }  # fmt: skip
@@ -158,7 +158,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def _why(name: str, value: Any) -> str:
-    """Why a word of the config is refused; "" for one that is not."""
+    """The reason why a key of the config is rejected; "" for one that is not."""
     if name == "bias":
         return "" if value in (None, "none") else "biases of the base were trained"
     if name == "init_lora_weights" and str(value).lower().startswith(CHANGES_BASE):
@@ -184,7 +184,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_alpha(value: Any) -> bool:
-    return _is_number(value) and LEAST_ALPHA < abs(value) < 1 / LEAST_ALPHA  # of 0 the adapter would do nothing
+    return _is_number(value) and LEAST_ALPHA < abs(value) < 1 / LEAST_ALPHA  # with 0 the adapter would have no effect
 
 
 def _is_rank(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""ΔW = B · A through the rule of the base: what moves rows moves those of B, what moves columns those of A."""
+"""ΔW = B · A through the rule of the base: movement of rows applies to B, movement of columns to A."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Group:
     places: set[Places] = field(default_factory=set[Places])
 
     def takes(self, block: Block, pair: Pair) -> bool:
-        """Whether a block is of another expert; matrices that are added up have arrays of their own."""
+        """Whether a block is of another expert; matrices that are summed have separate arrays."""
         if (pair.rank, pair.scale) != (self.rank, self.scale) or not block.place or block.place in self.places:
             return False
         first = self.blocks[0][0]
@@ -35,15 +35,15 @@ class Group:
 
 
 def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, list[Diagnostic]]:
-    """The factors of a graph's parameters, and what is wrong with pairs: those are left out.
+    """The factors of a graph's parameters, and findings on pairs: those pairs are omitted.
 
-    Arrays are of `dtype`, by default each parameter's. Findings are BU165 (a shape that is not the base's) and BU167
-    (movement that has no factors).
+    Arrays are of `dtype`, by default each parameter's. Findings are BU165 (a shape that does not match the base) and
+    BU167 (movement without low-rank factors).
     """
     groups: dict[str, list[Group]] = {}
     findings: list[Diagnostic] = []
     entries: dict[str, Entry] = {}
-    known: dict[tuple[int, int, bool], tuple[Block, ...] | Mixed] = {}  # of layers that are alike, one is taken apart
+    known: dict[tuple[int, int, bool], tuple[Block, ...] | Mixed] = {}  # identical layers are analysed once
     rules: dict[str, Entry] = {}
     for pair in pairs:
         if pair.target not in base.uses:
@@ -51,7 +51,7 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
         for entry, source in base.uses.get(pair.target, ()):
             key = id(entry.region), source, pair.embedding
             if key not in known:
-                known[key] = _taken_apart(entry, source, first=pair.embedding)
+                known[key] = _split(entry, source, first=pair.embedding)
             found = known[key]
             if wrong := _refused(pair, entry, found) if isinstance(found, Mixed) else _misfits(pair, found[0]):
                 findings += wrong
@@ -70,13 +70,13 @@ def derive(base: Base, pairs: Iterable[Pair], dtype: str = "") -> tuple[Lora, li
 
 
 def sides(base: Base, target: str) -> tuple[int, int]:
-    """What a tensor of the base sums over, and what it gives: `in` and `out` of its factors. Raises Mixed."""
+    """The input and output sizes of a tensor of the base: `in` and `out` of its factors. Raises Mixed."""
     entry, source = base.uses[target][0]
     first = blocks(entry, source, first=False)[0]
     return first.summed.size, first.given.size
 
 
-def _taken_apart(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
+def _split(entry: Entry, source: int, *, first: bool) -> tuple[Block, ...] | Mixed:
     try:
         return blocks(entry, source, first=first)
     except Mixed as fault:
@@ -93,13 +93,13 @@ def _add(groups: list[Group], block: Block, pair: Pair) -> None:
 
 
 def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
-    """BU167."""
+    """BU167 for movement without low-rank factors."""
     return [
         Diagnostic(
             code="BU167",
-            message=f"what `{pair.module}` adds to `{pair.target}` has no low-rank form in `{entry.declared.name}`: "
-            f"the base's rule does not only move whole rows and columns, {fault}",
-            help="merge the adapter into the base model with peft, and take that as the checkpoint",
+            message=f"the LoRA `{pair.module}` of `{pair.target}` has no low-rank form in `{entry.declared.name}`: "
+            f"the base's rule does not only move complete rows and columns, {fault}",
+            help="merge the adapter into the base model with peft, and use that as the checkpoint",
             parameter=entry.declared.name,
             sources=(pair.a.name, pair.b.name),
             where=entry.rule.site,
@@ -109,7 +109,7 @@ def _refused(pair: Pair, entry: Entry, fault: Mixed) -> list[Diagnostic]:
 
 
 def _unread(pair: Pair) -> Diagnostic:
-    """BU167 where rules leave a tensor out, or where what is wrong with them keeps the base from being planned."""
+    """BU167 for a tensor that rules do not read, or if errors of the rules prevent planning the base."""
     return Diagnostic(
         code="BU167",
         message=f"no parameter is read from `{pair.target}`, which `{pair.module}` changes",
@@ -119,7 +119,7 @@ def _unread(pair: Pair) -> Diagnostic:
 
 
 def _misfits(pair: Pair, block: Block) -> list[Diagnostic]:
-    """BU165 for factors that are not of the base's size."""
+    """BU165 for factors whose sizes do not match the base."""
     wanted = {pair.a: shape_of(_axes(pair, block, "summed")), pair.b: shape_of(_axes(pair, block, "given"))}
     return [
         Diagnostic(
@@ -144,7 +144,7 @@ def _axes(pair: Pair, block: Block, side: str) -> Axes:
 
 
 def _factors(base: Entry, groups: Sequence[Group], dtype: str, entries: dict[str, Entry]) -> Iterable[LowRank]:
-    """A parameter's factors, whose arrays join `entries`."""
+    """A parameter's factors; their arrays are added to `entries`."""
     name = base.declared.name
     for number, group in enumerate(groups):
         names = [f"{name}.lora_{x}" + (f".{number}" if number else "") for x in "AB"]
@@ -187,7 +187,7 @@ def _entry(base: Entry, name: str, group: Group, side: str, dtype: str) -> Entry
 
 
 def _nests(block: Block, pair: Pair, side: str, source: int, start: int, at: Mapping[int, int]) -> Iterable[Nest]:
-    """From a pair's tensor to an array from `start` on, whose axes have the strides `at`; -1 is the rank."""
+    """The nests from a pair's tensor to an array from `start` on, whose axes have the strides `at`; -1 is the rank."""
     factors = tuple(factor for axis in _axes(pair, block, side) for factor in axis.factors(set()))
     sizes = [factor.size for factor in factors]
     strides = dict(zip((factor.name for factor in factors), row_major(sizes), strict=True))

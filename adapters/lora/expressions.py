@@ -1,8 +1,8 @@
-"""Regular expressions of adapter_config.json, matched in bounded time: files come from anybody.
+"""Regular expressions of adapter_config.json, matched in bounded time, because the files are untrusted.
 
-Python's own matching tries one way after another, and there are expressions with more ways than any machine has time
-for. Here a part of an expression takes the set of all places in a text where it may begin to the set of all places
-where it may end, so that no place is tried twice. What has groups repeated word for word has no such form.
+Python's matching tries alternatives one after another, and some expressions have exponentially many. Here a part of an
+expression maps the set of all positions in a text at which it may begin to the set of all positions at which it may
+end, so that no position is tried twice. Back references cannot be matched this way.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-MOST_STEPS = 1_000_000  # of one text: 1 s. 20 letters in 400 names take 1 % of it
+MOST_STEPS = 1_000_000  # for one text: 1 s. 20 letters in 400 names take 1 % of it
 Places = frozenset[int]
-ops: Any = import_module("re._constants")  # of what Python's parser of expressions gives, which is its own affair:
-parser: Any = import_module("re._parser")  # an operation that is not known here is refused
+ops: Any = import_module("re._constants")  # the operations of Python's expression parser, which are not public:
+parser: Any = import_module("re._parser")  # an unknown operation is rejected
 
 
 class Unbounded(ValueError):
-    """An expression that cannot be matched in bounded time; the text says why."""
+    """An expression that cannot be matched in bounded time; the message states why."""
 
 
 def fullmatch(expression: str, text: str) -> bool:
-    """As `re.fullmatch` finds a match. Raises Unbounded."""
+    """Whether `re.fullmatch` finds a match. Raises Unbounded."""
     return len(text) in ends(expression, text)
 
 
 @lru_cache(maxsize=4096)
 def ends(expression: str, text: str) -> Places:
-    """Where an expression that begins at the begin of a text may end. Raises Unbounded."""
+    """The possible ends of an expression that begins at the start of a text. Raises Unbounded."""
     return _Matching(text).sequence(_tree(expression), frozenset([0]))
 
 
 @lru_cache(maxsize=256)
 def _tree(expression: str) -> Any:
-    """What Python's parser makes of an expression. Raises Unbounded, re.error for what is none."""
+    """The parse tree of Python's parser. Raises Unbounded, re.error for an invalid expression."""
     try:
         found = parser.parse(expression)
     except RecursionError:
@@ -48,23 +48,23 @@ def _tree(expression: str) -> Any:
 
 
 def check(expression: str) -> None:
-    """Raises Unbounded and re.error as matching any text would, but for its time."""
+    """Raises Unbounded and re.error as matching any text would, except for Unbounded because of its time."""
     _Matching("").operations(_tree(expression))
 
 
 @dataclass(slots=True)
 class _Matching:
-    """Of one text."""
+    """The matching of one text."""
 
     text: str
     steps: int = 0
 
     def sequence(self, items: Iterable[tuple[Any, Any]], places: Places) -> Places:
-        """Where items, one after the other, may end."""
+        """The possible ends of a sequence of items."""
         for operation, argument in items:
             self.steps += 1 + len(places)
             if self.steps > MOST_STEPS:
-                raise Unbounded(f"it takes more than {MOST_STEPS:,} steps for `{self.text[:80]}`")
+                raise Unbounded(f"it needs more than {MOST_STEPS:,} steps for `{self.text[:80]}`")
             places = self.step(operation, argument, places)
         return places
 
@@ -87,7 +87,7 @@ class _Matching:
     def repeated(self, least: int, most: int, items: Any, places: Places) -> Places:
         for _ in range(least):
             before, places = places, self.sequence(items, places)
-            if places == before or not places:  # more of them change nothing
+            if places == before or not places:  # more repetitions change nothing
                 break
         found, last = places, places
         for _ in range(most - least):
@@ -98,13 +98,13 @@ class _Matching:
         return found
 
     def stands(self, direction: int, items: Any, at: int) -> bool:
-        """Whether something begins at a place, or ends there."""
+        """Whether items match from a position on, or up to it."""
         if direction > 0:
             return bool(self.sequence(items, frozenset([at])))
         return at in self.sequence(items, frozenset(range(at + 1)))
 
     def operations(self, items: Iterable[tuple[Any, Any]]) -> None:
-        """Raises Unbounded for an operation that `step` does not have."""
+        """Raises Unbounded for an operation that `step` does not implement."""
         for operation, argument in items:
             if operation in _CHARACTERS or operation is ops.AT:
                 continue

@@ -1,4 +1,4 @@
-"""What a LoRA consists of: pairs as its files have them, and low-rank factors of a graph's parameters."""
+"""The data of a LoRA: pairs as in its files, and low-rank factors of a graph's parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK = "rank"  # the axis that A and B share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the files of a program store A and B: axes of `rank`, `in`, `out`, and `e` where one tensor has experts."""
+    """The axes of A and B in a program's files: `rank`, `in`, `out`, and `e` if one tensor has several experts."""
 
     a: str = "rank in"
     b: str = "out rank"
@@ -37,8 +37,8 @@ class Pair:
     `embedding`: A is looked up by token, and `in` is the vocabulary.
     """
 
-    module: str  # as the adapter's files name it
-    target: str  # the tensor of the base, by the name that rules use
+    module: str  # its name in the adapter's files
+    target: str  # the tensor of the base, by its name in rules
     a: TensorInfo
     b: TensorInfo
     rank: int
@@ -49,12 +49,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """What a LoRA adds to one parameter: `scale` · b · a, summed over the axis `rank`.
+    """The LoRA of one parameter: `scale` · b · a, summed over the axis `rank`.
 
-    `a` and `b` name entries of `Lora.plan`. Together they have the parameter's axes: those it sums over are a's
-    (`rank in:m`), those of its result b's (`out:(h d) rank`). Axes in front that both have count experts
-    (`e rank m`, `e f rank`); where an expert has no factors, and where a row has none, there are zeros. `placed`,
-    `given` and `summed` number the parameter's axes: those that both have, those of b, those of a.
+    `a` and `b` are names of entries of `Lora.plan`. Together they have the parameter's axes: those that it sums over
+    are a's (`rank in:m`), those of its result b's (`out:(h d) rank`). Leading axes of both count experts (`e rank m`,
+    `e f rank`); experts and rows without factors have zeros. `placed`, `given` and `summed` are indices of the
+    parameter's axes: those in both, those in b, those in a.
     """
 
     parameter: str
@@ -69,10 +69,11 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """A LoRA of a graph. `plan` fills its arrays from the adapter's tensors and is cut for ranks as any plan is.
+    """A LoRA of a graph. `plan` fills its arrays from the adapter's tensors and can be divided among ranks like any
+    plan.
 
-    So a column-parallel parameter gives a rank its rows of B and all of A, and a row-parallel one its columns of A and
-    all of B: `rank_plan(lora.plan, …)`. `sites` has a parameter's factors, which are to be added up.
+    A rank has its rows of B and all of A for a column-parallel parameter, and its columns of A and all of B for a
+    row-parallel one: `rank_plan(lora.plan, …)`. `sites` has each parameter's factors, whose products are summed.
     """
 
     plan: Plan
@@ -92,5 +93,5 @@ class Lora:
         return self.plan.entries[factor.a].declared, self.plan.entries[factor.b].declared
 
     def arrays(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        """Every a and b, by the names that factors have for them."""
+        """Every a and b, by their names in the factors."""
         return materialise(self.plan, checkpoint)

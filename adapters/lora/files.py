@@ -1,4 +1,4 @@
-"""An adapter as files: its tensors by their headers, its config, and whose spelling they have."""
+"""The files of an adapter: its tensors by their headers, its config, and the spelling of their names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ NAMES = ("adapter_model.safetensors", "adapters.safetensors", "adapter_model.bin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFiles:
-    """`base` is what the files say of their base: a name or a path, "" where they say nothing.
+    """`base` is the base model that the files name: a name or a path, "" without one.
 
-    `architecture` is that of a GGUF adapter, whose names are llama.cpp's. `findings` are words of the config that are
-    refused.
+    `architecture` is that of a GGUF adapter, whose names are llama.cpp's. `findings` are rejected keys of the config.
     """
 
     path: Path
@@ -42,10 +41,10 @@ class LoraFiles:
 
 
 def open_lora(path: str | os.PathLike[str]) -> LoraFiles:
-    """An adapter: a folder that peft or mlx-lm wrote, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to
-    its run_config.yaml. Only headers are read.
+    """An adapter: a folder of peft or mlx-lm, a GGUF file of llama.cpp, or tensors of Megatron-Bridge next to their
+    run_config.yaml. Only headers are read.
 
-    Raises BU034 where nothing is, BU160 and BU161 for its config, BU2xx for what is wrong with its files.
+    Raises BU034 for a path that does not exist, BU160 and BU161 for its config, BU2xx for invalid files.
     """
     place = Path(path)
     if not os.path.lexists(place):
@@ -100,7 +99,7 @@ def _gguf(path: Path) -> LoraFiles:
     meta, headers = read_gguf(path)
     kind = str(meta.scalar("adapter.type") or "") if "adapter.type" in meta else ""
     if kind != "lora":
-        message = f"`{path}` is no LoRA: its `adapter.type` is `{kind}`" if kind else f"`{path}` is no adapter"
+        message = f"`{path}` is not a LoRA: its `adapter.type` is `{kind}`" if kind else f"`{path}` is not an adapter"
         help = "name a file that llama.cpp's convert_lora_to_gguf.py wrote"
         raise fail("BU161", message, help=help, file=str(path))
     provenance = {"source": str(path), "path": str(path.resolve())}
@@ -117,6 +116,6 @@ def _gguf(path: Path) -> LoraFiles:
 def _alpha(path: Path, meta: Metadata) -> float:
     alpha = meta.scalar("adapter.lora.alpha") if "adapter.lora.alpha" in meta else None
     if not isinstance(alpha, int | float) or not alpha:
-        help = "take the file again; without it the scale is not known"
+        help = "download the file again; the scale follows from this key"
         raise fail("BU160", f"`{path}` has no `adapter.lora.alpha`", help=help, file=str(path))
     return float(alpha)

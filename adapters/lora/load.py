@@ -1,4 +1,4 @@
-"""An adapter's files and a base become a LoRA of the base's graph, with everything that is wrong."""
+"""Combines an adapter's files and a base to a LoRA of the base's graph, with all findings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OF_SIZES = ("BU164", "BU165")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """`copies` are tensors of the base, by its names, that the adapter's files hold too.
+    """`copies` are tensors of the base, by its names, that the adapter's files also contain.
 
-    `heads` that are tied have the values of an embedding, by whose name the base has them. `turned` are tensors with
-    the values of another one, axes exchanged. `base` is what the files were read for.
+    `heads` are tied heads with the values of an embedding, by the embedding's name in the base. `turned` are tensors
+    with the values of another one, transposed. `base` is the one that the files were read for.
     """
 
     files: LoraFiles
@@ -37,13 +37,13 @@ class Loaded:
     findings: Sequence[Diagnostic] = ()
 
     def raise_if_errors(self) -> None:
-        """Raises BringupError with every finding, where one is an error."""
+        """Raises BringupError with every finding if one is an error."""
         if any(finding.severity is Severity.ERROR for finding in self.findings):
             raise BringupError(*self.findings)
 
 
 def load(files: LoraFiles, base: Base, dtype: str = "") -> Loaded:
-    """From headers alone. Arrays are of `dtype`, by default each parameter's.
+    """Reads headers only. Arrays are of `dtype`, by default each parameter's.
 
     Raises BU160 for an expression of the config that takes too long to match.
     """
@@ -58,7 +58,7 @@ def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
     found = paired(files.checkpoint.headers, files.spelling, files.config, base)
     lora, misfits = derive(base, found.pairs, dtype)
     findings = [*files.checkpoint.findings, *files.findings, *found.findings, *misfits]
-    if files.findings:  # what the config says of more than factors, the other tensors are for
+    if files.findings:  # the config has more than factors, which the other tensors belong to
         findings = [finding for finding in findings if finding.code != "BU168"]
     if found.pairs and not any(finding.code in ("BU162", "BU163", "BU164") for finding in findings):
         findings += disagreements(found.pairs, files.config, base)
@@ -75,7 +75,7 @@ def _load(files: LoraFiles, base: Base, dtype: str) -> Loaded:
 
 
 def _together(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One finding for factors of which the same is wrong: with a wrong base or config, it is of many."""
+    """One finding for factors with the same error: with a wrong base or config, many have it."""
     groups: dict[object, list[Diagnostic]] = {}
     for one in findings:
         kind = digits(one.sources[0])[0] if one.sources else one.message

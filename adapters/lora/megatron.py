@@ -1,8 +1,8 @@
 """Adapters in Megatron-Bridge's own names: `decoder.layers.0.self_attention.linear_qkv.adapter.linear_in.weight`.
 
 Sources: src/megatron/bridge/peft/{lora,canonical_lora}.py and models/conversion/{peft_bridge,param_mapping}.py of
-NVIDIA-NeMo/Megatron-Bridge. `linear_qkv` has the heads group by group, those of q, then k, then v; `linear_fc1` has the
-gate before up. `CanonicalLoRA` has pairs of their own for each part. What Megatron-Bridge exports has peft's names.
+NVIDIA-NeMo/Megatron-Bridge. `linear_qkv` has the heads group by group: those of q, then k, then v; `linear_fc1` has the
+gate before up. `CanonicalLoRA` has separate pairs for each part. Files exported by Megatron-Bridge have peft's names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PEFT = re.compile(r"^peft:\s*\n((?:[ \t]+.*\n?|\s*\n)*)", re.MULTILINE)
 
 
 def tables(signature: Signature) -> tuple[Adapter, ...]:
-    """Megatron's names for a decoder's attention and dense layers: fused, and part by part."""
+    """Megatron's names for a decoder's attention and dense layers: fused, and separate."""
     fused, parts = Adapter("Megatron"), Adapter("Megatron, canonical")
     for name, declared in signature.items():
         found = _PARAMETER.fullmatch(name)
@@ -50,7 +50,7 @@ def tables(signature: Signature) -> tuple[Adapter, ...]:
 
 
 def _attention(table: Adapter, source: str, name: str, x: str, query: Declared, key: Declared) -> None:
-    """q, k or v of the matrix of all: of each of g groups the p heads of q, then one of k and one of v."""
+    """q, k or v of the fused matrix: each of g groups has the p heads of q, then one of k and one of v."""
     sizes, own = sizes_of(query.axes), sizes_of(key.axes)
     letter = "g" if "g" in own else "h"
     h, g, d = sizes["h"], own[letter], sizes["d"]
@@ -63,7 +63,7 @@ def _attention(table: Adapter, source: str, name: str, x: str, query: Declared, 
 
 
 def read_run_config(file: Path) -> LoraConfig:
-    """`dim` and `alpha` below `peft:`. Raises BU160 where they are not there."""
+    """`dim` and `alpha` below `peft:`. Raises BU160 if they are missing."""
     section = _PEFT.search(file.read_text("utf-8", errors="replace"))
     words: Mapping[str, str] = dict(_NUMBER.findall(section[1])) if section else {}
     if not {"dim", "alpha"} <= words.keys() or not words["dim"].isdigit() or not int(words["dim"]):

@@ -1,4 +1,4 @@
-"""A LoRA as what it adds to the weights of its base."""
+"""The sum that a LoRA adds to the weights of its base."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def delta(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """ΔW of a parameter, with its axes: the sum over its factors of scale · b · a, in float32.
 
-    `arrays` has each factor's a and b, as `Lora.arrays` gives them.
+    `arrays` has each factor's a and b, from `Lora.arrays`.
     """
     import numpy as np
 
     total: np.ndarray | None = None
     for factor in factors:
         a, b = (arrays[name].astype(np.float32) for name in (factor.a, factor.b))
-        rank = len(factor.placed) + len(factor.given) + len(factor.summed)  # a letter of its own
+        rank = len(factor.placed) + len(factor.given) + len(factor.summed)  # an index of its own in einsum
         of_a, of_b = [*factor.placed, rank, *factor.summed], [*factor.placed, *factor.given, rank]
         product = cast("np.ndarray", np.einsum(cast(Any, b), of_b, a, of_a, [*range(rank)], optimize=True))
         product *= np.float32(factor.scale)

@@ -1,7 +1,7 @@
 """adapter_config.json as mlx-lm writes it: the arguments of its training.
 
 Source: mlx_lm/tuner/utils.py (`linear_to_lora_layers`, `load_adapters`) of ml-explore/mlx-lm. B · A is multiplied by
-`scale` itself; `keys` are modules of a layer, and without them all linear ones are meant.
+`scale` directly; `keys` are modules of a layer, by default all linear ones.
 """
 
 from __future__ import annotations

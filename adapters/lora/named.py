@@ -14,9 +14,9 @@ VOCAB, EXPERT, IN = "vocab", "e", "in"
 
 
 def disagreements(pairs: Sequence[Pair], config: LoraConfig, base: Base) -> list[Diagnostic]:
-    """BU166: modules with factors that the config does not name, and modules that it names and that have none.
+    """BU166: modules with factors that the config does not list, and modules that it lists without factors.
 
-    Experts and routers of which no factors are there are not missed: programs differ in which of them are modules.
+    Experts and routers without factors are not reported: programs differ in which of them are modules.
     """
     if not config.modules and not config.parameters:
         return []
@@ -51,7 +51,7 @@ def _named(pair: Pair, config: LoraConfig, base: Base) -> bool:
 
 
 def _modules(base: Base, pairs: Iterable[Pair]) -> list[str]:
-    """The base's modules that have a matrix, with the prefix that the adapter's names carry."""
+    """The base's modules that have a matrix, with the prefix of the adapter's names."""
     carried = {pair.module[: len(pair.module) - len(base.bare(pair.module))] for pair in pairs} - {""}
     prefix = min(carried, default="")
     modules = [
@@ -69,7 +69,7 @@ def _axes(base: Base, target: str) -> set[str]:
 
 
 def _is_linear(base: Base, target: str) -> bool:
-    """A linear layer that is not the head."""
+    """Whether it is a linear layer that is not the head."""
     axes = _axes(base, target)
     return VOCAB not in axes and (IN in axes or EXPERT in axes)
 

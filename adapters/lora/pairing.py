@@ -1,4 +1,4 @@
-"""Factors become pairs: each A with its B, the tensor of the base that they change, rank and scale."""
+"""Pairs of factors: each A with its B, the tensor of the base that they change, rank and scale."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bringup.graphs.core.axes import parse
 from bringup.grouping import digits, listed
 from bringup.spec import FLOATS, TensorInfo
 
-Key = tuple[str, int]  # a module, and how many wrappers are around the parameter
+Key = tuple[str, int]  # a module, and the number of wrappers around the parameter
 Sides = dict[Key, dict[str, tuple[Part, TensorInfo]]]
 
 
 @dataclass(slots=True)
 class Pairing:
-    """`pairs` that are whole and whose base is there; `copies` are tensors that the base has too, by its names.
+    """`pairs` that are complete and match the base; `copies` are tensors that the base has too, by its names.
 
-    `turned`: tensors that have what another one has, with its axes exchanged.
+    `turned`: tensors that are the transpose of another one.
     """
 
     pairs: list[Pair] = field(default_factory=list[Pair])
@@ -34,9 +34,9 @@ class Pairing:
 def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraConfig, base: Base) -> Pairing:
     """The pairs of an adapter's tensors.
 
-    Findings: BU161 (factors that are no floats), BU162 (modules that the base has not), BU163 (a factor without the
-    other), BU164 (a rank that is not the config's), BU165 (a tensor of the base of another size), BU168 (tensors that
-    are no factors, or a second adapter's), BU169 (no factors).
+    Findings: BU161 (factors that are not floats), BU162 (modules that the base does not have), BU163 (a factor without
+    the other), BU164 (a rank that differs from the config's), BU165 (a tensor with another size in the base), BU168
+    (tensors that are not factors, or a second adapter's), BU169 (no factors).
     """
     found = Pairing()
     sides = _sides(tensors, spelling, base, found)
@@ -61,7 +61,7 @@ def paired(tensors: Mapping[str, TensorInfo], spelling: Spelling, config: LoraCo
 
 
 def _sides(tensors: Mapping[str, TensorInfo], spelling: Spelling, base: Base, found: Pairing) -> Sides:
-    """The factors of each module; copies of the base's tensors, and what is neither, join `found`."""
+    """The factors of each module; copies of the base's tensors, and all others, are added to `found`."""
     sides: Sides = {}
     rest: list[str] = []
     for name, info in tensors.items():
@@ -81,9 +81,9 @@ def _sides(tensors: Mapping[str, TensorInfo], spelling: Spelling, base: Base, fo
 
 
 def _target(key: Key, config: LoraConfig, base: Base) -> str:
-    """The tensor of the base that a module's factors change; "" where there is none.
+    """The tensor of the base that a module's factors change; "" if there is none.
 
-    Of a module whose parameters are wrapped one around the other, the first has the most wrappers around.
+    If parameters of a module are wrapped in one another, the first has the most wrappers around it.
     """
     module, depth = key
     own = base.own(module)
@@ -106,13 +106,13 @@ def _pair(
     base: Base,
     pairs: list[Pair],
 ) -> list[Diagnostic]:
-    """Adds a pair; gives what is wrong with its rank instead (BU164)."""
+    """Adds a pair; if its rank is wrong, returns the findings instead (BU164)."""
     (part, a), (_, b) = both["a"], both["b"]
     shape = base.tensors[target].shape
     experts = len(shape) == 3
     layout = spelling.layout(embedding=part.embedding, experts=experts)
     parameter = part.module + target[len(base.own(part.module)) :]
-    named = parameter if config.takes_parameter(parameter) else part.module  # what patterns of the config match
+    named = parameter if config.takes_parameter(parameter) else part.module  # patterns of the config match it
     wanted = config.rank_of(named)
     ranks = [_rank(info, axes, shape[0] if experts else 1) for info, axes in ((a, layout.a), (b, layout.b))]
     rank = wanted or ranks[0]
@@ -135,9 +135,9 @@ def _pair(
 def _without_tied_heads(
     first: dict[str, Key], whole: Mapping[Key, Mapping[str, tuple[Part, TensorInfo]]], base: Base, found: Pairing
 ) -> None:
-    """Leaves out factors of heads that are tied to an embedding with factors: peft saves the embedding's once more.
+    """Drops factors of heads that are tied to an embedding with factors: peft saves the embedding's twice.
 
-    `_add_targets_to_tie` and `_create_and_replace` of src/peft/tuners/lora/model.py. BU168 for those of other sizes.
+    Source: `_add_targets_to_tie` and `_create_and_replace` of src/peft/tuners/lora/model.py. BU168 for other sizes.
     """
     for target, head in base.tied.items():
         if target not in first or head not in first or not whole[first[target]]["a"][0].embedding:
@@ -149,12 +149,12 @@ def _without_tied_heads(
 
 
 def not_turned(info: TensorInfo, other: TensorInfo) -> Diagnostic:
-    """BU168."""
+    """BU168 for a factor of a tied head that is not the transpose of the embedding's."""
     return Diagnostic(
         code="BU168",
         message=f"`{info.name}` is not `{other.name}` with its axes exchanged, and `ensure_weight_tying` has the two "
         "change one matrix",
-        help="take the adapter's files again: peft saves one adapter's factors under both names",
+        help="get the adapter's files again: peft saves one adapter's factors under both names",
         sources=(info.name, other.name),
         file=str(info.file or ""),
         tensor=info.name,
@@ -162,7 +162,7 @@ def not_turned(info: TensorInfo, other: TensorInfo) -> Diagnostic:
 
 
 def _rank(info: TensorInfo, axes: str, experts: int) -> int:
-    """The rank that a factor's shape says; 0 where it is none."""
+    """The rank by a factor's shape; 0 if it is invalid."""
     parsed = parse(axes)
     if len(parsed) != len(info.shape):
         return 0
@@ -238,7 +238,7 @@ def _twice(modules: Sequence[str]) -> Diagnostic:
 
 
 def _resized(copy: TensorInfo, own: TensorInfo) -> list[Diagnostic]:
-    """BU165 for a tensor of the base that is of another size in the adapter's file."""
+    """BU165 for a tensor of the base that has another size in the adapter's file."""
     if copy.shape == own.shape:
         return []
     return [

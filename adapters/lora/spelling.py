@@ -1,4 +1,4 @@
-"""What programs call the factors of a module, and how they lay them out.
+"""The names and layouts of a module's factors in the files of each program.
 
 Sources: peft (`get_peft_model_state_dict`; `ParamWrapper.get_delta_weight` of src/peft/tuners/lora/layer.py);
 ml-explore/mlx-lm (mlx_lm/tuner/lora.py); ggml-org/llama.cpp (convert_lora_to_gguf.py);
@@ -15,7 +15,7 @@ from bringup.adapters.lora.factors import PEFT, PEFT_EXPERTS, Layout
 
 
 class Part(NamedTuple):
-    """One factor: `side` is `a` or `b`. `depth`: how many wrappers of further parameters are around this one."""
+    """One factor: `side` is `a` or `b`. `depth`: the number of wrappers of other parameters around this one."""
 
     module: str
     side: str
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spelling:
-    """`pattern` is of the factors' names; `copy` of base tensors that are saved with them."""
+    """`pattern` matches the factors' names; `copy` those of base tensors that are saved with them."""
 
     name: str
     pattern: re.Pattern[str]
@@ -33,11 +33,11 @@ class Spelling:
     plain: Layout = PEFT
     embedding: Layout = PEFT
     experts: Layout = PEFT_EXPERTS
-    embeddings: tuple[str, ...] = ()  # modules that are looked up, where the factors' names do not say it
-    tie: bool = False  # what is added to an embedding is added to a head that is tied to it
+    embeddings: tuple[str, ...] = ()  # modules that are looked up, if the factors' names do not show it
+    tie: bool = False  # the LoRA of an embedding is also added to a head that is tied to it
 
     def part(self, name: str) -> Part | None:
-        """What a tensor is; None where it is no factor."""
+        """The factor that a tensor is; None if it is not one."""
         found = self.pattern.fullmatch(name)
         if found is None:
             return None
@@ -48,7 +48,7 @@ class Spelling:
         return Part(module, side, embedding, (words.get("depth") or "").count(".base_layer"))
 
     def copied(self, name: str) -> str | None:
-        """The module whose own weight a tensor is, as the base has it."""
+        """The module whose own weight a tensor is, by the base's name."""
         found = self.copy.fullmatch(name) if self.copy else None
         return found["module"] if found else None
 

@@ -1,7 +1,7 @@
-"""Experts of a layer in one tensor: names that adapters have for what a checkpoint publishes expert by expert.
+"""Experts of a layer in one tensor: names in adapters for tensors that a checkpoint publishes expert by expert.
 
-Sources: `conversion_mapping.py` of transformers 5, which keeps gate and up side by side, [e, 2f, m]; `SwitchGLU` of
-mlx-lm (mlx_lm/models/switch_layers.py).
+Sources: `conversion_mapping.py` of transformers 5, which concatenates gate and up, [e, 2f, m]; `SwitchGLU` of mlx-lm
+(mlx_lm/models/switch_layers.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from bringup.adapters.planning.adapter import Adapter
 from bringup.graphs.core.axes import sizes_of
 from bringup.graphs.core.signature import Signature
 
-EXPERTS = re.compile(r"(.+)\.experts\.(gate|up|down)_proj")  # parameters of experts, in every graph that has some
+EXPERTS = re.compile(r"(.+)\.experts\.(gate|up|down)_proj")  # parameters of experts, in every graph that has them
 
 
 def stacked(signature: Signature, read: Mapping[str, str]) -> tuple[Adapter, ...]:
-    """A table for each program that stacks experts; `read` has for each parameter a tensor that is published for it."""
+    """A table for each program that stacks experts; `read` maps each parameter to a tensor that it is published as."""
     transformers, mlx = Adapter("experts of transformers 5"), Adapter("experts of MLX")
     for name, declared in signature.items():
         found = EXPERTS.fullmatch(name)

@@ -1,9 +1,9 @@
 """A LoRA as the two tensors of a TensorRT-LLM request, and back.
 
 `LoraWeights` [rows, D·Hi + Ho·D] has a row for each layer and module: A [D, Hi], then B [Ho, D], flat; shorter rows
-are padded with zeros. `LoraConfig` [rows, 3] has each row's module, layer and D. Both are of the whole model: its ranks
-take their parts. B is multiplied by the scale, for the request has none. Of experts a row has the A of all, then the B
-of all. Source: docs/source/advanced/lora.md and examples/hf_lora_convert.py of NVIDIA/TensorRT-LLM.
+are padded with zeros. `LoraConfig` [rows, 3] has each row's module, layer and D. Both are of the complete model: its
+ranks slice them. B is multiplied by the scale, because the request has none. For experts a row has the A of all, then
+the B of all. Source: docs/source/advanced/lora.md and examples/hf_lora_convert.py of NVIDIA/TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QKV = tuple(IDS[f"attn_{x}"] for x in "qkv")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a module: inputs Hi, outputs Ho, and the number of experts, () where it has none."""
+    """The sizes of a module: inputs Hi, outputs Ho, and the number of experts, () without experts."""
 
     hi: int
     ho: int
@@ -35,7 +35,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One module of one layer: a [D, Hi] and b [Ho, D], or of experts [e, D, Hi] and [e, Ho, D], float32."""
+    """One module of one layer: a [D, Hi] and b [Ho, D], or for experts [e, D, Hi] and [e, Ho, D], float32."""
 
     module: int
     layer: int
@@ -52,10 +52,10 @@ class Row:
 
 
 def rows_of(lora: Lora, arrays: Mapping[str, np.ndarray], stages: Stages) -> list[Row]:
-    """Every module's row, in the order of layers, then of modules. `arrays` are `Lora.arrays`, of the whole model.
+    """Every module's row, in the order of layers, then of modules. `arrays` are `Lora.arrays`, of the complete model.
 
-    q, k and v whose A is one and the same, as that of a fused matrix, are one row `attn_qkv`. Raises BU170 for a
-    parameter that has no number.
+    If q, k and v have the same A, as those of a fused matrix do, they are one row `attn_qkv`. Raises BU170 for a
+    parameter without a module number.
     """
     if refused := [name for name in lora.sites if number_of(name, stages) is None]:
         raise _no_number(refused)
@@ -72,7 +72,7 @@ def rows_of(lora: Lora, arrays: Mapping[str, np.ndarray], stages: Stages) -> lis
 
 
 def number_of(name: str, stages: Stages) -> tuple[int, int] | None:
-    """The layer and the module of a parameter; None where TensorRT-LLM has no number for it."""
+    """The layer and the module number of a parameter; None if TensorRT-LLM has no number for it."""
     layer = stages.layer(name)
     found = None if layer is None else module_id(name[len(f"{stages.path}.{layer}.") :])
     return None if layer is None or found is None else (layer, found)
@@ -88,7 +88,7 @@ def _no_number(names: Sequence[str]) -> BringupError:
 
 
 def _joined(factors: Sequence[LowRank], arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Factors that are added up, as one pair: side by side along the rank."""
+    """Factors whose products are summed, as one pair: concatenated along the rank."""
     import numpy as np
 
     a = [arrays[factor.a].astype(np.float32) for factor in factors]
@@ -111,7 +111,7 @@ def _fused(rows: Iterable[Row], layers: set[int]) -> Iterable[Row]:
 
 
 def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """LoraWeights in `dtype` and LoraConfig, int32. Raises BU174 for numbers beyond those of `dtype`."""
+    """LoraWeights in `dtype` and LoraConfig, int32. Raises BU174 for values out of the range of `dtype`."""
     import numpy as np
 
     from bringup.adapters.checkpoints.arrays import numpy_dtype
@@ -124,16 +124,16 @@ def pack(rows: Sequence[Row], dtype: str) -> tuple[np.ndarray, np.ndarray]:
             into[: flat.size] = flat.astype(weights.dtype)
         if not np.isfinite(into).all():
             largest = f"{np.abs(flat).max():,.5g}"
-            message = f"module {row.module} of layer {row.layer} has {largest}, which is no number of {dtype}"
-            raise fail("BU174", message, help="take another dtype: --storage-type bfloat16")
+            message = f"module {row.module} of layer {row.layer} has {largest}, which is out of the range of {dtype}"
+            raise fail("BU174", message, help="use another dtype: --storage-type bfloat16")
     config = np.array([[row.module, row.layer, row.rank] for row in rows], np.int32).reshape(len(rows), 3)
     return weights, config
 
 
 def unpack(weights: np.ndarray, config: np.ndarray, sizes: Mapping[tuple[int, int], Sizes]) -> list[Row]:
-    """The rows of the two tensors. `sizes` says by layer and module how wide a module is.
+    """The rows of the two tensors. `sizes` has the sizes of each module by layer and module number.
 
-    Raises BU173 for tensors that are none of these, or not of this model.
+    Raises BU173 for tensors in another format, or of another model.
     """
     import numpy as np
 
@@ -145,7 +145,7 @@ def unpack(weights: np.ndarray, config: np.ndarray, sizes: Mapping[tuple[int, in
     for number, (module, layer, rank) in enumerate(config.tolist()):
         size = sizes.get((layer, module))
         if size is None:
-            raise _bad(f"row {number} is of module {module} in layer {layer}, which this model has not")
+            raise _bad(f"row {number} is of module {module} in layer {layer}, which this model does not have")
         a, b = (*size.experts, rank, size.hi), (*size.experts, size.ho, rank)
         first, whole = int(np.prod(a)), int(np.prod(a)) + int(np.prod(b))
         if rank < 1 or whole > weights.shape[1] or np.any(weights[number, whole:]):
@@ -157,4 +157,4 @@ def unpack(weights: np.ndarray, config: np.ndarray, sizes: Mapping[tuple[int, in
 
 def _bad(why: str) -> BringupError:
     help = "name the folder that `bringup lora convert` or hf_lora_convert.py wrote, and the model that it is of"
-    return fail("BU173", f"these are no LoraWeights and LoraConfig of the model: {why}", help=help)
+    return fail("BU173", f"these are not LoraWeights and LoraConfig of the model: {why}", help=help)

@@ -39,7 +39,7 @@ NO_DROPS: Mapping[str, str] = {}
 
 @dataclass(frozen=True)
 class OfParameter(Changeable):
-    """What an adapter's rules give for a parameter, in these axes; of a tie, its own tensor."""
+    """The result of an adapter's rules for a parameter, in these axes; for a tie, its own tensor."""
 
     adapter: Adapter
     name: str
@@ -144,12 +144,12 @@ class Adapter:
             given = [pattern for hook in hooks for pattern in hook.gives]
             twice = [pattern for pattern in dict.fromkeys(given) if given.count(pattern) > 1]
             if twice:
-                raise ValueError(f"two hooks give `{twice[0]}`: one function gives each name")
+                raise ValueError(f"two hooks have the result `{twice[0]}`: each name must have one function")
         if not self.trace:
             return self._derived(site, name, names, rules, drops, before, after)
         if names or before:
             message = "`names` and `before` change what rules read, and a traced function reads tensors by itself"
-            help = "state them in the function; `rules`, `drops` and `after` apply to what it gives"
+            help = "state them in the function; `rules`, `drops` and `after` apply to its results"
             raise TypeError(f"{message}: {help}")
 
         def trace(own: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
@@ -224,7 +224,7 @@ class Adapter:
         return self.trace(self, signature, headers) if self.trace else self
 
     def claims(self, declared: Declared) -> list[tuple[Rule, dict[str, str]]]:
-        """`matching`, in the words that the classes of the parameter's layers have for sections of names."""
+        """`matching`, with the `checkpoint_words` of the classes of the parameter's layers."""
         found = list(self.matching(declared.name))
         return (
             [(self._in_words(rule, declared.words), bindings) for rule, bindings in found] if declared.words else found
@@ -242,7 +242,7 @@ class Adapter:
         return any(drop.means(name, names) is not None for drop in self.drops)
 
     def idle(self, names: Iterable[str]) -> dict[str, Rule]:
-        """What the patterns spell that is none of these parameters, with the rule."""
+        """The names that patterns of rules spell but that are none of these parameters, with the rule."""
         claimed = {digits(name)[0] for name in names}
         spelt = {name: rule for rule in self.rules for name in spelled(rule.pattern)}
         return {name: rule for name, rule in spelt.items() if name not in claimed}
@@ -255,7 +255,7 @@ class Adapter:
         return Names(headers, self.prefixes, self.outside())
 
     def outside(self) -> set[str]:
-        """First names of tensors that are never below the prefix: those that only parameters which are not read."""
+        """First sections of tensors that never have the prefix: those that only parameters outside of it read."""
         first: dict[bool, set[str]] = {True: set(), False: set()}
         for rule in self.rules:
             below = rule.pattern.startswith(self.prefix)
@@ -263,7 +263,7 @@ class Adapter:
         return first[False] - first[True]
 
     def default_axes(self, declared: Axes) -> Axes:
-        """How a source without axes is taken to be stored, with the sizes of the declaration; () where nothing says."""
+        """The default storage of a source without axes, with the sizes of the declaration; () without a default."""
         if len(declared) == 1:
             return declared
         sizes = {node.name: node.size for axis in declared for node in axis.walk()}

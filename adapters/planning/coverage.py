@@ -1,6 +1,6 @@
-"""How much of each checkpoint tensor a plan reads, counted in bits, each bit once.
+"""The bits of each checkpoint tensor that a plan reads, each bit once.
 
-Layers of one proof have one region: what it reads of each of its sources is counted once for all of them.
+Layers of one proof share one region: the bits that it reads of each source are counted once for all of them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from bringup.adapters.planning.plan import Entry, Plan
 from bringup.spec import DTYPES, TensorInfo
 
 Nests = dict[int, list[Nest]]  # by the source that they read
-Whole = list[tuple[list[Entry], dict[int, int]]]  # entries, and the bits of sources that each reads as a whole
-Users = dict[tuple[object, ...], list[tuple[Entry, int, list[Nest]]]]  # of a value: who, at which index, reading what
+Whole = list[tuple[list[Entry], dict[int, int]]]  # entries, and the bits of sources that each reads completely
+Users = dict[tuple[object, ...], list[tuple[Entry, int, list[Nest]]]]  # of a value: entry, its index there, the nests
 
 
 def read_bits(plan: Plan) -> dict[str, int]:
-    """For every tensor that the plan reads, how many of its bits, whatever the number of readers."""
+    """For every tensor that the plan reads, the number of bits read, whatever the number of readers."""
     whole, parts = _readings(plan)
     return {name: bits for name, (bits, _) in parts.items()} | dict(_bits(whole))
 
 
 def partly_read(plan: Plan) -> dict[str, int]:
-    """The tensors of which some bits reach no parameter: how many do."""
+    """The number of bits that reach no parameter, for each tensor that has any."""
     whole, parts = _readings(plan)
     less = {name: bits for name, (bits, total) in parts.items() if bits < total}
     elsewhere = dict(_bits(whole)) if less else {}
@@ -34,10 +34,10 @@ def partly_read(plan: Plan) -> dict[str, int]:
 
 
 def _readings(plan: Plan) -> tuple[Whole, dict[str, tuple[int, int]]]:
-    """What single entries read as a whole; and of tensors that some read in part, the bits read and all there are."""
+    """The sources that single entries read completely; and of partly read tensors the bits read and their total."""
     whole: Whole = []
     parts: dict[str, tuple[int, list[Nest]]] = {}
-    for entries in _alike(plan):
+    for entries in _by_region(plan):
         reading = _by_source(_read(entries[0].region.nests, entries[0].sources))
         totals = {i: total_bits(info) for i, info in enumerate(entries[0].sources) if isinstance(info, TensorInfo)}
         full = {index: totals[index] for index in reading if _distinct(reading[index], totals[index]) == totals[index]}
@@ -66,10 +66,10 @@ def _bits(whole: Whole) -> Iterator[tuple[str, int]]:
 
 
 def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
-    """Values of which some elements reach no parameter: the first entry that uses one, and the share that is used."""
+    """Values with elements that reach no parameter: the first entry that uses one, and the fraction that is used."""
     users: Users = {}
     whole: list[tuple[list[Entry], dict[int, Computed]]] = []
-    for entries in _alike(plan):
+    for entries in _by_region(plan):
         sources, reading = entries[0].sources, _by_source(entries[0].region.nests)
         values = {index: source for index, source in enumerate(sources) if isinstance(source, Computed)}
         inner = {nest.source for value in values.values() for region in value.inputs for nest in region.nests}
@@ -82,7 +82,7 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
             for index, value in half.items():
                 users.setdefault(_key(entry, value), []).append((entry, index, reading[index]))
         whole.append((entries, {index: value for index, value in values.items() if index not in half}))
-    _without_whole(users, whole)
+    _remove_complete(users, whole)
     for found in users.values():
         entry, index, _ = found[0]
         value = entry.sources[index]
@@ -92,8 +92,8 @@ def half_used(plan: Plan) -> Iterator[tuple[Entry, Computed, float]]:
             yield entry, value, used / _value_bits(value)
 
 
-def _without_whole(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
-    """Takes out what some entry uses as a whole."""
+def _remove_complete(users: Users, whole: Sequence[tuple[list[Entry], dict[int, Computed]]]) -> None:
+    """Removes the values that an entry uses completely."""
     used = {key[0] for key in users}
     for entries, values in whole if users else ():
         for value in values.values():
@@ -105,8 +105,8 @@ def _key(entry: Entry, value: Computed) -> tuple[object, ...]:
     return value, *(entry.sources[nest.source] for region in value.inputs for nest in region.nests)
 
 
-def _alike(plan: Plan) -> Iterable[list[Entry]]:
-    """The entries by their region: of those that share one, every source has the same shape and dtype."""
+def _by_region(plan: Plan) -> Iterable[list[Entry]]:
+    """The entries by their region: those that share one have sources of the same shapes and dtypes."""
     found: dict[int, list[Entry]] = {}
     for entry in plan.entries.values():
         found.setdefault(id(entry.region), []).append(entry)
@@ -121,7 +121,7 @@ def _by_source(nests: Iterable[Nest]) -> Nests:
 
 
 def _read(nests: Iterable[Nest], sources: Sequence[TensorInfo | Computed]) -> Iterator[Nest]:
-    """Nests over tensors: of a value, those of its inputs."""
+    """Nests over tensors: for a value those of its inputs."""
     for nest in nests:
         source = sources[nest.source]
         if isinstance(source, Computed):

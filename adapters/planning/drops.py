@@ -1,4 +1,4 @@
-"""What rules leave of a checkpoint: dropped with a reason, or read by nobody."""
+"""The tensors of a checkpoint that no rule reads: dropped with a reason, or unread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bringup.adapters.algebra.tensor_names import Names
 from bringup.adapters.planning.adapter import Drop
 from bringup.adapters.planning.problems import Problem
 
-Numbers = tuple[str, ...]  # what a drop's closed variables stand for
+Numbers = tuple[str, ...]  # the values of a drop's closed variables
 
 
 @dataclass(slots=True)
 class Aside:
-    """By tensor, the drop that means it; those of which a drop means what rules leave; those that nothing means."""
+    """By tensor: the drop that applies; the drop for its unread part; and the tensors without a drop."""
 
     dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
     cut: dict[str, Drop] = field(default_factory=dict[str, Drop])
@@ -24,14 +24,14 @@ class Aside:
 
 
 def set_aside(wanted: Container[str], drops: Sequence[Drop], names: Names) -> Aside:
-    """What becomes of tensors that no rule wants. Drops that meet fewer or more than they expect are problems."""
+    """Sorts the tensors that no rule reads. Drops with fewer or more tensors than they expect are problems."""
     aside, loose = Aside(), list(names.items(but=wanted))
     fits = fitting(drop.pattern for drop in drops)
     candidates = [(name, info) for name, info in loose if fits(name)]
     for drop in drops:
         variables = sorted(closed(drop.pattern))
         counts: dict[Numbers, int] = {}
-        named = names.get(drop.pattern)  # only a drop that names a tensor excuses what rules leave of it
+        named = names.get(drop.pattern)  # only a drop that names a tensor permits to read it partly
         if named and named.name in wanted and drop.means(drop.pattern, names) is not None:
             aside.cut.setdefault(named.name, drop)
         for name, info in candidates:
@@ -65,7 +65,7 @@ def _miscounted(drop: Drop, variables: list[str], counts: Mapping[Numbers, int])
 
 
 def _layers(pattern: str, names: Names) -> set[Numbers]:
-    """The layers in which a drop's tensors could be: those of any tensor that begins as the pattern does."""
+    """The layers in which a drop's tensors could be: those of any tensor whose name begins as the pattern does."""
     head, hole, _ = pattern.partition("}")
     if not hole or closed(pattern) != closed(head + hole):
         return {()}

@@ -1,4 +1,4 @@
-"""What a checkpoint of a graph looks like: published, by the rules alone; or under the graph's own names."""
+"""The headers that a graph expects of a checkpoint: as published, from the rules alone; or under the graph's names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from bringup.spec import TensorInfo
 
 
 def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
-    """Headers of a checkpoint that the adapter accepts; a tied parameter is left out.
+    """Headers of a checkpoint that the adapter accepts; a tied parameter is omitted.
 
-    Raises BU118 where a rule does not say the shape of a tensor it reads, BU027 where its name has no meaning.
+    Raises BU118 if a rule does not determine the shape of a tensor that it reads, BU027 if its name has an unbound
+    variable.
     """
     if adapter.trace:
         message = f"the adapter `{adapter.name}` is a function of a checkpoint's headers, and dummy weights have none"
-        raise fail("BU118", message, help="give a checkpoint; an adapter of rules says which tensors there have to be")
+        raise fail("BU118", message, help="give a checkpoint; only an adapter of rules determines the tensors of one")
     headers: dict[str, TensorInfo] = {}
     for declared in signature.values():
         for rule, bindings in adapter.claims(declared):
@@ -38,7 +39,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
                 if not axes or 0 in shape_of(axes):
                     raise fail(
                         "BU118",
-                        f"the rule does not say what shape `{name}` has: axes `{show(axes)}`",
+                        f"the rule does not determine the shape of `{name}`: axes `{show(axes)}`",
                         help="write the axes of the source, and the sizes that the parameter's axes do not name",
                         parameter=declared.name,
                         where=rule.site,
@@ -48,7 +49,7 @@ def published(signature: Signature, adapter: Adapter) -> dict[str, TensorInfo]:
 
 
 def as_declared(signature: Signature) -> Adapter:
-    """The adapter of a dict that already has every parameter by its name, axes and stored shape."""
+    """The adapter for a dict that has every parameter under its own name, with its axes and stored shape."""
     adapter = Adapter("as declared")
     for declared in signature.values():
         stored = S(declared.name, show(declared.axes))

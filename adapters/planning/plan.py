@@ -1,6 +1,6 @@
 """From rules and headers to a plan: for every parameter the copy nests that fill it. No tensor is read.
 
-Parameters of one rule whose sources look alike (the layers of a model) share one proof and one region.
+Parameters of one rule with sources of equal shapes and dtypes (the layers of a model) share one proof and one region.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAME, KIND = attrgetter("name"), itemgetter(slice(1, 3))  # dtype and shape
 class Entry:
     """One parameter: `region` has its declared axes, over `sources`.
 
-    `parts`: what a layout joins in it, each parameter with the first of its sources here and the one behind its last.
+    `parts`: the parameters that a layout joins in it, each with the range of its sources (first index and end).
     """
 
     declared: Declared
@@ -72,20 +72,20 @@ class Entry:
 
 @dataclass
 class Plan:
-    """Every parameter's entry, the tensors that were dropped, and what does not fit."""
+    """Every parameter's entry, the tensors that were dropped, and the problems."""
 
     signature: Signature
     headers: Mapping[str, TensorInfo]
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     dropped: dict[str, Drop] = field(default_factory=dict[str, Drop])
-    unread: list[str] = field(default_factory=list[str])  # neither wanted nor dropped
+    unread: list[str] = field(default_factory=list[str])  # neither read nor dropped
     requests: list[tuple[str, Iterable[str]]] = field(
         default_factory=list[tuple[str, Iterable[str]]]
-    )  # tensors, by whom
+    )  # tensors, by parameter
     problems: list[Problem] = field(default_factory=list[Problem])
     compare: list[tuple[Entry, Entry]] = field(default_factory=list[tuple[Entry, Entry]])  # tied, yet both present
-    prefix: str = ""  # of the checkpoint's names, which rules leave out
-    cut: dict[str, Drop] = field(default_factory=dict[str, Drop])  # drops of what rules leave of a tensor
+    prefix: str = ""  # of the checkpoint's names, which rules omit
+    cut: dict[str, Drop] = field(default_factory=dict[str, Drop])  # drops of the unread part of a tensor
 
     @cached_property
     def wanted(self) -> dict[str, str]:
@@ -139,7 +139,7 @@ def make_plan(signature: Signature, adapter: Adapter, headers: Mapping[str, Tens
 
 
 def _excuse(plan: Plan, declared: Declared, claims: Iterable[tuple[Rule, dict[str, str]]], names: Names) -> None:
-    """Notes the tensors that a parameter without one rule would read: they are not unread for a reason of their own."""
+    """Records the tensors that a parameter without exactly one rule would read: these are not reported as unread."""
     leaves = [name for rule, bindings in claims for _, name in rule.own_expr.leaves(bindings)]
     behind = [found for name in leaves or [names.bare(declared.name)] for found in names.behind(name)]
     plan.requests.append((declared.name, [found.name for found in behind if isinstance(found, TensorInfo)]))
@@ -153,7 +153,7 @@ def _choose(
     bindings: Mapping[str, str],
     names: Names,
 ) -> Expr | None:
-    """The expression that holds for this checkpoint: decides a tie."""
+    """The expression that applies to this checkpoint; chooses between the alternatives of a tie."""
     if not isinstance(rule.expr, Tied):
         return rule.expr
     own, other, when = rule.expr.own, rule.expr.other, rule.expr.when
@@ -174,7 +174,7 @@ def _choose(
         )
         return None
     if present and when and rule.expr.alike and all(name in names for _, name in other.leaves(bindings)):
-        with suppress(AxesError):  # it is told when `own` is planned
+        with suppress(AxesError):  # reported when `own` is planned
             candidates = [_entry(adapter, declared, rule, expr, bindings, names) for expr in (own, other)]
             plan.compare += [(candidates[0], candidates[1])] if candidates[0] and candidates[1] else []
     return own if present else other
@@ -261,14 +261,14 @@ def _evaluate(declared: Declared, expr: Expr, scope: Scope) -> Region:
 
 
 def _by_position(region: Region, declared: Axes) -> Region:
-    """Names a source's unnamed axes by position: only where no two sizes could be exchanged."""
+    """Names a source's unnamed axes by position, if no two of equal size could be exchanged."""
     if region.shape != shape_of(declared):
         raise AxesError(
             f"shape is {list(region.shape)} and the rule names no axes; the parameter is `{show(declared)}`"
         )
     if len(set(region.shape)) < len(region.shape):
         raise AxesError(
-            f"the shape {list(region.shape)} cannot tell which axis is which and the rule does not say; "
+            f"the shape {list(region.shape)} does not show which axis is which, and the rule does not state it; "
             f"the parameter is `{show(declared)}`"
         )
     return replace(region, axes=declared)

@@ -1,4 +1,4 @@
-"""What does not fit, fact by fact, before facts are grouped into diagnostics."""
+"""Single facts that do not fit, before they are grouped into diagnostics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bringup.grouping import digits
 from bringup.nearest import nearest
 from bringup.spec import DTYPES, FLOATS, TensorInfo
 
-Leaves = Sequence[tuple[Source, list[TensorInfo | str]]]  # each source, and what it stands for; a str is absent
+Leaves = Sequence[tuple[Source, list[TensorInfo | str]]]  # each source, and its tensors; a str is an absent one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +36,26 @@ class Problem:
     actual: str = ""
     message: str = ""
     help: str = ""
-    node: str = ""  # BU108: what the tensors are inputs of
-    axes: Axes = ()  # BU102: what the tensor should be, in the order in which it is stored
+    node: str = ""  # BU108: the node whose inputs the tensors are
+    axes: Axes = ()  # BU102: the expected axes, in the order in which the tensor is stored
 
 
 def unclaimed(
     declared: Declared, claims: list[tuple[Rule, dict[str, str]]], idle: Callable[[], Mapping[str, Rule]]
 ) -> Problem:
-    """A parameter that no rule claims, or several. `idle` gives what patterns spell that is no parameter."""
+    """A parameter with no rule, or with several. `idle` returns names that patterns spell but no parameter has."""
     if not claims:
         unused = idle()
         close = nearest(digits(declared.name)[0], unused)
         rule = unused[close[0]] if close else None
-        help = f"a rule computes `{close[0]}`, which is no parameter: is that the one?" if close else ""
+        help = f"a rule computes `{close[0]}`, which is not a parameter: is that the one?" if close else ""
         return Problem(code="BU103", parameter=declared.name, rule=rule, message="no rule computes it", help=help)
     lines = " and ".join(f"`{rule.pattern}` ({rule.site})" for rule, _ in claims)
     return Problem(code="BU110", parameter=declared.name, rule=claims[0][0], message=f"two rules claim it: {lines}")
 
 
 def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
-    """A function before or after the rules that makes nothing which is read: a name that it gives is misspelt."""
+    """A function before or after the rules whose results are not read: the name of a result is misspelt."""
     before = hook in adapter.before
     names = [source.name for rule in adapter.rules for source in sources_of(rule)] if before else parameters
     known = {spelt for name in names for spelt in (spelled(name) if before else [digits(name)[0]])}
@@ -63,14 +63,14 @@ def unused(hook: Hook, adapter: Adapter, parameters: Iterable[str]) -> Problem:
     hints = (did_you_mean(spelt, known - set(spelled(pattern))) for pattern in given for spelt in spelled(pattern))
     why = "which no rule reads" if before else "and the graph has no such parameter"
     names = ", ".join(f"`{pattern}`" for pattern in given)
-    message = f"a hook is not used: it gives {names}, {why}"
+    message = f"a hook is not used: it computes {names}, {why}"
     pattern = given[0]
     rule = Rule(pattern, hook.output(pattern), hook.site) if hook.site else None
     return Problem(code="BU153", rule=rule, message=message, help=next(filter(None, hints), ""))
 
 
 def shapes(declared: Declared, rule: Rule, misfits: Iterable[tuple[TensorInfo, Axes]]) -> list[Problem]:
-    """Tensors whose shape is not what the declaration asks for."""
+    """Tensors whose shape differs from the declared one."""
     return [
         Problem(
             code="BU102",
@@ -85,7 +85,7 @@ def shapes(declared: Declared, rule: Rule, misfits: Iterable[tuple[TensorInfo, A
 
 
 def present_misfits(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes]]:
-    """The wrong shapes among the tensors that are there, of a rule that cannot be evaluated since others are absent."""
+    """The wrong shapes among the present tensors of a rule that cannot be evaluated because others are absent."""
     found: list[tuple[TensorInfo, Axes]] = []
     for leaf, behind in leaves:
         info = behind[0]
@@ -99,7 +99,7 @@ def present_misfits(leaves: Leaves, scope: Scope) -> list[tuple[TensorInfo, Axes
 
 
 def dtypes(declared: Declared, rule: Rule, region: Region, scope: Scope) -> list[Problem]:
-    """Sources of a region whose elements do not become the declared dtype by rounding."""
+    """Sources of a region whose dtype cannot be rounded to the declared one."""
     wanted = declared.dtype
     if declared.pack is None and region.word > 1:  # read in parts, as one wider type
         fits = region.dtype == wanted
@@ -113,7 +113,7 @@ def dtypes(declared: Declared, rule: Rule, region: Region, scope: Scope) -> list
 
 
 def inputs(declared: Declared, rule: Rule, wrong: Iterable[WrongDtype]) -> list[Problem]:
-    """Tensors of a dtype that a value node does not take."""
+    """Tensors of a dtype that a value node does not accept."""
     return [
         replace(_dtype(declared, rule, found.tensors, found.dtype), node=found.node, expected=" or ".join(found.takes))
         for found in wrong
@@ -121,7 +121,7 @@ def inputs(declared: Declared, rule: Rule, wrong: Iterable[WrongDtype]) -> list[
 
 
 def odd_ones(declared: Declared, rule: Rule, leaves: Leaves) -> list[Problem]:
-    """Of tensors that one source of a rule stands for, those of another kind than the rest: an integer expert."""
+    """Among the tensors of one source of a rule, those of another kind than the rest, such as an integer expert."""
     alike: dict[int, list[TensorInfo]] = {}
     for leaf, behind in leaves:
         alike.setdefault(id(leaf), []).extend(info for info in behind if isinstance(info, TensorInfo))
@@ -143,13 +143,13 @@ def _dtype(declared: Declared, rule: Rule, sources: tuple[str, ...], stored: str
 
 
 def unbound(rule: Rule, error: Unbound) -> BringupError:
-    """A source's name that cannot be filled in: nothing can be planned."""
+    """A source's name with a variable that is not bound: nothing can be planned."""
     there = ", ".join(f"{{{name}}}" for name in compile_pattern(rule.pattern).groupindex) or "no variable"
     return fail("BU027", str(error), help=f"the target `{rule.pattern}` has {there}", where=rule.site)
 
 
 def _misspelt(declared: Declared, texts: Iterable[str]) -> str:
-    """What was meant by an axis that the parameter does not have."""
+    """A suggestion for an axis that the parameter does not have."""
     known = sizes_of(declared.axes)
     unknown = [word for text in texts for word in re.findall(r"\w+", text) if word not in known]
     hints = ((word, did_you_mean(word, known)) for word in unknown)
@@ -174,7 +174,7 @@ def _named_axes(expr: Expr) -> Iterator[str]:
 def axes_problem(
     declared: Declared, rule: Rule, infos: Sequence[TensorInfo], error: AxesError, defaults: Sequence[str]
 ) -> Problem:
-    """Axes that cannot be brought to the declared ones. `defaults` are what the adapter says of sources without."""
+    """Axes that cannot be converted to the declared ones. `defaults` are those of the adapter for sources without."""
     exprs = (rule.expr.own, rule.expr.other) if isinstance(rule.expr, Tied) else (rule.expr,)
     texts = [text for expr in exprs for text in _named_axes(expr)]
     texts += defaults if "" in texts else ()

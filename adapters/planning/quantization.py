@@ -1,6 +1,6 @@
-"""The formats that quantisers publish weights in, recognised by the names of tensors.
+"""The formats of published quantised weights, recognised by the names of tensors.
 
-A quantiser replaces a matrix `M.weight` by several tensors. Each format is a row of FORMATS; nothing here reads one.
+A quantiser replaces a matrix `M.weight` by several tensors. Each format is a row of FORMATS; no tensor is read here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bringup.spec import Shape
 class Format:
     """One published format.
 
-    `marks` are sets of parts, each of which is enough to recognise it. `methods` are the `quant_method`s of
-    config.json that stand for it. `dequantise` says how to obtain plain weights with the quantiser's own tools.
+    `marks` are sets of parts, each of which is enough to recognise it. `methods` are its `quant_method`s in
+    config.json. `dequantise` describes how to obtain plain weights with the quantiser's own tools.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Format:
 
 
 def _any_of(*marks: str) -> tuple[frozenset[str], ...]:
-    """From texts such as "qweight g_idx"."""
+    """Marks from texts such as "qweight g_idx"."""
     return tuple(frozenset(mark.split()) for mark in marks)
 
 
@@ -41,8 +41,8 @@ def _transformers(config: str) -> str:
 # Part names as the quantisers save them: AutoAWQ (awq/modules/linear/gemm.py), GPTQModel (nn_modules/qlinear),
 # bitsandbytes (functional.py `QuantState.as_dict`, nn/modules.py `Linear8bitLt`), compressed-tensors (compressors/),
 # NVIDIA ModelOpt (torch/export), transformers (integrations/finegrained_fp8.py, mxfp4.py, eetq.py), optimum-quanto
-# (tensor/weights), AQLM (inference.py). Where several rows fit, the config's method decides, else the longest mark,
-# else the first row.
+# (tensor/weights), AQLM (inference.py). If several rows fit, the config's method decides, else the longest mark, else
+# the first row.
 FORMATS = (
     Format(
         name="bitsandbytes",
@@ -81,7 +81,7 @@ FORMATS = (
     Format(name="AQLM", marks=_any_of("codes codebooks"), methods=("aqlm",)),
 )
 
-# A tensor's name as the plain tensor's and the part that it is. `M.qweight` is part `qweight` of `M.weight`.
+# A tensor's name as the plain tensor's name and its part. `M.qweight` is part `qweight` of `M.weight`.
 _OF_MODULE = re.compile(
     r"qweight|qzeros|scales|g_idx|SCB|weight_format|codes|codebooks|"
     r"weight_(?:packed|shape|scale|scale_2|scale_inv|scales|global_scale|zero_point|g_idx)|"
@@ -96,9 +96,9 @@ _BELOW = re.compile(
 )
 
 
-@lru_cache(maxsize=1 << 18)  # a check of wrong names looks at each name many times
+@lru_cache(maxsize=1 << 18)  # a check of wrong names compares each name many times
 def part_of(name: str) -> tuple[str, str] | None:
-    """The plain tensor that a quantiser's tensor stands for, and which part it is; None for any other name."""
+    """The plain tensor that a quantiser's tensor belongs to, and its part; None for any other name."""
     if "weight." in name and (match := _BELOW.fullmatch(name)):
         return f"{match[1]}weight", f"weight.{match[2]}"
     start = name.rfind(".") + 1
@@ -108,7 +108,7 @@ def part_of(name: str) -> tuple[str, str] | None:
 
 @cache
 def _part_of(last: str) -> tuple[str, str] | None:
-    """The same of the last segment of a name, of which even a large checkpoint has few."""
+    """`part_of` for the last segment of a name, of which even a large checkpoint has few."""
     if _OF_MODULE.fullmatch(last):
         return "weight", last
     match = _OF_TENSOR.fullmatch(last)
@@ -116,7 +116,7 @@ def _part_of(last: str) -> tuple[str, str] | None:
 
 
 def parts_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """{plain tensor: {part: name}} of all names that are parts."""
+    """{plain tensor: {part: name}} for all names that are parts."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         if part := part_of(name):
@@ -125,7 +125,7 @@ def parts_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def format_of(parts: Iterable[str], method: str = "") -> Format | None:
-    """The format of a matrix that has these parts; `method` is what the config says."""
+    """The format of a matrix with these parts; `method` is the config's."""
     return _format_of(frozenset(parts), method)
 
 
@@ -140,14 +140,14 @@ def _format_of(there: frozenset[str], method: str) -> Format | None:
 
 
 def by_method(method: str) -> Format | None:
-    """The format that a config's `quant_method` stands for."""
+    """The format of a config's `quant_method`."""
     return next((row for row in FORMATS if method in row.methods), None)
 
 
 def block_size(pairs: Iterable[tuple[Shape, Shape]]) -> Shape | None:
-    """The block that gives every (matrix, scales) pair of shapes its number of scales, a power of two where one does.
+    """The block that fits every (matrix, scales) pair of shapes; a power of two if one fits, None if no block does.
 
-    None where no block does. A count c of blocks of b in n elements is c = ceil(n / b), so that n/c <= b < n/(c - 1).
+    A count c of blocks of b in n elements is c = ceil(n / b), so that n/c <= b < n/(c - 1).
     """
     bounds: list[tuple[int, float]] = []
     for shape, scales in pairs:
@@ -162,7 +162,7 @@ def block_size(pairs: Iterable[tuple[Shape, Shape]]) -> Shape | None:
     return tuple(p if p <= high else low for p, (low, high) in zip(powers, bounds, strict=True))
 
 
-# The words of a `quantization_config` that tell what the weights are.
+# The keys of a `quantization_config` that describe the weights.
 WORDS = (
     "quant_method", "quant_algo", "format", "bits", "group_size", "weight_block_size", "load_in_4bit", "load_in_8bit",
     "bnb_4bit_quant_type",
@@ -170,9 +170,9 @@ WORDS = (
 
 
 def quantization_words(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The `quantization_config` of a config.json, also of the text model in it; empty where there is none.
+    """The `quantization_config` of a config.json, or of the text model in it; empty without one.
 
-    `compression_config` is what compressed-tensors called it at first.
+    `compression_config` is the earlier name in compressed-tensors.
     """
     for words in (config, config.get("text_config")):
         for key in ("quantization_config", "compression_config"):

@@ -1,4 +1,4 @@
-"""What an adapter consists of: rules, which compute parameters, and drops of tensors that no parameter reads."""
+"""The parts of an adapter: rules, which compute parameters, and drops of tensors that no parameter reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rule:
     pattern: str
     expr: Expr | Tied
     site: Site
-    level: int = 0  # of rules that claim one parameter, those of the highest level do
+    level: int = 0  # of the rules that claim one parameter, those of the highest level apply
 
     @property
     def own_expr(self) -> Expr:
@@ -41,7 +41,7 @@ class Rule:
 
     @property
     def own(self) -> tuple[Expr, ...]:
-        """The expressions where the parameter is not tied: of alternatives, both."""
+        """The expressions if the parameter is not tied: of alternatives, both."""
         both = isinstance(self.expr, Tied) and not self.expr.alike
         return (self.expr.own, self.expr.other) if isinstance(self.expr, Tied) and both else (self.own_expr,)
 
@@ -50,8 +50,8 @@ class Rule:
 class Drop:
     """Checkpoint tensors that no parameter reads.
 
-    `expect` (least, most) bounds how many there are for each number and alternative in the pattern. `wrong` says of a
-    tensor's name and values why it may not be left out.
+    `expect` (least, most) bounds their number for each number and alternative in the pattern. `wrong` returns, for a
+    tensor's name and values, the reason why it must not be dropped.
     """
 
     pattern: str
@@ -63,7 +63,7 @@ class Drop:
     wrong: Callable[[str, np.ndarray], str] | None = None
 
     def under(self, words: Words) -> list[Drop]:
-        """The drops that mean the same tensors where names are in other words."""
+        """The drops of the same tensors under translated names."""
         patterns, needed = words.of(self.pattern), words.of(self.requires)
         needed = needed if len(needed) == len(patterns) else needed[:1] * len(patterns)
         return [replace(self, pattern=p, requires=r) for p, r in zip(patterns, needed, strict=True)]
@@ -88,7 +88,7 @@ def changed(rule: Rule, change: Callable[[Source], Source]) -> Rule:
 
 
 def sources_of(rule: Rule) -> list[Source]:
-    """Every source that a rule reads, by its name in the rule; those of functions before it are not among them."""
+    """Every source that a rule reads, by its name in the rule; without the sources of functions before the rules."""
     found: list[Source] = []
 
     def note(source: Source) -> Source:

@@ -1,4 +1,4 @@
-"""An adapter that is a function of arrays: its rules are what it does to a checkpoint's headers."""
+"""An adapter that is a function of arrays: its rules follow from running it on a checkpoint's headers."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def traced(function: Function, *, name: str = "") -> Adapter:
 def _on(
     function: Function, site: Site, adapter: Adapter, signature: Signature, headers: Mapping[str, TensorInfo]
 ) -> Adapter:
-    """The adapter with a rule for each parameter. Raises BU101 for a tensor that is not there, BU004 for an array that
-    no parameter is called like, and for what is no traced tensor."""
+    """The adapter with a rule for each parameter. Raises BU101 for an absent tensor, BU004 for a result with a name
+    that no parameter has, or that is not a traced tensor."""
     found = cast("object", function(Tensors(headers)))
     if not isinstance(found, Mapping):
-        message = f"the adapter's function gives {_shown(found)}, not its parameters"
+        message = f"the adapter's function returns {_shown(found)}, not its parameters"
         raise fail("BU004", message, help="return {parameter: tensor}", where=site)
     found = cast("Mapping[str, object]", found)
     for name, array in found.items():
         if not isinstance(array, Traced):
-            message = f"the adapter's function gives {_shown(array)} for `{name}`, not a tensor that it read"
-            help = "`compute` gives arrays, from tensors that the function reads"
+            message = f"the adapter's function returns {_shown(array)} for `{name}`, not a tensor that it read"
+            help = "`compute` returns arrays, from tensors that the function reads"
             raise fail("BU004", message, help=help, where=site)
     unknown = [parameter for parameter in found if parameter not in signature]
     if unknown:
-        message = f"the adapter's function gives `{unknown[0]}`, which the graph does not have"
+        message = f"the adapter's function returns `{unknown[0]}`, which the graph does not have"
         hint = did_you_mean(str(unknown[0]), signature) or "`bringup check` lists the parameters that have no rule"
         raise fail("BU004", message, help=hint, where=site)
     arrays = cast("Mapping[str, Traced]", found)
@@ -64,11 +64,11 @@ def _shown(found: object) -> str:
 
 
 def _as_parameter(traced: Traced, axes: Axes) -> Expr:
-    """The expression that fills a parameter of these axes. Raises AxesError, when it is planned, for another shape."""
+    """The expression that fills a parameter of these axes. For another shape it raises AxesError when it is planned."""
 
     def run(region: Region) -> Region:
         if region.shape != shape_of(axes):
-            raise AxesError(f"the function gives shape {list(region.shape)}, the parameter has {list(shape_of(axes))}")
+            raise AxesError(f"the function returns shape {list(region.shape)}, the parameter {list(shape_of(axes))}")
         return replace(region, axes=axes)
 
     return Step((traced.expr,), run)

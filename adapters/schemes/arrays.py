@@ -1,4 +1,4 @@
-"""The arrays of matrices that several schemes store in one way: codes with scales, and float4 in bytes."""
+"""Arrays that several schemes store alike: codes with scales, and float4 in bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E4M3, E2M1, E8M0 = "float8_e4m3fn", "float4_e2m1fn", "float8_e8m0fnu"
 BY_MATRIX: Block = (0, 0)
 BY_ROW: Block = (1, 0)
 
-# What is said of tensors that no weight is computed from.
+# Reasons for tensors that no weight is computed from.
 OF_ACTIVATIONS = "a scale of activations, which are not quantised here"
 OF_CACHE = "a scale of a quantised cache, and caches are of floats here"
 _ACTIVATIONS = (
@@ -24,12 +24,12 @@ CACHES: Mapping[str, str] = dict.fromkeys(("k_scale", "v_scale", "kv_scale", "q_
 
 
 def by_block(block: Block) -> str:
-    """How an array with one value a block is stored, for `StoredMatrix.part`."""
+    """The axes of an array with one value for each block, for `StoredMatrix.part`."""
     return " ".join("1" if not n else f"{axis}/{n}" for axis, n in zip(("out", "in"), block, strict=True))
 
 
 def scaled(name: str, weight: StoredMatrix, codes: str, block: Block, scales: str = "weight_scale") -> QuantisedMatrix:
-    """`weight` holds the codes, `scales` one float a block, `weight_zero_point`, where there is one, codes too."""
+    """`weight` has the codes, `scales` one float for each block, `weight_zero_point`, if present, codes too."""
     zero = codes if "weight_zero_point" in weight.tensors else ""
     parts = {
         "codes": weight.part("weight", "out in", codes),
@@ -46,7 +46,7 @@ def exponents(weight: StoredMatrix, block: Block) -> Expr:
 
 
 def float4(weight: StoredMatrix, payload: str) -> Expr:
-    """Codes e2m1, two a byte, the first in the low bits (section 5.3.3 there)."""
+    """Codes e2m1, two in each byte, the first in the low bits (section 5.3.3 of the same specification)."""
     codes = weight.part(payload, "out in:2", "uint8").bits(E2M1, "half").mv("out byte half -> out (byte half)")
     return weight.within(codes, "out in")
 
@@ -59,7 +59,7 @@ def mxfp4(name: str, weight: StoredMatrix, payload: str) -> QuantisedMatrix:
 
 
 def nvfp4(name: str, weight: StoredMatrix, payload: str, group: int, outer: Expr) -> QuantisedMatrix:
-    """float4 in groups, each with a scale e4m3, and one more for the matrix, `outer`."""
+    """float4 in groups, each with an e4m3 scale, and one more scale for the matrix, `outer`."""
     block = 1, group
     scales = weight.part("weight_scale", by_block(block), E4M3)
     form = Form(codes=E2M1, block=block, scale=E4M3, outer=BY_MATRIX)

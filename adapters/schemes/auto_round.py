@@ -1,6 +1,6 @@
-"""AutoRound's checkpoints, which are in the layout of GPTQ or of AWQ: `packing_format` says of which.
+"""AutoRound's checkpoints, in the layout of GPTQ or of AWQ, which `packing_format` states.
 
-intel/auto-round, auto_round/export/export_to_autoround/export.py; `extra_config` has what differs of single modules.
+intel/auto-round, auto_round/export/export_to_autoround/export.py; `extra_config` has the settings of single modules.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.shown import shown
 
-AS_FLOATS = 16  # bits from which on a module is not quantised
+AS_FLOATS = 16  # modules with at least this many bits are not quantised
 GPTQ = ("auto_round:auto_gptq", "auto_gptq")
 AWQ = ("auto_round:auto_awq", "auto_awq")
-# How the weights were found, and how a program would multiply.
+# How the weights were optimised, and how a program multiplies.
 NEUTRAL = frozenset({
     "autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "batch_size",
     "gradient_accumulate_steps", "scale_dtype", "amp", "backend", "enable_quanted_input", "enable_minmax_tuning",
@@ -50,7 +50,7 @@ def read(words: Fields) -> Stored:
 
 
 def _selection(words: Fields, usual: Groups, *, other_groups: bool) -> Selection:
-    """By name or expression, what differs: from 16 bits on a module is left as it is."""
+    """The modules with other settings, by name or expression: those with 16 bits or more are not quantised."""
     named: dict[str, Groups | None] = {}
     overrides: list[Override] = []
     given = cast("Mapping[str, object]", words.group("extra_config"))

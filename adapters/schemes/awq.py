@@ -1,4 +1,4 @@
-"""AWQ as AutoAWQ publishes it: numbers of four bits with a scale and a zero point for each group of inputs.
+"""AWQ as AutoAWQ publishes it: codes of four bits with a scale and a zero point for each group of inputs.
 
 AutoAWQ's `WQLinear_GEMM` (awq/modules/linear/gemm.py) and `dequantize_gemm` (awq/utils/packing_utils.py): a weight is
 (q - zero) · scale.
@@ -17,12 +17,12 @@ from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unquantized import UnquantizedModules
 from bringup.graphs.core.form import Form
 
-MIDDLE = 8  # what stands for 0 where there are no zero points
+MIDDLE = 8  # the zero point if there are no zero points
 
 
 @dataclass(frozen=True, slots=True)
 class Awq(Stored):
-    """`group`: how many inputs of an output share a scale; WHOLE for all. `zeros`: whether there are zero points."""
+    """`group`: the number of inputs of an output that share a scale; WHOLE for all. `zeros`: whether there are any."""
 
     scheme: ClassVar[str] = "AWQ"
     parts: ClassVar[tuple[str, ...]] = ("qweight", "qzeros", "scales")
@@ -49,15 +49,15 @@ class Awq(Stored):
 
 
 def _rows(words: Expr) -> Expr:
-    """Of words [n, out / 8] the numbers [out, n]: a word has those of outputs 0, 2, 4, 6, 1, 3, 5, 7."""
+    """The codes [out, n] of words [n, out / 8]: a word has those of outputs 0, 2, 4, 6, 1, 3, 5, 7."""
     return words.bits("uint4", "number").mv("n word (odd half) -> (word half odd) n", odd=2, half=4)
 
 
 def read(words: Fields) -> Awq:
-    """How a program would multiply (`backend`, `do_fuse`, …) is not followed.
+    """Ignores how a program multiplies (`backend`, `do_fuse`, …).
 
-    GPT-QModel writes AWQ with words of its own (`QuantizeConfig.to_dict` in gptqmodel/quantization/config.py): the
-    layout as `format` and `checkpoint_format` next to `version`, and words of GPTQ with the one value that AWQ has.
+    GPT-QModel writes AWQ with other keys (`QuantizeConfig.to_dict` in gptqmodel/quantization/config.py): the layout as
+    `format` and `checkpoint_format` next to `version`, and keys of GPTQ with the one value that AWQ has.
     """
     words.read |= NEUTRAL | {"do_fuse", "fuse_max_seq_len", "modules_to_fuse"}
     words.only("bits", 4)

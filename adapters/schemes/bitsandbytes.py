@@ -1,8 +1,8 @@
-"""bitsandbytes: eight bits with a scale a row, or four bits in blocks that run on from row to row.
+"""bitsandbytes: eight bits with a scale for each row, or four bits in blocks that continue from row to row.
 
 bitsandbytes/nn/modules.py (`Linear8bitLt`, `Params4bit`) and functional.py (`QuantState.as_dict`, `quantize_4bit`,
-`int8_vectorwise_dequant`): of four bits a weight is table[code] · absmax, the code of an even place in a byte's high
-bits. With double quantisation absmax itself is table2[code2] · absmax2 + offset; the offset is in JSON.
+`int8_vectorwise_dequant`): with four bits a weight is table[code] · absmax; the codes of even indices are in the high
+bits of bytes. With double quantisation absmax is table2[code2] · absmax2 + offset; the offset is in JSON.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bringup.spec import DTYPES, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-BLOCK = 64  # values that share a scale, unless the file says otherwise
+BLOCK = 64  # default number of values that share a scale
 BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096, 32)
-LARGEST = 127  # what int8 stands for a row's largest magnitude with
+LARGEST = 127  # the int8 code of a row's largest magnitude
 
 # bitsandbytes/functional.py, `get_4bit_type`. nf4: quantiles of a normal distribution.
 TABLES = {
@@ -45,7 +45,7 @@ TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Int8(Stored):
-    """`SCB` has the largest magnitude of each row, which stands for 127."""
+    """`SCB` has the largest magnitude of each row, whose code is 127."""
 
     scheme: ClassVar[str] = "bitsandbytes int8"
     parts: ClassVar[tuple[str, ...]] = ("weight", "SCB")
@@ -67,7 +67,7 @@ def _not_rows(modules: Modules, parts: Mapping[str, TensorInfo], mark: np.ndarra
 
 @dataclass(frozen=True, slots=True)
 class FourBits(Stored):
-    """`table` is nf4 or fp4; `nested`: whether scales are quantised too, where no tensor shows it."""
+    """`table` is nf4 or fp4; `nested`: whether scales are quantised too, if no tensor shows it."""
 
     scheme: ClassVar[str] = "bitsandbytes"
     parts: ClassVar[tuple[str, ...]] = (
@@ -107,7 +107,7 @@ class FourBits(Stored):
 
 
 def _as_scales(regions: tuple[Region, ...]) -> tuple[Axes, str]:
-    """The axes of the first input, as float32."""
+    """The axes of the first input, and float32."""
     return regions[0].axes, "float32"
 
 
@@ -124,7 +124,7 @@ def _codes(weight: StoredMatrix) -> Expr:
 
 
 def _block(weight: StoredMatrix) -> int:
-    """How many values share a scale, by the counts of both. The file's own number is read with the values."""
+    """The number of values that share a scale, by the counts of both. The file's own value is compared later."""
     codes, scales = weight.tensors.get("weight"), weight.tensors.get("weight.absmax")
     if codes is None or scales is None:
         return BLOCK
@@ -140,7 +140,7 @@ def _other_table(table: str, modules: Modules, parts: Mapping[str, TensorInfo], 
 
 
 def read(words: Fields) -> Stored | None:
-    """How a program would multiply (`llm_int8_threshold`, `bnb_4bit_compute_dtype`, …) is not followed."""
+    """Ignores how a program multiplies (`llm_int8_threshold`, `bnb_4bit_compute_dtype`, …)."""
     words.read |= {
         "_load_in_4bit", "_load_in_8bit", "llm_int8_threshold", "llm_int8_enable_fp32_cpu_offload",
         "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
@@ -151,7 +151,7 @@ def read(words: Fields) -> Stored | None:
     in_four, in_eight = (words.take(f"load_in_{bits}bit", bool, False) for bits in (4, 8))
     if in_four is in_eight:
         both = "both `load_in_4bit` and `load_in_8bit`" if in_four else "neither `load_in_4bit` nor `load_in_8bit`"
-        words.error("BU122", f"config says {both}", "load_in_8bit", "one of them says how matrices are stored")
+        words.error("BU122", f"config says {both}", "load_in_8bit", "set the one that applies")
     return FourBits(table, nested, unquantized) if in_four else Int8(unquantized)
 
 

@@ -1,4 +1,4 @@
-"""compressed-tensors, which llm-compressor writes: integers and floats of several widths, by groups of modules.
+"""compressed-tensors, the format of llm-compressor: integers and floats of several widths, by groups of modules.
 
 Source: the package compressed-tensors 0.20 (`quantization/quant_config.py`, `quant_args.py`, `compressors/`).
 """
@@ -40,7 +40,7 @@ SIZE = "the size of the matrix, which the graph declares"
 
 @dataclass(frozen=True, slots=True)
 class CompressedTensors(Stored):
-    """`groups` are the settings of modules: those whose name is a target, else an expression, else a class."""
+    """`groups` are the settings of modules: by name, else by expression, else by class."""
 
     scheme: ClassVar[str] = "compressed-tensors"
     parts: ClassVar[tuple[str, ...]] = (
@@ -55,7 +55,7 @@ class CompressedTensors(Stored):
     unquantized: UnquantizedModules
 
     def weights(self, modules: Modules) -> Weights | None:
-        """The settings of a module; None where no group has it."""
+        """The settings of a module; None if no group includes it."""
         ranked = [(targets.rank(modules), weights) for targets, weights in self.groups]
         rank, found = min(ranked, key=lambda one: one[0])
         return found if rank < Targets.NONE else None
@@ -69,7 +69,7 @@ class CompressedTensors(Stored):
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         found = self.weights(weight.modules)
-        assert found is not None  # else the config does not say that it is stored so
+        assert found is not None  # otherwise the config does not list it as quantised
         name, block = f"{self.scheme} {found.format}", found.block
         if found.format == "pack-quantized":
             return _packed(name, weight, found)
@@ -85,10 +85,10 @@ class CompressedTensors(Stored):
 
 
 def _other_size(stored: CompressedTensors, modules: Modules, parts: Mapping[str, TensorInfo], size: np.ndarray) -> str:
-    """`weight_shape` has the rows and columns whose codes the words of `weight_packed` are."""
+    """Whether `weight_shape` has the rows and columns whose codes are in the words of `weight_packed`."""
     weights, words = stored.weights(modules), parts.get("weight_packed")
     if weights is None or words is None or len(words.shape) != 2:
-        return ""  # a finding of the headers'
+        return ""  # the check of headers reports it
     rows, columns = words.shape
     each, found = 32 // weights.bits, [int(number) for number in size.reshape(-1)]
     if weights.format != "pack-quantized" or (len(found) == 2 and (found[0], -(-found[1] // each)) == (rows, columns)):
@@ -97,9 +97,9 @@ def _other_size(stored: CompressedTensors, modules: Modules, parts: Mapping[str,
 
 
 def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
-    """Whole numbers side by side in words, the first in the low bits, plus half their range.
+    """Integers packed in words, the first in the low bits, plus half their range.
 
-    Zero points are packed likewise, along rows; but those of more than one row are numbers of their own.
+    Zero points are packed likewise, along rows; but if they have more than one row they are separate integers.
     """
     codes, each, half = f"uint{found.bits}", 32 // found.bits, 1 << found.bits - 1
     scale_axes = by_block(found.block)
@@ -123,7 +123,7 @@ def _packed(name: str, weight: StoredMatrix, found: Weights) -> QuantisedMatrix:
 
 
 def read(words: Fields) -> CompressedTensors | None:
-    """What tools note of themselves and what changes a cache or activations alone is passed over."""
+    """Ignores notes of tools, and keys that affect a cache or activations only."""
     unquantized = UnquantizedModules.from_fields(words)
     words.read |= {"kv_cache_scheme", "global_compression_ratio", "version", "moe_sparsity_config", "run_compressed"}
     words.only("quantization_status", "compressed", "frozen", None)
@@ -145,7 +145,7 @@ def read(words: Fields) -> CompressedTensors | None:
 
 
 def _only_dense(words: Fields) -> None:
-    """Refuses weights of which only what is not zero is stored."""
+    """Rejects sparse weights, of which only the nonzero values are stored."""
     sparse: object = words.group("sparsity_config").get("format", "dense")
     if sparse != "dense":
         message = f"config says `sparsity_config.format` = {shown(sparse)}; weights are read as 'dense' only"

@@ -1,4 +1,4 @@
-"""The settings of a group of modules in compressed-tensors' words (`QuantizationScheme`, `QuantizationArgs`)."""
+"""The settings of a group of modules in compressed-tensors (`QuantizationScheme`, `QuantizationArgs`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bringup.shown import shown
 
 INTEGERS = ("int-quantized", "naive-quantized")
 FLOATS = ("float-quantized", "naive-quantized")
-# What each format holds: the kind of number, and how many bits may have.
+# The contents of each format: the kind of values, and their possible widths in bits.
 FORMATS = {
     "pack-quantized": {("int", 4), ("int", 8)},
     "int-quantized": {("int", bits) for bits in range(2, 9)},
@@ -27,9 +27,9 @@ SYMMETRIC = ("float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How weights are stored: `format` is the one of the group, `block` what has one scale.
+    """The storage of weights: `format` is that of the group, `block` shares a scale.
 
-    `index`: the group of a column is an array of its own.
+    `index`: a separate array has the group of each column.
     """
 
     format: str
@@ -41,7 +41,7 @@ class Weights:
 
 
 def read_weights(group: Fields, format: str) -> Weights | None:
-    """Of one of `config_groups`; `format` is that of the whole config. None where weights are plain."""
+    """The settings of one of `config_groups`; `format` is the default. None if weights are plain."""
     group.read |= {"input_activations", "output_activations"}
     words = group.group("weights")
     own = group.maybe("format", str) or format
@@ -71,7 +71,7 @@ def read_weights(group: Fields, format: str) -> Weights | None:
 
 
 def _inferred(kind: str, bits: int, group_size: object) -> str:
-    """The format of a group that states none where formats are mixed (`compressors/format.py`)."""
+    """The format of a group that states none, if formats are mixed (`compressors/format.py`)."""
     if kind == "float":
         small = "mxfp4-pack-quantized" if group_size == 32 else "nvfp4-pack-quantized"
         return small if bits == 4 else "float-quantized"
@@ -79,7 +79,7 @@ def _inferred(kind: str, bits: int, group_size: object) -> str:
 
 
 def _block(args: Fields) -> Block:
-    """What has one scale, by `strategy`; without one, by `group_size`."""
+    """The block that shares a scale, by `strategy`; without one, by `group_size`."""
     size = args.maybe("group_size", int)
     inferred = "tensor" if size is None else "channel" if size == -1 else "group"
     strategy = args.take("strategy", str, inferred, null=inferred)

@@ -1,4 +1,4 @@
-"""float8 with one scale a matrix, a row or a block.
+"""float8 with one scale for each matrix, row or block.
 
 Published by AutoFP8 and llm-compressor as `quant_method: fp8` (`weight_scale` a scalar; `activation_scheme` static
 adds `input_scale`), and by FBGEMM as `fbgemm_fp8` (`weight_scale` [out, 1]; transformers' `FbgemmFp8Config`).
@@ -43,7 +43,7 @@ class Fp8Blocks(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Fp8(Stored):
-    """`block` is what has one scale where no tensor shows it, as with dummy weights."""
+    """`block` shares a scale; used if no tensor shows it, as with dummy weights."""
 
     scheme: ClassVar[str] = "FP8 with one scale a tensor or row"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_scale_inv")
@@ -60,17 +60,17 @@ class Fp8(Stored):
 
 
 def _block(scales: Shape) -> Block:
-    """What has one scale: the matrix, a row, or, as transformers takes it, 128 x 128 values."""
+    """The block that shares a scale: the matrix, a row, or, the default of transformers, 128 x 128 values."""
     if math.prod(scales) == 1:
         return BY_MATRIX
     return BY_ROW if len(scales) == 1 or scales[1:] == (1,) else USUAL
 
 
 def read(words: Fields) -> Stored:
-    """One scale for each block, row or matrix; activations are not rounded, whatever `activation_scheme` says.
+    """One scale for each block, row or matrix; activations are not rounded, whatever `activation_scheme` is.
 
-    transformers 5.23 takes an absent `weight_block_size` for [128, 128] and vLLM for one scale a matrix: the tensors
-    show which.
+    The default of `weight_block_size` is [128, 128] in transformers 5.23 and one scale for each matrix in vLLM: the
+    tensors show which applies.
     """
     words.only("activation_scheme", "dynamic", "static")
     if words.raw.get("weight_block_size") is not None:
@@ -83,9 +83,9 @@ def read(words: Fields) -> Stored:
 
 
 def _read_blocks(words: Fields) -> Fp8Blocks:
-    """How activations would be rounded (`activation_scheme`) is not followed: weights are dequantised.
+    """Ignores how activations would be rounded (`activation_scheme`): weights are dequantised.
 
-    `scale_fmt` says only which values scales have.
+    `scale_fmt` only restricts the values of scales.
     """
     unquantized = UnquantizedModules.from_fields(words)
     words.only("fmt", "e4m3")

@@ -1,8 +1,8 @@
-"""GPTQ as AutoGPTQ and GPTQModel publish it: numbers of 2, 3, 4 or 8 bits with a scale and a zero point a group.
+"""GPTQ as AutoGPTQ and GPTQModel publish it: codes of 2, 3, 4 or 8 bits with a scale and a zero point for each group.
 
 AutoGPTQ's `QuantLinear` (auto_gptq/nn_modules/qlinear/qlinear_cuda.py) and GPTQModel's `TorchQuantLinear`
 (gptqmodel/nn_modules/qlinear/torch.py): a weight is (q - zero) · scale. Format `gptq` stores zero - 1, modulo the
-number of values that there are; `gptq_v2` stores zero. `g_idx` is the group of each input.
+number of codes; `gptq_v2` stores zero. `g_idx` is the group of each input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN_ORDER = "the groups in the order of the inputs, as `desc_act` says"
 
 @dataclass(frozen=True, slots=True)
 class Gptq(Stored):
-    """`less`: how much less than a zero point is stored. `selection` says which modules are stored, and how."""
+    """`less` is subtracted from stored zero points. `selection` has the modules that are stored, and their settings."""
 
     scheme: ClassVar[str] = "GPTQ"
     parts: ClassVar[tuple[str, ...]] = ("qweight", "qzeros", "scales", "g_idx")
@@ -44,7 +44,7 @@ class Gptq(Stored):
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         groups = self.selection.groups(weight.modules)
-        assert groups is not None  # else the config does not say that it is stored so
+        assert groups is not None  # otherwise the config does not list it as quantised
         width, group = groups.bits, f"in/{groups.size}"
         codes = numbers(weight.part("qweight", f"in*{width}:32 out", "int32"), width, axis=0)
         zeros = numbers(weight.part("qzeros", f"{group} out*{width}:32", "int32"), width, axis=1, plus=self.less)
@@ -65,7 +65,7 @@ class Gptq(Stored):
 
 
 def numbers(words: Expr, width: int, *, axis: int, plus: int = 0) -> Expr:
-    """The numbers along an axis of words [rows, columns], the first in the low bits, plus `plus`."""
+    """The integers along an axis of words [rows, columns], the first in the low bits, plus `plus`."""
     if plus or width not in (4, 8):
         return BitFields(words, width, axis, plus)
     order = "(row number) column" if axis == 0 else "row (column number)"
@@ -89,14 +89,14 @@ def _other_order(selection: Selection, modules: Modules, parts: Mapping[str, Ten
 
 
 def read(words: Fields) -> Gptq:
-    """How it was quantised (`damp_percent`, `dataset`, `true_sequential`, …) and `sym` change no number."""
+    """Ignores how it was quantised (`damp_percent`, `dataset`, `true_sequential`, …) and `sym`: without effect."""
     less = read_format(words)
     groups = read_groups(words)
     return Gptq(less, read_selection(words, groups), UnquantizedModules.from_fields(words))
 
 
 def read_format(words: Fields) -> int:
-    """How much less than a zero point is stored, by the format's name."""
+    """The number that is subtracted from stored zero points, by the format's name."""
     key = "checkpoint_format" if words.raw.get("checkpoint_format") is not None else "format"
     if words.raw.get(key) is not None:
         words.choice(key, ("gptq", "gptq_v2"), "gptq")

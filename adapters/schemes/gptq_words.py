@@ -1,4 +1,4 @@
-"""Which modules GPTQ stores, and how: the words of its `quantization_config`, with those for single modules."""
+"""The modules that GPTQ quantises, and their settings: the keys of its `quantization_config`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bringup.shown import shown
 BITS = (4, 2, 3, 8)
 DEFAULT_GROUP = 128
 HEAD = "lm_head"
-MOST_OVERRIDES = 200  # expressions that are tried on every module
-LONGEST = 1000  # of the list of modules of a block
+MOST_OVERRIDES = 200  # expressions that are compared with every module
+LONGEST = 1000  # entries of the list of modules of a block
 
-# How the weights were found and how a program would multiply: none of it changes a number.
+# How the weights were optimised and how a program multiplies: none of it affects the result.
 NEUTRAL = frozenset({
     "sym", "static_groups", "true_sequential", "damp_percent", "damp_auto_increment", "mse", "act_group_aware",
     "hyb_act", "dataset", "tokenizer", "batch_size", "pad_token_id", "model_seqlen", "max_input_length",
@@ -29,7 +29,7 @@ NEUTRAL = frozenset({
 
 
 class Groups(NamedTuple):
-    """How a matrix is stored: `size` inputs share a scale, WHOLE for all. `own_order`: `g_idx` says which."""
+    """The storage of a matrix: `size` inputs share a scale, WHOLE for all. `own_order`: `g_idx` assigns them."""
 
     bits: int
     size: int
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
 
 
 class Override(NamedTuple):
-    """What holds for modules whose names begin as an expression says; None for those that are not quantised."""
+    """The settings of modules whose names match a prefix expression; None for modules that are not quantised."""
 
     expression: Expression
     groups: Groups | None
@@ -45,10 +45,10 @@ class Override(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`usual` holds for what nothing else is said of. `head`: whether the model's head is quantised.
+    """`usual` are the settings of modules without others. `head`: whether the model's head is quantised.
 
-    Of a model with `endings` only modules are whose names end so. For a module that is `named`, or else that one of
-    `overrides` fits, the first of these holds.
+    With `endings`, only modules with such a name suffix are quantised. The settings in `named`, or else those of the
+    first of `overrides` that matches, take precedence.
     """
 
     usual: Groups
@@ -58,7 +58,7 @@ class Selection:
     overrides: tuple[Override, ...] = ()
 
     def groups(self, modules: Modules) -> Groups | None:
-        """How a module is stored, by the ways to write its name; None for one that is not quantised."""
+        """The settings of a module, by its alternative names; None for one that is not quantised."""
         if HEAD in modules and not self.head:
             return None
         for module in modules:
@@ -73,23 +73,23 @@ class Selection:
 
 
 def _endings(module: str) -> Iterator[str]:
-    """A module's name, and what is left of it after each point."""
+    """A module's name, and its suffixes after each dot."""
     while module:
         yield module
         module = module.partition(".")[2]
 
 
 def read_groups(words: Fields) -> Groups:
-    """`bits`, `group_size` and `desc_act`. Notes BU122 for bits that GPTQ has no format for."""
+    """`bits`, `group_size` and `desc_act`. Reports BU122 for an unsupported number of bits."""
     bits = words.take("bits", int)
     words.only("bits", *BITS)
     return Groups(int(bits) if bits in BITS else BITS[0], group_size(words), words.take("desc_act", bool, False))
 
 
 def group_size(words: Fields) -> int:
-    """How many inputs share a scale: `group_size`, of which -1 stands for all of a row (WHOLE).
+    """The number of inputs that share a scale: `group_size`; -1 is a complete row (WHOLE).
 
-    Notes BU121 for another number below 1.
+    Reports BU121 for other numbers below 1.
     """
     size = words.take("group_size", int, DEFAULT_GROUP)
     if size == -1:
@@ -101,13 +101,13 @@ def group_size(words: Fields) -> int:
 
 
 def outputs(weight: StoredMatrix) -> str:
-    """The dimension of outputs for `within`: scales have no padding, and a rule of a part may not know the whole."""
+    """The dimension of outputs for `within`: scales have no padding, and a part's rule may not know the full size."""
     scales = weight.tensors.get("scales")
     return str(scales.shape[-1]) if scales and scales.shape else "out"
 
 
 def read_selection(words: Fields, usual: Groups) -> Selection:
-    """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; and ticks off what changes no number."""
+    """`lm_head`, `modules_in_block_to_quantize` and `dynamic`; also marks keys without effect as read."""
     words.read |= NEUTRAL
     words.only("pack_dtype", "int32")
     words.only("is_marlin_format", False)
@@ -133,7 +133,7 @@ def _modules_of_block(words: Fields) -> frozenset[str]:
 
 
 def _overrides(words: Fields, usual: Groups) -> Iterator[Override]:
-    """GPTQModel's `dynamic`: by expression, other settings; after `-:` the modules that are left as they are."""
+    """GPTQModel's `dynamic`: by expression, other settings; after `-:` modules that are not quantised."""
     dynamic = words.group("dynamic")
     if len(dynamic) > MOST_OVERRIDES:
         words.error("BU122", f"`dynamic` has more than {MOST_OVERRIDES} expressions", "dynamic")
@@ -148,7 +148,7 @@ def _overrides(words: Fields, usual: Groups) -> Iterator[Override]:
 
 
 def override(words: Fields, key: str, usual: Groups, settings: object) -> Groups:
-    """The settings of some modules where they differ from the usual. Notes BU122 under `key` for what is not read."""
+    """The settings of some modules, if they differ from the usual. Reports BU122 under `key` for unsupported ones."""
     if not isinstance(settings, Mapping):
         words.error("BU121", f"`{key}` has {shown(settings)}; an object is needed", key, stops="")
         return usual

@@ -1,7 +1,7 @@
-"""Scales of activations that checkpoints have next to their matrices in float8, where activations are rounded to it.
+"""Static scales of activations, stored with float8 matrices, for activations that are rounded to float8.
 
-`input_scale` as compressed-tensors and ModelOpt store it, `activation_scale` in older ones: one number a matrix, which
-activations are divided by (static quantisation). Without this they are left out, as no weight is computed from them.
+`input_scale` in compressed-tensors and ModelOpt, `activation_scale` in older files: one value for each matrix, by which
+activations are divided (static quantisation). Without this class they are dropped, as no weight is computed from them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NAMES = ("input_scale", "activation_scale")
 
 
 class WithInputScales(Stored):
-    """Another scheme's matrices, those in float8 with the scale of their activations where the checkpoint has one."""
+    """Another scheme's matrices; those in float8 with the scale of their activations if the checkpoint has one."""
 
     def __init__(self, of: Stored) -> None:
         self.of, self.unquantized = of, of.unquantized
-        # The settings of a scheme's class, of this object.
+        # The settings of a scheme's class, for this object.
         vars(self).update(
             {name: getattr(of, name) for name in ("scheme", "parts", "parts_of_experts", "keeps_order", "block_key")}
         )

@@ -1,6 +1,6 @@
 """NVIDIA ModelOpt's checkpoints: float8 and NVFP4, for the whole model or by layer.
 
-Sources: ModelOpt's `torch/export`, and vLLM's `quantization/modelopt.py`, which reads the same words in two spellings:
+Sources: ModelOpt's `torch/export`, and vLLM's `quantization/modelopt.py`, which reads the same keys in two spellings:
 those of hf_quant_config.json (`quantization: {quant_algo, exclude_modules, …}`) and those of config.json.
 """
 
@@ -29,14 +29,14 @@ from bringup.graphs.core.form import Form
 from bringup.shown import shown
 
 BLOCKS = {"FP8": BY_MATRIX, "FP8_PER_CHANNEL_PER_TOKEN": BY_ROW, "FP8_PB_WO": (128, 128), "MXFP8": (1, 32)}
-GROUP = 16  # of NVFP4
+GROUP = 16  # group size of NVFP4
 KNOWN = (*BLOCKS, "NVFP4", "W4A16_NVFP4")
-# What ModelOpt notes, and what changes activations or caches alone.
+# Notes of ModelOpt, and keys that affect activations or caches only.
 NOTES = {"kv_cache_quant_algo", "kv_cache_scheme", "config_groups", "producer", "has_zero_point", "quantization_status"}
 
 
 class Algorithm(NamedTuple):
-    """A `quant_algo`, and the `group_size` next to it."""
+    """A `quant_algo`, and its `group_size`."""
 
     name: str
     group: int
@@ -44,7 +44,7 @@ class Algorithm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelOpt(Stored):
-    """`layers` are the algorithms by module where several are mixed; else all modules have `algorithm`."""
+    """`layers` are the algorithms by module if several are mixed; otherwise all modules have `algorithm`."""
 
     scheme: ClassVar[str] = "ModelOpt"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_scale_2")
@@ -55,7 +55,7 @@ class ModelOpt(Stored):
     layers: Mapping[str, Algorithm] = field(default_factory=dict[str, Algorithm])
 
     def algorithm_of(self, modules: Modules) -> Algorithm | None:
-        """The algorithm of a module; None where it is stored as it is."""
+        """The algorithm of a module; None if it is not quantised."""
         return next((self.layers[module] for module in modules if module in self.layers), self.algorithm)
 
     def stores(self, modules: Modules) -> bool:
@@ -64,7 +64,7 @@ class ModelOpt(Stored):
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         found = self.algorithm_of(weight.modules)
-        assert found is not None  # else the config does not say that it is stored so
+        assert found is not None  # otherwise the config does not list it as quantised
         name = f"{self.scheme} {found.name}"
         if found.name == "MXFP8":
             block = BLOCKS[found.name]
@@ -76,7 +76,7 @@ class ModelOpt(Stored):
 
 
 def read(words: Fields) -> ModelOpt | None:
-    """In either spelling; activations and caches are not quantised, whatever the words say of them."""
+    """Reads either spelling; activations and caches are not quantised, whatever the keys state for them."""
     words.read |= NOTES
     inner = words
     if "quantization" in words.raw:
@@ -100,7 +100,7 @@ def read(words: Fields) -> ModelOpt | None:
 
 
 def _algorithm(words: Fields, whole: Fields) -> Algorithm | None:
-    """None where nothing is quantised; `whole` takes the finding, so that many layers of a kind are one."""
+    """None if nothing is quantised; `whole` receives the finding, so that many layers of a kind are one finding."""
     words.read |= {"group_size"}
     text = words.maybe("quant_algo", str)
     name = "" if text is None else text.upper()

@@ -20,7 +20,7 @@ FORM = Form(codes="float4_e2m1fn", block=(1, BLOCK), scale="float8_e8m0fnu")
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4(Stored):
-    """Two values a byte, the first in the low bits."""
+    """Two values in each byte, the first in the low bits."""
 
     scheme: ClassVar[str] = "MXFP4"
     parts: ClassVar[tuple[str, ...]] = ()

@@ -26,9 +26,9 @@ _DIMENSION = re.compile(r"(out|in|all)(?:\*(\d+))?(?:([/:])(\d+))?|(\d+)|any")
 
 
 class Dimension(NamedTuple):
-    """One dimension of a part: `times` numbers for each `of` values along `name`; `fixed` where it is "" or "any".
+    """One dimension of a part: `times` elements for each `of` values along `name`; `fixed` if that is "" or "any".
 
-    `packed`: these numbers hold all those values. Otherwise they are one value for all, as scales are.
+    `packed`: these elements contain all those values. Otherwise they are shared by them, as scales are.
     """
 
     name: str
@@ -38,26 +38,26 @@ class Dimension(NamedTuple):
     fixed: int = 0
 
     def size(self, whole: int) -> int:
-        """How many there are along an axis of size `whole`; 0 where that is not known."""
+        """The number of elements along an axis of size `whole`; 0 if that is not known."""
         return count(whole * self.times, self.of) if self.name and (whole or not self.of) else self.fixed
 
 
 @dataclass(frozen=True)
 class PartSource(Source):
-    """`layout` is what `Stored.matrix` describes; `of` is the source of the matrix that this is a part of.
+    """`layout` is the one that `Stored.matrix` describes; `of` is the source of the matrix that this is a part of.
 
-    A dimension `all` has every element of the matrix, row after row. Axes are named by their place, since a scheme's
-    movements go by position. Converters differ about dimensions of 1: a tensor that lacks some, or has more, fits.
+    A dimension `all` has every element of the matrix in row-major order. Axes are named by position, since a scheme's
+    movements refer to positions. Converters differ in dimensions of 1: a tensor with fewer or more of them matches.
     """
 
     of: Source = NOWHERE
     layout: str = ""
-    block_key: str = ""  # of the config: how many values share a scale
+    block_key: str = ""  # of the config: the number of values that share a scale
     keeps_order: bool = False  # as `Stored.keeps_order`
 
     def region(self, scope: Scope) -> Region:
-        """The tensor in the dimensions of the layout. Words of another width would hold other numbers: they are noted
-        as wrong.
+        """The tensor in the dimensions of the layout. Words of another width would contain other values: they are
+        recorded as a wrong dtype.
         """
         region = super().region(scope)
         if any(one.packed for one in dimensions(self.layout)):
@@ -67,14 +67,14 @@ class PartSource(Source):
         return replace(region, axes=axes) if same else region
 
     def stored(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The axes by the matrix's declaration, else by `shape`; () where neither gives them."""
+        """The axes by the matrix's declaration, else by `shape`; () if neither determines them."""
         axes = self._laid_out(scope, shape)
         if shape is None or without_ones(shape) != without_ones(shape_of(axes)):
             return axes
         return axes if shape == shape_of(axes) else tuple(Axis("n", size) for size in shape)
 
     def _laid_out(self, scope: Scope, shape: Shape | None) -> Axes:
-        """The layout's dimensions; a size that the declaration does not give is that of `shape`."""
+        """The layout's dimensions; a size that the declaration does not determine is that of `shape`."""
         rows, columns, experts = matrix_sizes(self.of.stored(scope, None), keeps_order=self.keeps_order)
         sizes = {"out": rows, "in": columns, "all": rows * columns}
         axes = [Axis("experts", experts)] if experts else []
@@ -86,7 +86,7 @@ class PartSource(Source):
 
 @dataclass(frozen=True)
 class Within(Unary):
-    """The first indices of each dimension, as many as `layout` has for the matrix of `source`: padding is left out."""
+    """The first indices of each dimension, up to the size in `layout` for the matrix of `source`, without padding."""
 
     of: Expr
     source: Source
@@ -119,7 +119,7 @@ class Cropped:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """`Cropped` undone: with zeros, as converters fill up words."""
+    """The inverse of `Cropped`: pads with zeros, as converters do."""
 
     shape: Shape
 
@@ -133,9 +133,9 @@ class Padded:
 
 @dataclass(frozen=True)
 class ByRows(Expr):
-    """The matrix `source` of one row, `of`, that has all its elements, row after row, in blocks that run on.
+    """The matrix `source` from `of`, a single row of all its elements in row-major order, with blocks across rows.
 
-    A form describes blocks of a row: it is left out where one ends inside of a block.
+    A form describes blocks within a row: there is none if a row ends inside of a block.
     """
 
     of: QuantisedMatrix
@@ -147,7 +147,7 @@ class ByRows(Expr):
     def region(self, scope: Scope) -> Region:
         _, columns, _ = matrix_sizes(self.source.stored(scope, None), keeps_order=False)
         if not columns:
-            raise AxesError("the rule does not say how many columns the matrix has")
+            raise AxesError("the rule does not determine the number of columns of the matrix")
         whole = columns % self.of.form.block[1] == 0
         blocks = {part.name: columns // part.block[1] if whole else WHOLE for part in self.of.form.parts()}
         parts = {name: _Rows(part, blocks[name]) for name, part in self.of.parts.items()}
@@ -170,14 +170,14 @@ class _Rows(Unary):
 
 
 def _rows(region: Region, columns: int) -> Region:
-    """The same elements in the same order, in rows of so many or as one. Another size is a misfit, reported before."""
+    """The same elements in the same order, in rows or as a single one. Another size is a misfit, reported before."""
     size = math.prod(region.shape)
     return replace(region, axes=(Axis("out", size // (columns or size)), Axis("in", columns or size)))
 
 
 @cache
 def as_wide_as(dtype: str) -> frozenset[str]:
-    """The dtype, and whole numbers of as many bits."""
+    """The dtype, and integers of as many bits."""
     bits = DTYPES[dtype].bits
     return frozenset(
         {dtype, *(name for name, one in DTYPES.items() if one.kind in ("int", "uint") and one.bits == bits)}
@@ -186,7 +186,7 @@ def as_wide_as(dtype: str) -> frozenset[str]:
 
 @cache
 def dimensions(layout: str) -> tuple[Dimension, ...]:
-    """The dimensions that a layout's words describe. Raises AxesError for what is none."""
+    """The dimensions of a layout. Raises AxesError for an invalid one."""
     return tuple(_dimensions(layout))
 
 
@@ -195,13 +195,13 @@ def _dimensions(layout: str) -> Iterator[Dimension]:
         found = _DIMENSION.fullmatch(word)
         if found is None:
             example = "out, in, all, in/128, in:8, in*2, any or a number"
-            raise AxesError(f"`{word}` is no dimension of a matrix: write {example}")
+            raise AxesError(f"`{word}` is not a dimension of a matrix: write {example}")
         name, times, sign, of, fixed = found.groups(default="")
         yield Dimension(name, int(times or 1), int(of or 1), sign == ":", int(fixed or 0))
 
 
 def matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
-    """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for a size that is not known."""
+    """Rows, columns and experts (0 for a plain matrix) of a tensor with these axes; 0 for an unknown size."""
     sizes = [axis.size for axis in plain]
     experts = sizes.pop(0) if len(sizes) == 3 else 0
     if len(sizes) != 2:
@@ -211,16 +211,16 @@ def matrix_sizes(plain: Axes, *, keeps_order: bool) -> tuple[int, int, int]:
 
 
 def columns_first(plain: Axes, *, keeps_order: bool) -> bool:
-    """Whether a plain tensor with these axes has columns before rows, and its quantised form has not.
+    """Whether a plain tensor with these axes has columns before rows, but not its quantised form.
 
-    So have tensors whose axes are called `in out`, and those of experts, [experts, columns, rows] in transformers.
+    This applies to axes `in out`, and to those of experts, [experts, columns, rows] in transformers.
     """
     return len(plain) == 3 or (not keeps_order and [axis.name for axis in plain] == ["in", "out"])
 
 
 @cache
 def block_of(layout: str) -> Shape | None:
-    """The rows and columns of which a part has one value; None for a part with all of them, as codes are."""
+    """The rows and columns that share a value of a part; None for a part with all values, such as codes."""
     found = {one.name: one for one in dimensions(layout)}
     if found.keys() != {"out", "in"} or any(one.times > 1 and not one.packed for one in found.values()):
         return None
@@ -229,7 +229,7 @@ def block_of(layout: str) -> Shape | None:
 
 
 def values_of(layout: str, shape: Shape) -> Shape | None:
-    """How many rows and columns of values a part of that shape has; None for a part that does not tell."""
+    """The number of rows and columns of values in a part of that shape; None for a part that does not determine it."""
     found = dimensions(layout)
     if {one.name for one in found} != {"out", "in"} or len(shape) != len(found):
         return None

@@ -1,4 +1,4 @@
-"""The scales of four-bit matrices of bitsandbytes, with what is in JSON next to them (`QuantState.as_dict`)."""
+"""The scales of four-bit matrices of bitsandbytes, with the JSON that is stored with them (`QuantState.as_dict`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LONGEST = 10_000  # bytes of JSON; published ones have 200
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Called with scales float32 [n] and the JSON's bytes: the scales. Raises BU115 where the JSON says otherwise.
+    """Called with scales float32 [n] and the JSON's bytes: the scales. Raises BU115 if the JSON contradicts them.
 
-    `table` and `block` are what the codes are read by.
+    `table` and `block` are those that codes are decoded with.
     """
 
     table: str
@@ -52,7 +52,7 @@ class NestedScales:
 
 
 def _state(state: np.ndarray, **wanted: object) -> dict[str, object]:
-    """The JSON's words. Raises BU115 where one is not as wanted."""
+    """The JSON's keys and values. Raises BU115 if one is not as expected."""
     try:
         words = cast("object", json.loads(state.tobytes()[:LONGEST]))
     except (ValueError, RecursionError):
@@ -70,5 +70,5 @@ def _wrong(key: str, value: object, wanted: str) -> BringupError:
     return fail(
         "BU115",
         f"bitsandbytes' `quant_state` has {key} {shown(value)}; the tensors and the config need {wanted}",
-        help="save the checkpoint again: its scales are those of other codes, or `quantization_config` is another's",
+        help="save the checkpoint again: its scales belong to other codes, or its `quantization_config` is wrong",
     )

@@ -1,4 +1,4 @@
-"""AMD Quark's own form: MXFP4, float8 and int8, for the whole model or by glob.
+"""AMD Quark's own format: MXFP4, float8 and int8, for the whole model or by glob.
 
 Sources: Quark's export (`export.weight_format` = real_quantized) as vLLM's `quantization/quark` reads it.
 """
@@ -20,7 +20,7 @@ from bringup.shown import shown
 
 CODES = {"fp8_e4m3": E4M3, "int8": "int8"}
 MOST = 1000  # globs of layers
-# What observed the values, and what they were rounded by.
+# The observers of values, and how they were rounded.
 NOTES = {"ch_axis", "round_method", "scale_type", "scale_calculation_mode", "mx_element_dtype", "observer_cls",
          "is_scale_quant", "block_size", "enable_buffer_reuse", "max_input_numel", "zero_point_type"}  # fmt: skip
 UNUSED = {"input_tensors", "output_tensors", "bias", "target_device"}
@@ -28,7 +28,7 @@ UNUSED = {"input_tensors", "output_tensors", "bias", "target_device"}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How weights are stored; `codes` is "" for MXFP4."""
+    """The storage of weights; `codes` is "" for MXFP4."""
 
     codes: str
     block: Block
@@ -36,7 +36,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Quark(Stored):
-    """`layers` are globs of modules with settings of their own, of which the first that fits counts."""
+    """`layers` are globs of modules with settings of their own; the first that matches applies."""
 
     scheme: ClassVar[str] = "Quark"
     parts: ClassVar[tuple[str, ...]] = ("weight", "weight_scale", "weight_zero_point")
@@ -47,7 +47,7 @@ class Quark(Stored):
     unquantized: UnquantizedModules
 
     def kind_of(self, modules: Modules) -> Kind | None:
-        """The settings of a module; None where it is stored as it is."""
+        """The settings of a module; None if it is not quantised."""
         fitting = (kind for glob, kind in self.layers if any(fnmatchcase(module, glob) for module in modules))
         return next(fitting, self.kind)
 
@@ -56,14 +56,14 @@ class Quark(Stored):
 
     def matrix(self, weight: StoredMatrix) -> QuantisedMatrix:
         kind = self.kind_of(weight.modules)
-        assert kind is not None  # else the config does not say that it is stored so
+        assert kind is not None  # otherwise the config does not list it as quantised
         if kind.codes:
             return scaled(f"{self.scheme} {kind.codes}", weight, kind.codes, kind.block)
         return mxfp4(f"{self.scheme} MXFP4", weight, "weight")
 
 
 def read(words: Fields) -> Quark | None:
-    """Activations and caches are not quantised, whatever the words say of them."""
+    """Activations and caches are not quantised, whatever the keys state for them."""
     words.read |= {"kv_cache_quant_config", "kv_cache_post_rope", "quant_mode", "version", "algo_config"}
     words.only("softmax_quant_spec", None)
     words.only("layer_type_quant_config", {}, None)
@@ -83,7 +83,7 @@ def read(words: Fields) -> Quark | None:
 
 
 def _without_rotations(words: Fields) -> None:
-    """Refuses algorithms that rotate activations as the model runs: the weights alone are another model's."""
+    """Rejects algorithms that rotate activations at run time: the weights alone are those of another model."""
     algorithms: object = words.raw.get("algo_config")
     for each in cast("list[object]", algorithms) if isinstance(algorithms, list) else [algorithms]:
         name = cast("dict[str, object]", each).get("name") if isinstance(each, dict) else each
@@ -92,7 +92,7 @@ def _without_rotations(words: Fields) -> None:
 
 
 def _kind(words: Fields, settings: object, key: str) -> Kind | None:
-    """The settings of weights. Notes BU122 for what is not read; None where they are plain."""
+    """The settings of weights. Reports BU122 for unsupported ones; None if they are plain."""
     spec = cast("Mapping[str, Any]", settings).get("weight") if isinstance(settings, Mapping) else None
     if not spec:
         return None

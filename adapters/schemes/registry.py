@@ -1,4 +1,4 @@
-"""Which scheme a config's words mean: bringup's own, then those of entry points."""
+"""The scheme of a config: bringup's own, then those of entry points."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ OWN: Mapping[str, str] = {
 
 
 class Quantisation(NamedTuple):
-    """`stored` is how the checkpoint's matrices are stored; None where none is, or where the words are not understood.
+    """`stored` is the storage of the checkpoint's matrices; None if none is quantised, or if the keys are not
+    supported.
 
-    `findings` are about the words. `unread`: of a method that nobody reads, the modules that are not stored so; it is
-    an error only where the graph has others.
+    `findings` are about the keys. `unread`: for an unknown method, the modules that are not quantised; the method is an
+    error only if the graph has others.
     """
 
     stored: Stored | None = None
@@ -37,7 +38,7 @@ class Quantisation(NamedTuple):
 
 
 def read_quantisation(config: Mapping[str, Any], family: str) -> Quantisation:
-    """From a config.json. Notes BU122 for words that no scheme reads, BU026 for a plug-in that fails."""
+    """From a config.json. Reports BU122 for keys that no scheme reads, BU026 for a plugin that fails."""
     words = quantization_words(config)
     if not words:
         return Quantisation()
@@ -66,7 +67,7 @@ def methods() -> set[str]:
 
 @cache
 def scheme_of(method: str) -> Scheme | None:
-    """The scheme of a `quant_method`; an entry point's name is the method that it reads. Raises BU026."""
+    """The scheme of a `quant_method`; the name of an entry point is its method. Raises BU026."""
     if method in OWN:
         return cast("Scheme", import_module(f"bringup.adapters.schemes.{OWN[method]}").scheme)
     for point in plugins.points(plugins.SCHEMES, method):

@@ -1,6 +1,6 @@
-"""What a quantisation scheme is: the words of a config, and the tensors that it stores a matrix in.
+"""The protocol of quantisation schemes: the keys of a config, and the tensors that store a matrix.
 
-One file a scheme in this folder. A package adds its own by an entry point of `bringup.schemes`.
+Each scheme is one file in this folder. A package adds its own by an entry point of `bringup.schemes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Modules(tuple[str, ...]):
-    """The ways to write one module's name; `table`: whether it is a table of rows, an `Embedding`."""
+    """The alternative names of one module; `table`: whether it is a table of rows, an `Embedding`."""
 
     table: bool = False
 
@@ -36,9 +36,9 @@ class Modules(tuple[str, ...]):
 class StoredMatrix:
     """One matrix of a checkpoint, for `Stored.matrix`.
 
-    `modules` are the ways to write its name without `.weight`, with and without what all names begin with: lists of
-    converters have either. `tensors` are the parts that the checkpoint has, by the names in `Stored.parts`; dummy
-    weights have none. `part` makes the expression of one, and `within` leaves out padding: see `Stored.matrix`.
+    `modules` are its alternative names without `.weight`, with and without the common prefix: lists of converters have
+    either. `tensors` are the parts that the checkpoint has, by the names in `Stored.parts`; dummy weights have none.
+    `part` creates the expression of one, and `within` removes padding: see `Stored.matrix`.
     """
 
     modules: Modules
@@ -49,15 +49,15 @@ class StoredMatrix:
 
     @property
     def module(self) -> str:
-        """The name as the checkpoint has it."""
+        """Its name in the checkpoint."""
         return self.modules[0]
 
 
 class Unread(NamedTuple):
-    """A part that no weight is computed from, with the reason; `requires`: only where the module has this part, too.
+    """A part that no weight is computed from, with the reason; `requires`: it applies only if the module has this part.
 
-    `wrong` is given the ways to write the module's name, the parts that the checkpoint has of its matrix, by name, and
-    the tensor; it says what is wrong with the values, "" where nothing is. Without it they are not read.
+    `wrong` is called with the module's alternative names, the parts of its matrix in the checkpoint by name, and the
+    tensor; it returns what is wrong with the values, or "". Without it they are not read.
     """
 
     part: str
@@ -67,56 +67,56 @@ class Unread(NamedTuple):
 
 
 class Stored(ABC):
-    """How a checkpoint stores its matrices, as its config says. An object has the settings, and no state."""
+    """The storage of a checkpoint's matrices, by its config. An object has the settings, and no state."""
 
     scheme: ClassVar[str]
-    """What messages call it."""
+    """The scheme's name in messages."""
     parts: ClassVar[tuple[str, ...]]
-    """What may stand for `M.weight`: `qweight` for `M.qweight`."""
+    """The parts that may replace `M.weight`: `qweight` for `M.qweight`."""
     parts_of_experts: ClassVar[tuple[str, ...]] = ()
-    """What may stand for a tensor `T` of all experts, which has no `.weight` at its end: `blocks` for `T_blocks`."""
+    """The parts that may replace a tensor `T` of all experts, without `.weight` at its end: `blocks` for `T_blocks`."""
     keeps_order: ClassVar[bool] = False
     """Whether a matrix that is published as [in, out] (GPT-2's) is stored as [in, out] by this scheme too."""
     unread: ClassVar[Mapping[str, str]] = {}
     """Parts that no weight is computed from, with the reason: {`input_scale`: "of activations, which …"}."""
     block_key: ClassVar[str] = "group_size"
-    """The config's word for how many values share a scale."""
+    """The config's key for the number of values that share a scale."""
     unquantized: UnquantizedModules
 
     def stores(self, modules: Modules) -> bool:
-        """Whether the config says that the matrices of a module are stored so; see `StoredMatrix.modules`."""
+        """Whether the config states that a module's matrices are stored in this way; see `StoredMatrix.modules`."""
         return not any(module in self.unquantized for module in modules)
 
     def unread_parts(self) -> Iterator[Unread]:
-        """`unread`, and what may be left out for its values only."""
+        """`unread`, and parts that may be dropped only for certain values."""
         return (Unread(part, why) for part, why in self.unread.items())
 
     @property
     def all_parts(self) -> tuple[str, ...]:
-        """`parts`, and what else of a module a matrix is read with."""
+        """`parts`, and the other parts of a module that are needed to read a matrix."""
         return self.parts
 
     @abstractmethod
     def matrix(self, weight: StoredMatrix) -> Expr:
-        """The matrix [rows, columns] = [out, in]; of experts in one tensor [experts, rows, columns].
+        """The matrix [rows, columns] = [out, in]; for experts in one tensor [experts, rows, columns].
 
-        `weight.part(name, axes, dtype)` is the checkpoint's tensor of a part. `axes` say how it is stored: `out` and
-        `in` for the matrix's dimensions, `in/128` for one value each 128 of them, `in:8` for words of 8, `in*3:32` for
-        3 words of 32, `in*2` for several, `all` for every element, a number for any other dimension and `any` for one
-        of any size: `weight.part("qweight", "in:8 out", "int32")`; "" is a scalar. `dtype` is that of dummy weights.
-        The expression goes on with `.bits`, `.mv` and so on, by position. Where the tensor's shape is the same but for
-        dimensions of 1, it fits. `weight.within(expr, axes)` cuts off what fills up the last word or block, and
-        `weight.by_rows` makes the matrix of one row in which blocks run on from row to row.
+        `weight.part(name, axes, dtype)` is the checkpoint's tensor of a part. `axes` describe its storage: `out` and
+        `in` are the matrix's dimensions, `in/128` one value for each 128 of them, `in:8` words of 8, `in*3:32` 3 words
+        of 32, `in*2` several, `all` every element, a number any other dimension and `any` one of any size:
+        `weight.part("qweight", "in:8 out", "int32")`; "" is a scalar. `dtype` is that of dummy weights. The expression
+        continues with `.bits`, `.mv` and so on, by position. A tensor whose shape differs only in dimensions of 1
+        matches. `weight.within(expr, axes)` removes the padding of the last word or block, and `weight.by_rows` creates
+        the matrix from a single row in which blocks continue from row to row.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """`name` is what messages call it, `methods` the `quant_method`s of config.json that stand for it.
+    """`name` is used in messages, `methods` are the `quant_method`s of config.json that the scheme reads.
 
-    `read` makes of the words of a `quantization_config` what the checkpoint's matrices are stored as, and ticks them
-    off: every word that it does not know is a finding (`Fields`). None where nothing is quantised.
-    `dequantise`: how a user obtains plain weights with the scheme's own tools, for messages.
+    `read` returns the storage of the checkpoint's matrices for the keys of a `quantization_config`, and marks the keys
+    as read: every unknown key is a finding (`Fields`). It returns None if nothing is quantised. `dequantise`: how a
+    user obtains plain weights with the scheme's own tools, for messages.
     """
 
     name: str

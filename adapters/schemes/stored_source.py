@@ -1,4 +1,4 @@
-"""Rules of plain weights, read from a quantised checkpoint: each matrix comes from the tensors that stand for it."""
+"""Rules for plain weights applied to a quantised checkpoint: each matrix is read from the tensors that store it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPEN = re.compile("\0\\w+\0")  # a stack's number that is not known yet
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What decides how a tensor is stored: the config, the checkpoint's names, and the parameters that rules make.
+    """What determines a tensor's storage: the config, the checkpoint's names, and the parameters that rules compute.
 
     `tables` are the tensors that become tables of rows.
     """
@@ -44,23 +44,23 @@ class Reading:
     known: dict[tuple[str, frozenset[str]], Expr] = field(default_factory=dict[tuple[str, frozenset[str]], Expr])
 
     def parts_of(self, name: str) -> dict[str, TensorInfo]:
-        """The tensors that the checkpoint has of those that may stand for one, by part."""
+        """The tensors of the checkpoint that may store a tensor, by part."""
         parts = self.stored.all_parts if name.endswith(".weight") else self.stored.parts_of_experts
         found = {part: self.names.get(part_name(name, part)) for part in parts}
         return {part: info for part, info in found.items() if info is not None}
 
     def modules(self, name: str) -> Modules:
-        """The ways to write the name of a tensor's module."""
+        """The alternative names of a tensor's module."""
         module = name.removesuffix(".weight")
         inside = self.prefix and module.partition(".")[0] not in self.outside
         names = (f"{self.prefix}{module}", module) if inside else (module,)
         return Modules.named(*names, table=f"{module}.weight" in self.tables)
 
     def quantised(self, name: str, rule: str, bindings: Mapping[str, str]) -> Mapping[str, TensorInfo] | None:
-        """The parts of a tensor that is stored in parts; None for one that is stored as it is.
+        """The parts of a tensor that is stored in parts; None for a plain one.
 
-        The config decides, and where it leaves a choice the tensors: converters differ about routers, embeddings and
-        heads, and about what a list of modules means.
+        The config decides, and if it permits both, the tensors do: converters differ in routers, embeddings and heads,
+        and in the meaning of a list of modules.
         """
         if not (self.stored.parts if name.endswith(".weight") else self.stored.parts_of_experts):
             return None
@@ -85,7 +85,7 @@ def part_name(name: str, part: str) -> str:
 
 
 def _parameter(rule: str, bindings: Mapping[str, str]) -> str:
-    """The parameter that a rule makes, by the variables of its pattern."""
+    """The parameter that a rule computes, by the variables of its pattern."""
     return fill("".join(_plain_holes(rule)), bindings)
 
 
@@ -97,9 +97,9 @@ def _plain_holes(pattern: str) -> Iterator[str]:
 
 
 def is_converted(axes: Axes) -> bool:
-    """Whether converters quantise a parameter with these axes, if nothing says otherwise.
+    """Whether converters quantise a parameter with these axes by default.
 
-    That are experts and the matrices of linear layers, but not heads (`vocab`), and not routers, which have a row for
+    These are experts and the matrices of linear layers, but not heads (`vocab`), and not routers, which have a row for
     each expert.
     """
     names = [axis.name for axis in axes]
@@ -111,7 +111,7 @@ def is_converted(axes: Axes) -> bool:
 
 @dataclass(frozen=True)
 class StoredSource(Source):
-    """A source that may be stored in parts; `of` is the plain one, `rule` the pattern of the parameters it makes."""
+    """A source that may be stored in parts; `of` is the plain one, `rule` the pattern of its parameters."""
 
     of: Source = NOWHERE
     rule: str = ""
@@ -150,9 +150,9 @@ class StoredSource(Source):
         return self.of.stored(scope, shape)
 
     def _expr(self, leaf: Source, name: str, bindings: Mapping[str, str]) -> Expr | None:
-        """The matrix in terms of its parts; None for a tensor that is stored as it is.
+        """The matrix in terms of its parts; None for a plain tensor.
 
-        The number of an expert may still be open: all experts of a layer are stored alike.
+        The number of an expert may still be unknown: all experts of a layer are stored alike.
         """
         reading = self.reading
         assert reading is not None
@@ -178,18 +178,18 @@ class StoredSource(Source):
 
 
 def _first(text: str) -> str:
-    """A name in which the number of an expert is open, with its first."""
+    """A name with an unknown expert number, with the number of the first expert."""
     return _OPEN.sub("0", text)
 
 
 def _columns_first(region: Region) -> Region:
-    """The region with its last two dimensions exchanged."""
+    """The region with its last two dimensions transposed."""
     before = tuple(Axis(f"d{k}", size) for k, size in enumerate(region.shape))
     return region.rearrange(before, (*before[:-2], before[-1], before[-2]))
 
 
 def read_stored(adapter: Adapter, stored: Stored, signature: Signature, headers: Mapping[str, TensorInfo]) -> Adapter:
-    """The adapter of a quantised checkpoint: the same rules, whose matrices come from the tensors that are there."""
+    """The adapter of a quantised checkpoint: the same rules, with matrices read from the tensors that store them."""
     names = adapter.names(headers)
     prefix, outside = names.carried or adapter.prefix, frozenset(adapter.outside())
     reading = Reading(stored, names, prefix, outside, signature, frozenset(_tables(adapter, signature)))
@@ -214,7 +214,7 @@ def _tables(adapter: Adapter, signature: Signature) -> Iterator[str]:
 
 
 def _wrong(reading: Reading, part: Unread, name: str, values: np.ndarray) -> str:
-    """What is wrong with the values of a part, by its tensor's name."""
+    """What is wrong with the values of a part, by its tensor's name; "" if nothing is."""
     assert part.wrong is not None
     module = name.removesuffix(f".{part.part}")
     return part.wrong(reading.modules(module), reading.parts_of(f"{module}.weight"), values)

@@ -1,4 +1,4 @@
-"""The modules that a group of settings is for."""
+"""The modules that a group of settings applies to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
 from bringup.shown import shown
 
-MOST = 50  # expressions, each of which is tried on every module
+MOST = 50  # expressions, each of which is compared with every module
 _CLASS = re.compile(r"[A-Z]\w*")
 
 
@@ -19,7 +19,7 @@ _CLASS = re.compile(r"[A-Z]\w*")
 class Targets:
     """Names of modules, expressions that begin with `re:`, and names of classes.
 
-    A class with `Embedding` in its name stands for every table of rows, any other class for every other module.
+    A class with `Embedding` in its name matches every table of rows, any other class every other module.
     """
 
     NAME: ClassVar[int] = 0
@@ -33,7 +33,7 @@ class Targets:
 
     @classmethod
     def of(cls, words: Fields, key: str) -> Self:
-        """From a list in a config. Notes BU121 where there is none, BU122 for an expression that is not understood."""
+        """From a list in a config. Reports BU121 without one, BU122 for an expression that is not supported."""
         entries = words.words(key)
         if not entries:
             words.error("BU121", f"config key `{key}` is {shown(entries)}; names of modules are needed", key, stops="")
@@ -51,7 +51,7 @@ class Targets:
         return cls(frozenset(plain - classes), tuple(expressions), classes)
 
     def rank(self, modules: Modules) -> int:
-        """How closely the targets mean a module, which has these names: the least counts."""
+        """The precedence of the match with a module, which has these names: the least is the closest."""
         if not self.names.isdisjoint(modules):
             return self.NAME
         if any(expression.matches(module) for expression in self.expressions for module in modules):

@@ -1,4 +1,4 @@
-"""Where downloads are kept."""
+"""The folders of downloads."""
 
 from __future__ import annotations
 

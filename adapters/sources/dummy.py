@@ -1,4 +1,4 @@
-"""Seeded random weights in a published layout, for machines where the published ones cannot be had."""
+"""Seeded random weights in a published layout, for machines without the published ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STD = 0.02  # initializer_range of GPT-2, Llama and most others
 
 
 def dummy_checkpoint(headers: Mapping[str, TensorInfo], config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
-    """Values depend on a tensor's name and the seed alone, not on which tensors are read or in which order.
+    """Values depend only on a tensor's name and the seed, not on which tensors are read or in which order.
 
-    Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents
-    (e8m0) and whole numbers are drawn evenly. They are made when read.
+    Floats are normal(0, 0.02); a vector whose name ends in `weight` (a norm's gain) is 1 + that; exponents (e8m0) and
+    integers are uniform. They are generated when they are read.
     """
 
     def read(info: TensorInfo) -> np.ndarray:
@@ -67,6 +67,6 @@ def _blocks(info: TensorInfo, values: np.ndarray) -> np.ndarray:
     try:
         return quantize(values, GGMLQuantizationType[info.dtype.upper()]).reshape(-1)
     except NotImplementedError:
-        help = "take dummy weights from a layout in q8_0 or in floats"
+        help = "use dummy weights in a layout in q8_0 or in floats"
         message = f"no dummy values for `{info.name}`: gguf reads {info.dtype} and cannot write it"
         raise fail("BU223", message, help=help, sources=(info.name,)) from None

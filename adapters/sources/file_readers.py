@@ -1,4 +1,4 @@
-"""The readers of bringup's own formats, GGUF apart, and those that other packages register."""
+"""The readers of bringup's own formats, except GGUF, and those that other packages register."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SafetensorsReader:
 
 
 class TorchReader:
-    """A file of torch.save, an index of such files, or a folder of them. No pickle runs: see `torch_files/`."""
+    """A file of torch.save, an index of such files, or a folder of them. No pickle is executed: see `torch_files/`."""
 
     name = "torch"
 
@@ -95,7 +95,7 @@ def _torch_contents(found: Tensors, files: Mapping[Path, TorchFile]) -> Contents
         assert info.file is not None, "a header of a file"
         if stored := files[info.file].stored.get(info.name):
             return read_stored(info, stored)
-        # views of one storage would show what is written to another
+        # views of one storage would share writes
         return read_loaded(info) if info.name in shared[info.file] else read_mapped(info)
 
     def load(info: TensorInfo) -> np.ndarray:
@@ -107,7 +107,7 @@ def _torch_contents(found: Tensors, files: Mapping[Path, TorchFile]) -> Contents
 
 
 def _torch_notes(file: Path, found: TorchFile) -> Iterator[Diagnostic]:
-    """BU220 for what is in the file and not among the tensors."""
+    """BU220 for contents of the file other than tensors."""
     if found.dropped:
         yield Diagnostic(
             code="BU220",
@@ -160,7 +160,7 @@ def _is_torch_name(name: str) -> bool:
 
 
 def _passed_over(folder: Path) -> Iterator[Diagnostic]:
-    """BU213 where the same weights are there as torch files too: transformers reads safetensors as well."""
+    """BU213 if the same weights are also there as torch files: safetensors are read, as in transformers."""
     other = [name for name in names_in(folder) if name.startswith("pytorch_model") and _is_torch_name(name)]
     if other:
         yield Diagnostic(
@@ -174,7 +174,7 @@ def _passed_over(folder: Path) -> Iterator[Diagnostic]:
 
 
 def _holds_arrays(path: Path) -> bool:
-    """Whether an archive is numpy's, by its members; one that cannot be read is torch's if its name says so."""
+    """Whether an archive is numpy's, by its members; one that cannot be read is torch's if its name suggests it."""
     try:
         members = zip_container.read_zip(path)
     except BringupError:
@@ -183,7 +183,7 @@ def _holds_arrays(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of a folder's entries, sorted; none where it cannot be read."""
+    """The names of a folder's entries, sorted; [] if it cannot be read."""
     try:
         return entries(folder)
     except OSError:

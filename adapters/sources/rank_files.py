@@ -1,9 +1,9 @@
-"""Checkpoints of TensorRT-LLM: one file for each rank, and a config.json that says how ranks divide the model.
+"""Checkpoints of TensorRT-LLM: one file for each rank, and a config.json with the division of the model.
 
 Format: docs/source/architecture/checkpoint.md of NVIDIA/TensorRT-LLM: `rank0.safetensors`, `rank1.safetensors`, …, and
 `mapping` in config.json with `world_size`, `tp_size` and `pp_size`. Every rank uses the same names, layers numbered
-from 0 in each stage. How the parts of a tensor make the whole depends on the tensor (rows, columns, heads of q, k and
-v), so that is for an adapter's rules (`trtllm/ranks.py`): here each tensor has its rank before its name,
+from 0 in each stage. How a tensor is divided depends on the tensor (rows, columns, heads of q, k and v), so it is
+defined by an adapter's rules (`trtllm/ranks.py`): here each tensor's name has its rank as a prefix,
 `rank1.lm_head.weight`.
 """
 
@@ -53,7 +53,7 @@ class RankFilesReader:
         if missing or extra:
             message = f"`{path}` is divided among {size} ranks by its config.json; "
             message += f"it lacks {some(missing)}" if missing else f"it also has {some(extra)}"
-            help = "fetch the files of every rank into the folder" if missing else "remove what is of another division"
+            help = "fetch the files of every rank into the folder" if missing else "remove files of other divisions"
             findings.append(Diagnostic(code="BU229", message=message, help=help, file=str(path), lost=bool(missing)))
         return Contents(headers=headers, config=published(words), trtllm=words, findings=findings)
 

@@ -1,4 +1,4 @@
-"""Two checkpoints as one: a second source next to the first, its names behind a prefix."""
+"""Two checkpoints as one: a second source in addition to the first, with a prefix on its names."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 def split_prefix(word: str) -> tuple[str, str]:
-    """Source and prefix of `SRC:PREFIX`; what follows the last colon is the prefix. Raises BU043.
+    """Source and prefix of `SRC:PREFIX`; the prefix follows the last colon. Raises BU043.
 
     A prefix has neither `/` nor `\\`, so that the colon of `hf://…` does not count.
     """
     source, colon, prefix = word.rpartition(":")
     if not colon or not source or "/" in prefix or "\\" in prefix:
-        help = "write SRC:PREFIX, such as ./draft:draft. ; with `SRC:` names stay as they are"
+        help = "write SRC:PREFIX, such as ./draft:draft. ; with `SRC:` names are unchanged"
         raise fail("BU043", f"`{word}` names no prefix for the second checkpoint", help=help)
     return source, prefix
 
 
 def with_second(first: Checkpoint, second: Checkpoint, prefix: str) -> Checkpoint:
-    """The first checkpoint, with the second's tensors behind `prefix`. Config and tokenizer are the first's.
+    """The first checkpoint and the second's tensors with `prefix`. Config and tokenizer are the first's.
 
-    Its provenance has under `also` that of every further source, with its prefix, in order.
+    `also` in its provenance has that of every further source, with its prefix, in order.
 
     Raises BU043 for a name that both have.
     """
@@ -53,7 +53,7 @@ def with_second(first: Checkpoint, second: Checkpoint, prefix: str) -> Checkpoin
 def _either(
     first: Callable[[TensorInfo], T], second: Callable[[TensorInfo], T], theirs: Mapping[str, TensorInfo]
 ) -> Callable[[TensorInfo], T]:
-    """What the source of a tensor answers, given the tensor by its name there."""
+    """Calls the function of a tensor's source, with the tensor's name there."""
 
     def read(info: TensorInfo) -> T:
         other = theirs.get(info.name)

@@ -1,1 +1,1 @@
-"""TensorRT-LLM's checkpoints: one table of names and config keys, by which ranks are written and read."""
+"""TensorRT-LLM's checkpoints: one table of names and config keys, for writing and reading the files of ranks."""

@@ -1,8 +1,8 @@
-"""TensorRT-LLM's numbers for what a LoRA changes, and the parameters of our graphs that they stand for.
+"""TensorRT-LLM's module numbers of LoRAs, and the parameters of bringup's graphs that they stand for.
 
 Sources: docs/source/advanced/lora.md, LORA_MODULE_IDS of tensorrt_llm/lora_manager.py, and
 get_default_trtllm_modules_to_hf_modules of tensorrt_llm/lora_helper.py in NVIDIA/TensorRT-LLM. As in its checkpoints,
-`h_to_4h` is the gate where there is one, and `gate` is up: lora.md says the reverse, its code does this.
+`h_to_4h` is the gate if there is one, and `gate` is up: lora.md states the reverse, its code does this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODULES: Mapping[int, str] = {number: name for name, number in IDS.items()}
 CROSS = range(IDS["cross_attn_qkv"], IDS["cross_attn_dense"] + 1)
 
 _ATTENTION = r"(?:self_attn|self_attention|attention|attn)"
-# The first that matches the end of a parameter's name, behind its layer's.
+# The first that matches the end of a parameter's name after its layer's.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -38,7 +38,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"mlp\.up_proj\.weight", "mlp_gate"),
     )
 )
-# Modules of cross attention, which no graph of ours has: (what the path has, the last section) → name.
+# Modules of cross attention, which no built-in graph has: (a section of the path, the last section) → name.
 _CROSS_PATH = re.compile(
     r"\.(\d+)\.(?:\w+\.)*?(?:cross_attn|encoder_attn|cross_attention|crossattention|EncDecAttention)\."
 )
@@ -50,7 +50,7 @@ _CROSS_ENDS = {
 
 
 def module_id(name: str) -> int | None:
-    """The number of a parameter, by its name behind its layer's; None where TensorRT-LLM has none."""
+    """The module number of a parameter, by its name after its layer's; None if TensorRT-LLM has none."""
     return next((IDS[module] for pattern, module in _PATTERNS if pattern.fullmatch(name)), None)
 
 

@@ -1,9 +1,9 @@
-"""What TensorRT-LLM calls a family's parameters and the words of its config.json.
+"""TensorRT-LLM's names of a family's parameters, and the keys of its config.json.
 
 Format: docs/source/architecture/checkpoint.md and model-weights-loader.md of NVIDIA/TensorRT-LLM, and convert.py and
 config.py of tensorrt_llm/models/{bloom,gpt,llama,qwen}. Linear weights are [out, in]; q, k and v are one matrix; `fc`
-is the gate and `gate` is up; layers are numbered from 0 in each pipeline stage; the embedding is whole, the head
-divided and padded.
+is the gate and `gate` is up; layers are numbered from 0 in each pipeline stage; the embedding is complete on every
+rank, the head is divided and padded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bringup.adapters.algebra.expr import S, cat
 from bringup.adapters.planning.adapter import Adapter
 from bringup.diagnostics import fail
 
-# The names of TensorRT-LLM for the modules of a layer, and those of our graphs.
+# TensorRT-LLM's names of the modules of a layer, and those of bringup's graphs.
 LLAMA = {
     "attention.dense": "self_attn.o_proj", "attention.q_layernorm": "self_attn.q_norm",
     "attention.k_layernorm": "self_attn.k_norm", "mlp.fc": "mlp.gate_proj", "mlp.gate": "mlp.up_proj",
@@ -34,7 +34,7 @@ ENDS = {"vocab_embedding": "model.embed_tokens", "ln_f": "model.norm"}
 BLOOM_ENDS = {"vocab_embedding": "word_embeddings", "ln_embed": "word_embeddings_layernorm", "ln_f": "ln_f"}
 GPT2_ENDS = {"vocab_embedding": "wte", "position_embedding": "wpe", "ln_f": "ln_f"}
 
-# What published configs call the words of TensorRT-LLM's.
+# The keys of published configs for TensorRT-LLM's keys.
 KEYS: Mapping[str, str] = {
     "vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings", "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size", "num_hidden_layers": "num_hidden_layers",
@@ -61,12 +61,12 @@ QWEN_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """How a family's parameters are called: `layers` has the modules of one, `ends` those around them.
+    """The names of a family's parameters: `layers` has the modules of one, `ends` those around them.
 
-    `attention` is the module whose q, k and v become one matrix; "" where they are one already. `architecture` is the
-    class that TensorRT-LLM has for it; "" keeps the published name. `published` has the keys of the family's own
-    config.json for words of TensorRT-LLM's, where they are not those of KEYS; None for a word that says nothing new.
-    `words` are those of TensorRT-LLM's config.json only.
+    `attention` is the module whose q, k and v become one matrix; "" if they are one already. `architecture` is
+    TensorRT-LLM's class for it; "" keeps the published name. `published` has the keys of the family's own config.json
+    for TensorRT-LLM's keys, if they are not those of KEYS; None for a redundant key. `words` are keys that only
+    TensorRT-LLM's config.json has, with their values.
     """
 
     path: str = "model.layers"
@@ -80,7 +80,7 @@ class Names:
 
     @property
     def keys(self) -> dict[str, str]:
-        """TensorRT-LLM's words, with the published keys."""
+        """TensorRT-LLM's keys, with the published ones."""
         return {word: key for word, key in {**KEYS, **self.published}.items() if key}
 
 
@@ -108,7 +108,7 @@ NAMES: Mapping[str, Names] = {
 
 
 def names_of(family: str) -> Names:
-    """A family's names. Raises BU140 where TensorRT-LLM's are not known."""
+    """A family's names. Raises BU140 if TensorRT-LLM's are not known."""
     if family in NAMES:
         return NAMES[family]
     help = f"{', '.join(sorted(NAMES))} have it; `--to graph` and `--to layout` serve every family"
@@ -116,7 +116,7 @@ def names_of(family: str) -> Names:
 
 
 def layout(family: str) -> Adapter:
-    """TensorRT-LLM's names, as rules over the parameters of a family of ours."""
+    """TensorRT-LLM's names, as rules over the parameters of a built-in family."""
     table, names = Adapter("trtllm"), names_of(family)
     theirs, ours = "transformer.layers.{l:**}", f"{names.path}.{{l}}"
     if names.attention:

@@ -21,9 +21,9 @@ LAYERS = Stages("transformer.layers")
 
 
 def rank_of(plan: Plan, family: str, parallel: Parallel, rank: int) -> Plan:
-    """What a rank's file has, from the plan of all parameters: layers are numbered from 0 in each stage.
+    """The contents of a rank's file, from the plan of all parameters: layers are numbered from 0 in each stage.
 
-    Raises BU140 for a family that TensorRT-LLM's names are not known of, and as `rank_plan` does.
+    Raises BU140 for a family without TensorRT-LLM names, and the errors of `rank_plan`.
     """
     stages = _stages(plan, family)
     cut = lay_out(rank_plan(plan, parallel, rank, stages), layout(family))
@@ -41,9 +41,9 @@ def rank_of(plan: Plan, family: str, parallel: Parallel, rank: int) -> Plan:
 
 
 def reading(family: str, words: Mapping[str, Any]) -> Adapter:
-    """The adapter of files of ranks: what `rank_of` writes of each parameter, taken back.
+    """The adapter for files of ranks: the inverse of `rank_of` for each parameter.
 
-    `words` are those of TensorRT-LLM's config.json. Its rules follow from a graph's parameters and the files' headers.
+    `words` is TensorRT-LLM's config.json. The rules follow from a graph's parameters and the files' headers.
     """
     adapter = Adapter(f"{family} of TensorRT-LLM")
     adapter.trace = partial(_read, family, words)
@@ -60,8 +60,8 @@ def _read(
 
 
 def _divided(words: Mapping[str, Any], headers: Mapping[str, TensorInfo], layers: int) -> Parallel:
-    """How a model of so many layers is divided: by the `mapping` of config.json, and the layers in the files of each
-    stage where these are all there."""
+    """The division of a model with this many layers: from `mapping` in config.json, and the layers in the files of each
+    stage if these are all there."""
     tp, pp = (words["mapping"].get(size, 1) for size in ("tp_size", "pp_size"))
     vocab = "both" if words.get("use_parallel_embedding") else "head"
     parallel = Parallel(tp=tp, pp=pp, bias="every", vocab=vocab)
@@ -69,14 +69,14 @@ def _divided(words: Mapping[str, Any], headers: Mapping[str, TensorInfo], layers
     for name in headers:
         rank, _, rest = name.partition(".")
         stage, layer = int(rank.removeprefix("rank")) // tp, LAYERS.layer(rest)
-        if layer is not None and stage in stored:  # a file too many is a finding of the reader's
+        if layer is not None and stage in stored:  # the reader reports a surplus file
             stored[stage].add(layer)
     counts = tuple(map(len, stored.values()))
     return replace(parallel, stage_layers=counts) if pp > 1 and min(counts) and sum(counts) == layers else parallel
 
 
 def _stages(plan: Plan, family: str) -> Stages:
-    """Where the layers of a family's graph are, and how many."""
+    """The path of the layers of a family's graph, and their number."""
     stages = Stages(names_of(family).path)
     layers = [layer for name in plan.signature if (layer := stages.layer(name)) is not None]
     return replace(stages, count=max(layers, default=-1) + 1)

@@ -1,7 +1,7 @@
-"""TensorRT-LLM's config.json: from the words of a published one, and back to them.
+"""TensorRT-LLM's config.json: its keys from those of a published one, and back.
 
-What TensorRT-LLM has no word for (sliding windows, tied embeddings, …) stands under `published`; its own loader keeps
-keys that it does not know (`PretrainedConfig`, tensorrt_llm/models/modeling_utils.py).
+Settings without a key in TensorRT-LLM (sliding windows, tied embeddings, …) are under `published`; its own loader
+preserves unknown keys (`PretrainedConfig`, tensorrt_llm/models/modeling_utils.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from bringup.graphs.core.graph import Graph
 from bringup.graphs.registry import FAMILIES, Family
 
 REST = "published"
-# Keys of published configs that other words of TensorRT-LLM's say.
+# Keys of published configs that other keys of TensorRT-LLM express.
 COVERED = {"architectures", "rope_parameters", "rope_scaling", "quantization_config", "torch_dtype", "dtype"}
 
 
 def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Parallel) -> dict[str, Any]:
-    """The words of TensorRT-LLM for a graph that was made from `raw`, a published config.json.
+    """TensorRT-LLM's config.json for a graph that was created from `raw`, a published config.json.
 
-    A size is the published one where there is one: the width of Qwen 1's MLP is that of gate and up together.
-    `architecture` is the published one's, LlamaForCausalLM where it has none. Raises BU140 for an unknown family.
+    A size is the published one if there is one: the width of Qwen 1's MLP is the sum of gate's and up's.
+    `architecture` is the published one's, LlamaForCausalLM without one. Raises BU140 for an unknown family.
     """
     ours: Any = graph.config
     names, heads = names_of(family.name), ours.num_heads
@@ -36,7 +36,7 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
         "vocab_size": ours.vocab_size,
         "max_position_embeddings": ours.max_positions,
         "hidden_size": ours.hidden,
-        "intermediate_size": getattr(ours, "ffn", 4 * ours.hidden),  # BLOOM has no other
+        "intermediate_size": getattr(ours, "ffn", 4 * ours.hidden),  # BLOOM's fixed width
         "num_hidden_layers": len(graph.layers),
         "num_attention_heads": heads,
         "num_key_value_heads": getattr(ours, "num_kv_heads", heads),
@@ -68,12 +68,12 @@ def written(family: Family, graph: Graph, raw: Mapping[str, Any], parallel: Para
 
 
 def _has(graph: Graph, *endings: str) -> bool:
-    """Whether the graph has a parameter whose name ends so."""
+    """Whether the graph has a parameter whose name ends in one of these."""
     return any(name.endswith(endings) for name in graph.signature())
 
 
 def published(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a published config.json for those of TensorRT-LLM, of any architecture."""
+    """The published config.json for TensorRT-LLM's, of any architecture."""
     architecture = words.get("architecture")
     names = _names(architecture)
     config: dict[str, Any] = {"architectures": [_published_name(architecture)]} if architecture else {}
@@ -89,7 +89,7 @@ def _mapping(words: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _names(architecture: object) -> Names:
-    """Those of the family that an architecture is of; of one that is not known, Llama's."""
+    """The names of an architecture's family; Llama's for an unknown one."""
     for family in FAMILIES:
         if family.name in NAMES and _published_name(architecture) in family.architectures:
             return NAMES[family.name]
@@ -97,7 +97,7 @@ def _names(architecture: object) -> Names:
 
 
 def _published_name(architecture: object) -> object:
-    """The published name of a class of TensorRT-LLM: the same, but where a family has another class there."""
+    """The published name of a class of TensorRT-LLM: the same, unless a family has another class there."""
     for family in FAMILIES:
         if family.name in NAMES and NAMES[family.name].architecture == architecture:
             return family.architectures[0]

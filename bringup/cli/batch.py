@@ -1,4 +1,4 @@
-"""`bringup run --batch`: one JSON object a line in, one JSON object a line out, in the same order."""
+"""`bringup run --batch`: one JSON object for each input line, one for each output line, in the same order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WORDS: Mapping[tuple[type, ...], str] = {
 
 
 def run_batch(path: Path, batch: Batch, defaults: Mapping[str, Any], lines: StageLines) -> None:
-    """Runs the requests of a file. Raises BU042 for every line that is none, before anything runs."""
+    """Runs the requests of a file. Raises BU042 for every invalid line, before anything runs."""
     from bringup.render.words import plural
 
     found = dict(_objects(path))
@@ -79,7 +79,7 @@ def _answer(batch: Batch, writer: Writer, last: Event) -> dict[str, Any]:
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """By number of its line, each object, or what is wrong with it. Lines with nothing on them count, and are none."""
+    """Each object, or the error of its line, by line number. Empty lines are counted and skipped."""
     from bringup.adapters.checkpoints.bounded_json import strict_json
 
     for number, line in enumerate(_read(path).removeprefix(BOM_UTF8).split(b"\n"), 1):
@@ -101,14 +101,14 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        help = "--batch takes a file with one JSON object on each line, or - for stdin"
+        help = "--batch needs a file with one JSON object on each line, or - for stdin"
         raise fail("BU034", f"no such file or folder: `{path}`", help=help) from None
     except OSError as error:
         raise unreadable(path, f"cannot be read: {why(error)}") from None
 
 
 def _misfits(given: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the keys of an object and their types."""
+    """The errors in the keys of an object and their types."""
     for key, value in given.items():
         if key not in FORM:
             hint = did_you_mean(key, FORM) or f"it takes {', '.join(f'`{known}`' for known in FORM)}"
@@ -125,7 +125,7 @@ def _requests(
     found: Mapping[int, dict[str, Any] | str], path: Path, batch: Batch, tokenizer: Tokenizer | None,
     defaults: Mapping[str, Any],
 ) -> list[Request]:  # fmt: skip
-    """The requests of all lines. Raises BU042 for each line that is none."""
+    """The requests of all lines. Raises BU042 for each invalid line."""
     from bringup.compile.runtime.request import Request
 
     requests: list[Request] = []

@@ -1,4 +1,4 @@
-"""What a bundle is called, and what to type once it is there."""
+"""The default name of a bundle, and the next command for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def bundle_name(model: str | None, checkpoint: str | None) -> str:
     """The model's name; else that of the checkpoint: `hf://org/name@main` → `name`."""
-    if model and not model.endswith(".py"):  # a registered name, whatever a link of that name leads to
+    if model and not model.endswith(".py"):  # a registered name, even if there is a link of that name
         return Path(model).name
     source = checkpoint or ""
     scheme, colon, rest = source.partition(":")
@@ -21,7 +21,7 @@ def bundle_name(model: str | None, checkpoint: str | None) -> str:
 
 
 def next_step(job: Job, bundle: Path) -> str:
-    """The command that runs it; of a model that takes more than tokens, what does."""
+    """The command that runs the bundle; for a model that needs other inputs, the call in Python."""
     if job.graph.inputs:
         named = ", ".join(f"{name}=rows" for name in job.graph.inputs)
         return f'run it from Python: bringup.load("{bundle}").prefill(tokens, {named})'

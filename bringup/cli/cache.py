@@ -1,4 +1,4 @@
-"""`bringup cache`: the entries of the cache, and why one was not reused."""
+"""`bringup cache`: the entries of the cache, and the reason why one was not reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation on the command line: messages from --prompt or stdin, as the tokens of the model's chat template."""
+"""A conversation on the command line: messages from --prompt or stdin, as tokens of the model's chat template."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages so far. The template writes the whole of them for each answer, special tokens included."""
+    """The messages so far. The template formats all of them for each answer, with special tokens."""
 
     tokenizer: Tokenizer
     chat: Chat
     messages: list[Message]
 
     def user_message(self, text: str) -> list[int]:
-        """The tokens that an answer to `text` goes on from. Raises BU611, BU612, BU613, BU922."""
+        """The tokens up to the answer to `text`. Raises BU611, BU612, BU613, BU922."""
         self.messages.append({"role": "user", "content": text})
         return self.tokenizer.encode(self.chat.render(self.messages), whole=False)
 
     def heard(self, answer: str) -> None:
-        """Takes in what the model said."""
+        """Adds the model's answer."""
         self.messages.append({"role": "assistant", "content": answer})
 
 
 def opened(tokenizer: Tokenizer, system: str | None) -> Conversation:
-    """A conversation without a message yet. Raises BU610 when nobody knows how the model's is written."""
+    """A conversation without messages. Raises BU610 if the bundle has no chat template."""
     if tokenizer.chat is None:
         help = "its checkpoint has none; --prompt without --chat continues a text"
         raise fail("BU610", "the bundle has no chat template", help=help)

@@ -1,4 +1,4 @@
-"""`bringup completion`: a shell's completion script, made from the parser; and what the script asks back."""
+"""`bringup completion`: a shell's completion script, generated from the parser; and its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from click.shell_completion import (
 
 from bringup.cli.parameters.words import OneOf
 
-VARIABLE = "_BRINGUP_COMPLETE"  # click looks for it
+VARIABLE = "_BRINGUP_COMPLETE"  # the name that click expects
 _BASH = """\
 %(complete_func)s() {
     local IFS=$'\\n' item cur=${COMP_WORDS[COMP_CWORD]}
@@ -36,14 +36,14 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 @add_completion_class
 class Bash(BashComplete):
-    """Click's, with three differences: words are not cut at a colon; files and words are offered together; no space
-    behind what goes on (`hf://`)."""
+    """Click's, with three differences: words are not split at a colon; files and words are offered together; no space
+    after an incomplete word (`hf://`)."""
 
     source_template = _BASH
 
     @staticmethod
     def _check_version() -> None:
-        """The script is printed where bash may not be; 4.4, of 2016, is enough."""
+        """No check: the script may be printed without bash; 4.4, of 2016, is enough."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ["COMP_LINE"].encode()[: int(os.environ["COMP_POINT"])].decode()
@@ -52,7 +52,7 @@ class Bash(BashComplete):
         return words[1:], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Bash cuts words at a colon, and replaces what stands behind it only."""
+        """Bash splits words at a colon, and replaces only the part after it."""
         _, incomplete = self.get_completion_args()
         return f"{item.type},{item.value[incomplete.rfind(':') + 1 :]}"
 

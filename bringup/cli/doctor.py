@@ -1,4 +1,4 @@
-"""`bringup doctor`: what there is here, what is wrong with it, and the command that puts it right."""
+"""`bringup doctor`: versions, devices and folders, their problems, and the command that fixes each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from bringup.cli.environment.health import MAIN_JOB, Fact
 from bringup.render.words import plural, table
 
-BROKEN = 3  # the machine is wrong
+BROKEN = 3  # exit code: an error of the machine
 
 
 @click.command("doctor")

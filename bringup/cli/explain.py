@@ -1,4 +1,4 @@
-"""`bringup explain`: a code, a parameter or a tensor, told at length."""
+"""`bringup explain`: a code, a parameter or a tensor in detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bringup check --fix` and `--diff`: the edits that a check has proved, shown and made."""
+"""`bringup check --fix` and `--diff`: prints and applies the edits that a check has proved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bringup.system.atomic import write_file
 
 
 def repair(report: Report, stream: TextIO, *, write: bool) -> bool:
-    """Prints the edits of a report as a diff and applies them; whether a file was changed. Raises BU901, BU902."""
+    """Prints the edits of a report as a diff and applies them; returns whether a file changed. Raises BU901, BU902."""
     findings = [finding for finding in report.findings if finding.fixes]
     edits: dict[Path, list[Fix]] = {}
     for fix in dict.fromkeys(fix for finding in findings for fix in finding.fixes):
@@ -48,11 +48,11 @@ def _diff(before: PyFile, after: PyFile) -> str:
 
 
 def _replace(path: Path, file: PyFile) -> None:
-    """Writes the file atomically, and makes Python read it again."""
+    """Writes the file atomically, and invalidates its bytecode."""
     mode = path.stat().st_mode
     write_file(path, file.text.encode(file.encoding))
     path.chmod(mode)
-    Path(cache_from_source(str(path))).unlink(missing_ok=True)  # same size, same second: it would pass for current
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)  # with the same size and second it would seem current
     for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None)]:
         if Path(sys.modules[name].__file__ or "").resolve() == path:
-            del sys.modules[name]  # imported anew by whoever asks next
+            del sys.modules[name]  # the next import runs it again

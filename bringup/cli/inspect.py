@@ -1,4 +1,4 @@
-"""`bringup inspect`: what a checkpoint holds, before there is a graph for it."""
+"""`bringup inspect`: the contents of a checkpoint, without a graph."""
 
 from __future__ import annotations
 

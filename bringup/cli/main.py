@@ -1,4 +1,4 @@
-"""The `bringup` command: finds the subcommand; turns errors into messages and an exit code."""
+"""The `bringup` command: finds the subcommand, and converts errors to messages and an exit code."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ COMMANDS = {
 }
 WEIGHTS = ("convert", "diff", "export", "fit", "init", "lock", "lora")
 LAUNCHES = ("bench", "kernels")
-# Of commands that are not in bringup/cli itself.
+# Commands in other folders of bringup/cli.
 FOLDERS = {**dict.fromkeys(WEIGHTS, ".weights"), **dict.fromkeys(LAUNCHES, ".launches"), "serve": ".serving"}
 
 
 class Bringup(click.Group):
-    """Subcommands are imported when they are asked for."""
+    """Subcommands are imported on first use."""
 
     verbose = False
 
@@ -53,7 +53,7 @@ class Bringup(click.Group):
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table above: `--help` imports no command."""
+        """Prints the table above, so that `--help` imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -65,24 +65,24 @@ class Bringup(click.Group):
             return _with_verbose(import_module(f"{folder}.{cmd_name}").command)
 
     def main(self, args: Sequence[str] | None = None, *rest: object, **extra: object) -> NoReturn:
-        """Runs the command and exits; click's own runner for tests comes in here too."""
+        """Runs the command and exits; click's test runner calls it too."""
         sys.exit(self._exit_code(list(sys.argv[1:] if args is None else args)))
 
     def _exit_code(self, words: list[str]) -> int:
         self.verbose = False
         streams.open_closed()
-        if "_BRINGUP_COMPLETE" in os.environ:  # a shell asks what comes next
+        if "_BRINGUP_COMPLETE" in os.environ:  # a shell requests completions
             import_module("bringup.cli.completion")
             super().main(words, "bringup")
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  text files, both
         try:
             code = self._ended(words)
-            sys.stdout.flush()  # at exit it would be too late to say what the stream refuses
+            sys.stdout.flush()  # an error of the stream at exit could not be reported
             return code
         except (click.Abort, KeyboardInterrupt) as error:
             return signals.report_stop(error)
-        except SystemExit as left:  # a user's file that leaves must not look like a command that ended well
+        except SystemExit as left:  # if a user's file exits, the command has not succeeded
             from bringup.cli.errors.culprit import of_user_code
             from bringup.cli.errors.failures import report_error
 
@@ -95,7 +95,7 @@ class Bringup(click.Group):
             return report_error(error, words, verbose=self.verbose)
 
     def _ended(self, words: list[str]) -> int:
-        """The exit code of a command line that is run to its end, or that asks for help or versions."""
+        """The exit code of a command line, also if it only prints help or versions."""
         try:
             with self.make_context("bringup", words) as ctx:
                 return self.invoke(ctx) or 0
@@ -104,7 +104,7 @@ class Bringup(click.Group):
 
 
 def _with_verbose(command: click.Command) -> click.Command:
-    """The command, and those below it, with the option that may stand anywhere."""
+    """The command, and its subcommands, with the option -v, which is allowed anywhere."""
     if VERBOSE not in command.params:
         command.params.append(VERBOSE)
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
@@ -144,7 +144,7 @@ def cli() -> None:
     """Compiles models from published checkpoints, and checks each step."""
 
 
-NANOBIND = {"iree.runtime", "triton._C.libtriton"}  # bindings that list whatever is not collected
+NANOBIND = {"iree.runtime", "triton._C.libtriton"}  # bindings that list uncollected objects at exit
 
 
 def main() -> NoReturn:
@@ -154,6 +154,6 @@ def main() -> NoReturn:
         cli.main()
     finally:
         if not sys.modules.keys() & NANOBIND:
-            gc.freeze()  # looking for garbage as the interpreter ends: another second, after tracing
+            gc.freeze()  # a collection at exit takes another second after tracing
         if not cli.verbose:
-            sys.unraisablehook = lambda unraisable: None  # what libraries stumble over as the interpreter ends
+            sys.unraisablehook = lambda unraisable: None  # errors of libraries at exit

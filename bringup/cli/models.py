@@ -1,4 +1,4 @@
-"""`bringup models`: what can be named."""
+"""`bringup models`: the models and families that can be named."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _worst(measured: dict[str, float | str], dtype: str, *last: str) -> float:
 
 
 def _title(family: Family) -> str:
-    """The first line of a graph's file, which is not run for it. Nothing for a family that is no file's."""
+    """The first line of a graph's file, without running it; "" for a family without a file."""
     module = family.graph.partition(":")[0] if isinstance(family.graph, str) else family.graph.__module__
     try:
         spec = find_spec(module)
         if spec is None or spec.origin is None:
             return ""
         docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
-    except (ImportError, OSError, ValueError, SyntaxError):  # a plugin's: told when the family is used
+    except (ImportError, OSError, ValueError, SyntaxError):  # a plugin's: reported when the family is used
         return ""
     return docstring.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""`--report FILE.html`: what a command did, kept as a page when it ends, well or not."""
+"""`--report FILE.html`: an HTML page about a command, written when it ends, with or without an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = Callable[..., Any]
 
 
 def report_option(command: Command) -> Command:
-    """The option of every command that has something to show."""
+    """The option of every command that has a report."""
     help = "Also write an HTML page: stages, memory, modules, the source of each parameter."
     file = click.Path(dir_okay=False, path_type=Path)
     return click.option("--report", type=file, metavar="FILE.html", help=help)(command)
@@ -33,7 +33,7 @@ def report_option(command: Command) -> Command:
 
 @dataclass(slots=True)
 class Reporting:
-    """The outcome of a command for its report; `progress` is passed to the work."""
+    """The result of a command for its report; `progress` is passed to the work."""
 
     progress: Progress
     result: str = "planned"
@@ -46,16 +46,16 @@ def reporting(
     path: Path | None, job: Job | None, target: str, max_seq_len: int | None,
     target_options: Mapping[str, str] | None = None, max_batch_size: int = 1, cache_blocks: int | None = None,
 ) -> Generator[Reporting]:  # fmt: skip
-    """Writes the page for what happens inside, also when that ends in a BringupError; without a path, none.
+    """Writes the page for the block, also if that ends in a BringupError; without a path, nothing.
 
-    Raises BU021 when the page cannot stand there.
+    Raises BU021 if the page cannot be written there.
     """
     from bringup.render.progress import StageLines
 
     if path is None or job is None:
         yield Reporting(StageLines())
         return
-    if not path.resolve().parent.is_dir():  # before the work, not after
+    if not path.resolve().parent.is_dir():  # reported before the work begins
         message = f"cannot write the report `{path}`: there is no folder `{path.parent}`"
         raise fail("BU021", message, help="give the path of a file")
     from bringup.compile.report.record import Recorder

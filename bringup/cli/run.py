@@ -1,4 +1,4 @@
-"""`bringup run`: text, or token ids, from a bundle."""
+"""`bringup run`: generates text, or token ids, from a bundle."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def command(
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
-        raise click.UsageError("--chat takes --prompt TEXT, or messages from stdin; leave --tokens out")
+        raise click.UsageError("--chat needs --prompt TEXT, or messages from stdin; leave --tokens out")
     if batch_file is not None and (chat or prompt is not None or tokens is not None):
         raise click.UsageError("--batch FILE has the prompts; leave --prompt, --tokens and --chat out")
     if batch_file is None and not chat and (prompt is None) == (tokens is None):
         raise click.UsageError("give --prompt TEXT, --tokens 1,2,3 or --batch FILE")
     if system is not None and not chat:
-        raise click.UsageError("--system goes with --chat")
+        raise click.UsageError("--system needs --chat")
     chosen = chosen_lora(lora, lora_name, batched=batch_file is not None)
     from bringup.compile.runtime.batch import load_batch
     from bringup.compile.runtime.session import load
@@ -117,7 +117,7 @@ def _generate(
     session: Session, tokenizer: Tokenizer | None, ids: Sequence[int], sampling: Sampling, lines: StageLines,
     *, as_json: bool, **how: bool,
 ) -> str:  # fmt: skip
-    """Writes what comes after `ids`, and gives its text."""
+    """Writes the tokens that follow `ids`, and returns their text."""
     writer = Writer(tokenizer, quiet=as_json)
     eos = tokenizer.eos if tokenizer else frozenset[int]()
     for token in session.generate(ids, eos=eos, **sampling, **how):

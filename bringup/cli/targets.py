@@ -1,4 +1,4 @@
-"""`bringup targets`: what a model can be compiled for."""
+"""`bringup targets`: the targets that a model can be compiled for."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _devices(target: Target) -> list[str]:
         ValueError,
         LookupError,
         AttributeError,
-    ):  # its packages are installed and do not work
+    ):  # its packages are installed but cannot be imported
         return []
 
 
@@ -77,7 +77,7 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def _families(found: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Targets of one family together, every other alone."""
+    """Targets of one family as one group, every other one alone."""
     families: dict[str, list[dict[str, Any]]] = {}
     for facts in found:
         families.setdefault(facts["family"] or facts["name"], []).append(facts)

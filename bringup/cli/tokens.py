@@ -1,4 +1,4 @@
-"""Token ids on the command line: as they are typed, and as they come out."""
+"""Token ids on the command line: their input, and their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
 
-SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")  # in what `run --json` prints
+SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s", "load_seconds")  # keys in the output of `run --json`
 
 
 class _Tokens(click.ParamType[list[int]]):
@@ -35,7 +35,7 @@ TOKENS = _Tokens()
 
 
 def tokenizer_of(session: Session | Batch, *, required: bool) -> Tokenizer | None:
-    """The bundle's tokenizer; None when it has none that can be loaded and none is required."""
+    """The bundle's tokenizer; None if it has none that can be loaded and none is required."""
     try:
         return session.tokenizer()
     except BringupError:
@@ -45,7 +45,7 @@ def tokenizer_of(session: Session | Batch, *, required: bool) -> Tokenizer | Non
 
 
 class Writer:
-    """Writes tokens to stdout as they come: as text, or as ids where there is no tokenizer."""
+    """Writes tokens to stdout as they are generated: as text, or as ids without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None, *, quiet: bool) -> None:
         self.stream = tokenizer.stream(skip_special=True) if tokenizer else None
@@ -54,7 +54,7 @@ class Writer:
         self.text: str | None = "" if tokenizer else None
 
     def push(self, token: int) -> None:
-        """Takes in the next token."""
+        """Adds the next token."""
         self.tokens.append(token)
         if self.stream:
             self._write(self.stream.push(token))
@@ -62,7 +62,7 @@ class Writer:
             print(token, end=" ", flush=True)
 
     def finish(self) -> None:
-        """Writes what was held back, and ends the line."""
+        """Writes the remaining text, and ends the line."""
         if self.stream:
             self._write(self.stream.finish())
         if not self.quiet:

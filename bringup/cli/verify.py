@@ -1,4 +1,4 @@
-"""`bringup verify`: are the numbers those of the reference implementation?"""
+"""`bringup verify`: compares logits with the reference implementation."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def command(
 def _refuse_options(
     bundle: Path, named: Named, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None
 ) -> None:
-    """A usage error for options that choose what a bundle has of its own."""
+    """A usage error for options that a bundle defines itself."""
     given: dict[str, Any] = {
         "--target": target,
         "--target-option": target_option,

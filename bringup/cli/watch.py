@@ -1,6 +1,6 @@
-"""`bringup check --watch`: the check again, in a fresh process, whenever a file changes that it read.
+"""`bringup check --watch`: repeats the check in a new process whenever a file that it read changes.
 
-As a module that is run, this is that process: it notes each file as it is opened, with its state at that moment.
+Run as a module, this file is that process: it records each file that is opened, with its state at that moment.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _WEIGHTS = (
     ".pth",
     ".npz",
     ".npy",
-)  # what counts of a folder that is a checkpoint
+)  # files of a folder that may belong to a checkpoint
 _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _WRITES = os.O_WRONLY | os.O_RDWR
 
-State = list[Any] | None  # what changes when a file does; None while it is not there
+State = list[Any] | None  # values that change with a file; None if it does not exist
 
 
 def watch(words: Sequence[str], named: Iterable[str | None]) -> NoReturn:
-    """Checks, waits for a change, checks again; until Ctrl-C. `named` are the paths on the command line."""
+    """Checks, waits for a change, checks again, until Ctrl-C. `named` are the paths on the command line."""
     try:
         _rounds(words, named)
-    except KeyboardInterrupt as stopped:  # how it is meant to end: nothing to say
+    except KeyboardInterrupt as stopped:  # the usual end: no message
         sys.exit(stopped.exit_code if isinstance(stopped, Stopped) else 128 + signal.SIGINT)
 
 
@@ -56,7 +56,7 @@ def _rounds(words: Sequence[str], named: Iterable[str | None]) -> NoReturn:
             start = {path: state(path) for path in paths}
             ended = _check(words, notes)
             opened: dict[str, State] = json.loads(notes.read_text("utf-8")) if notes.exists() else {}
-            seen = ({} if ended in (0, 1) else seen) | start | opened  # a check that was stopped did not read them all
+            seen = ({} if ended in (0, 1) else seen) | start | opened  # a stopped check has not read all of them
             print(f"watching {plural(len(seen), 'file')}; Ctrl-C ends", file=sys.stderr)
             changed = ", ".join(_shown(path) for path in _wait(seen))
             sys.stdout.write(_CLEAR if is_live(sys.stdout) else "")
@@ -65,15 +65,15 @@ def _rounds(words: Sequence[str], named: Iterable[str | None]) -> NoReturn:
 
 
 def _check(words: Sequence[str], notes: Path) -> int:
-    """One check, in a session of its own: Ctrl-C is for us. No byte code is written: of a file that changes twice in a
-    second it would pass for current."""
+    """Runs one check, in a session of its own, because Ctrl-C is for this process. No bytecode is written: if a file
+    changes twice in a second, its bytecode would seem current."""
     notes.unlink(missing_ok=True)
     command = [sys.executable, "-B", "-m", "bringup.cli.watch", str(notes), *words]
     return subprocess.run(command, check=False, start_new_session=True).returncode
 
 
 def _wait(seen: Mapping[str, State]) -> list[str]:
-    """The paths that changed, once nothing changes any more."""
+    """The paths that changed, once no more changes occur."""
     now = dict(seen)
     while True:
         time.sleep(POLL)
@@ -84,7 +84,7 @@ def _wait(seen: Mapping[str, State]) -> list[str]:
 
 
 def state(path: str) -> State:
-    """When a file was written, its size and inode; of a folder the names in it that can be a checkpoint's."""
+    """The modification time, size and inode of a file; for a folder, the names that may belong to a checkpoint."""
     try:
         if os.path.isdir(path):  # noqa: PTH112  thrice a second for each file
             return sorted(name for name in os.listdir(path) if name.endswith(_WEIGHTS))  # noqa: PTH208
@@ -124,7 +124,7 @@ def _is_for_writing(mode: str | None, flags: int) -> bool:
 
 
 def _source(path: str) -> str:
-    """The file that byte code was made from."""
+    """The source file of bytecode."""
     if not path.endswith(".pyc"):
         return path
     from importlib.util import source_from_cache

@@ -1,4 +1,4 @@
-"""A page for every code: what it means, why it matters, an example, the fix."""
+"""A page for every code: its meaning, its importance, an example, the fix."""
 
 from __future__ import annotations
 

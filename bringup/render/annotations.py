@@ -1,6 +1,6 @@
 """Annotations of GitHub Actions: a workflow command for each finding.
 
-The form is that of workflow commands, and so are the escapes (docs.github.com, "Workflow commands for GitHub Actions";
+Form and escapes are those of workflow commands (docs.github.com, "Workflow commands for GitHub Actions";
 actions/toolkit, packages/core/src/command.ts). A step shows ten annotations of each severity.
 """
 
@@ -21,7 +21,7 @@ KINDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "n
 
 
 def workflow_commands(findings: Iterable[Diagnostic]) -> str:
-    """A line for each finding, the worst first; where there are more than a step shows, the last one counts them."""
+    """A line for each finding, the worst first; if there are more than a step shows, the last line counts them."""
     listed, names = [harmless(finding) for finding in findings], titles()
     lines: list[str] = []
     for severity, kind in KINDS.items():
@@ -38,7 +38,7 @@ def workflow_commands(findings: Iterable[Diagnostic]) -> str:
 
 
 def _place(finding: Diagnostic) -> dict[str, str | int]:
-    """Where in the repository: at the rule, else the parameter, else the checkpoint's file, else nowhere."""
+    """The position in the repository: of the rule, else the parameter, else the checkpoint's file, else none."""
     found = site_in_repository(finding.where, finding.declared)
     if found is None:
         file = in_repository(finding.file) if finding.file else None

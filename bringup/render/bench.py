@@ -1,4 +1,4 @@
-"""Timings as a table: a line for each shape and contender, with how many times as fast as it the bundle is."""
+"""Timings as a table: a line for each shape and engine, with the speed of the bundle relative to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RATIOS = {"ttft": "TTFT x", "itl": "ITL x", "tokens_per_s": "tokens/s x", "step
 
 
 def bench_text(report: dict[str, Any]) -> str:
-    """What `bringup bench` prints of `Report.as_json`, with a newline at its end."""
+    """The output of `bringup bench` for `Report.as_json`, with a newline at the end."""
     compared = any("ratios" in row for row in report["rows"])
     heads = (*_HEADS, *_RATIOS.values(), "equal") if compared else _HEADS
     rows = [_line(row, compared) for row in report["rows"]]

@@ -1,4 +1,4 @@
-"""What `bringup init` drafted and asks, as text."""
+"""The draft of `bringup init`, and its questions, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draft_text(found: Draft, folder: Path, source: str) -> str:
-    """The files, the hints, every question with its file and line, and what to do next."""
+    """The files, the hints, every question with its file and line, and the next commands."""
     lines = [f"wrote {len(found.files)} files to {visible(str(folder))}: {', '.join(found.files)}"]
     lines.append(f"{plural(found.rules, 'rule')} proved, {plural(found.open, 'tensor')} without a rule")
     if found.served:

@@ -1,4 +1,4 @@
-"""A finding as rustc shows one: what is wrong, the rule, the parameter, the checkpoint's file, and what to do."""
+"""A finding in the style of rustc: the message, the rule, the parameter, the checkpoint's file, and the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.render.visible import visible
 
 
 def finding_text(finding: Diagnostic, paint: Paint) -> str:
-    """Several lines, without a newline at the end. The words of the finding are harmless already."""
+    """Several lines, without a newline at the end. The texts of the finding are escaped already."""
     style = STYLE[finding.severity]
     signs = [("^", "the rule", style, finding.where), ("-", "the parameter", "blue", finding.declared)]
     shown = [(sign, label, color, site, span_of(site)) for sign, label, color, site in signs if site]
@@ -37,7 +37,7 @@ def finding_text(finding: Diagnostic, paint: Paint) -> str:
 
 
 def _facts(finding: Diagnostic) -> Iterator[tuple[str, str]]:
-    """What the message does not say already."""
+    """Facts that the message does not contain."""
     for name in ("expected", "actual"):
         text: str = getattr(finding, name)
         if text and text not in finding.message:

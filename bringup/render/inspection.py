@@ -1,4 +1,4 @@
-"""What a checkpoint holds: as columns for people, and as JSON for programs."""
+"""The contents of a checkpoint: as columns for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def inspection_text(found: Inspection) -> str:
-    """Sections with an empty line between them; every text of the checkpoint harmless."""
+    """Sections with an empty line between them; every text of the checkpoint is escaped."""
     return "\n\n".join(_sections(found)) + "\n"
 
 
@@ -33,7 +33,7 @@ def _sections(found: Inspection) -> Iterator[str]:
     yield from _words("config keys that are not read" if found.family else "config keys", found.unread)
     if found.refused:
         rows = [(each.code, visible(each.message)) for each in found.refused]
-        yield f"values that the {found.family} graph refuses\n{_indented(rows)}"
+        yield f"values that the {found.family} graph rejects\n{_indented(rows)}"
     for title, pairs in (("tied", found.tied), ("quantisation", found.quantized)):
         if pairs:
             yield f"{title}\n{_indented([(visible(key), visible(value)) for key, value in pairs])}"

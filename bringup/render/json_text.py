@@ -1,4 +1,4 @@
-"""JSON for other programs: strict, as RFC 8259 has it."""
+"""JSON for other programs: strict RFC 8259."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 def json_text(value: object) -> str:
     """A value as indented JSON with a line end.
 
-    JSON has no infinity and no NaN (RFC 8259, section 6): they become the texts "Infinity", "-Infinity" and "NaN", the
-    words of the JSON format of Protocol Buffers.
+    JSON has no infinity and no NaN (RFC 8259, section 6): they become the texts "Infinity", "-Infinity" and "NaN", as
+    in the JSON format of Protocol Buffers.
     """
     return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
 

@@ -1,4 +1,4 @@
-"""A verification as text: phases, error by module, the operation that departs, and one line that sums it up."""
+"""A verification as text: phases, error by module, the first wrong operation, and a summary line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bringup.spec import Site
 if TYPE_CHECKING:
     from bringup.compile.parity.parity import Layer, Op, Parity
 
-_FEW = 3  # layers in a row that agree and are shown one by one
+_FEW = 3  # consecutive layers without an error that are printed one by one
 Row = tuple[str, ...]
 
 
 def parity_text(parity: Parity, name: str, paint: Paint) -> str:
-    """What `bringup verify` prints, with a newline at its end."""
+    """The output of `bringup verify`, with a newline at the end."""
     parts = [table(parity.rows)]
     if parity.modules:
         near = not any(_off(module, parity.tolerance) for module in parity.modules)
@@ -29,7 +29,7 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
         from bringup.compile.parity.parity import STAGE_TOLERANCE
 
         worst = max(parity.calls.values())
-        near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the whole departs
+        near = worst <= STAGE_TOLERANCE[parity.dtype]  # then only the logits differ
         first = next((call for call, error in parity.calls.items() if error == worst and not near), "")
         first = parity.op.call if parity.op else first
         rows = [(call, _number(error), _mark(call == first, "departs", paint)) for call, error in parity.calls.items()]
@@ -44,7 +44,7 @@ def parity_text(parity: Parity, name: str, paint: Paint) -> str:
 
 
 def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> str:
-    """Error by module: every layer, and every module of the first layer that departs."""
+    """Error by module: every layer, and every module of the first wrong layer."""
     from bringup.compile.bisect.modules import culprit
 
     departing = culprit(modules, tolerance)
@@ -63,7 +63,7 @@ def modules_text(modules: Sequence[Layer], tolerance: float, paint: Paint) -> st
 
 
 def op_text(op: Op, paint: Paint) -> str:
-    """The operation, its line of source, and what it computes."""
+    """The operation, its line of source, and its formula."""
     site, margin = Site(op.file, op.line), len(str(op.line))
     source = linecache.getline(op.file, op.line).rstrip()
     bar, text = paint("|", "blue"), source.strip()
@@ -79,7 +79,7 @@ def op_text(op: Op, paint: Paint) -> str:
 
 
 def _off(module: Layer, tolerance: float) -> bool:
-    """Whether a module is to be shown: in 16 bits outputs drift apart, and only what departs by itself is."""
+    """Whether a module is marked: in 16 bits errors accumulate, and only a module that adds its own is marked."""
     return module.departs(tolerance) or (module.bound is None and not module.output <= tolerance)
 
 
@@ -89,7 +89,7 @@ def _nearest(modules: Sequence[Layer]) -> str:
 
 
 def _layer(name: str) -> str:
-    """The layer a module belongs to: `h.3` of `h.3.attn`; "" for one outside of layers."""
+    """The layer of a module: `h.3` of `h.3.attn`; "" for one outside of layers."""
     found = re.match(r"(.*?\.\d+)(\.|$)", name)
     return found[1] if found else ""
 
@@ -103,7 +103,7 @@ def _mark(on: bool, verdict: str, paint: Paint) -> str:
 
 
 def _shortened(rows: Sequence[Row]) -> Iterator[Row]:
-    """Long stretches of rows with no mark as their first, their last, and how many lie between."""
+    """Long runs of rows without a mark as their first, their last, and the number of rows between."""
     plain: list[Row] = []
 
     def shortened() -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Where things are, as others name them: relative to the repository, or to the folder that somebody is in."""
+"""Paths as CI services and users write them: relative to the repository, or to the current folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bringup.spec import Site
 
 
 def repository() -> Path:
-    """The root that CI services count paths from: GITHUB_WORKSPACE, the folder with `.git`, or this one."""
+    """The root for paths in CI services: GITHUB_WORKSPACE, the folder with `.git`, or the current one."""
     workspace = os.environ.get("GITHUB_WORKSPACE")
     if workspace:
         return Path(workspace).resolve()
@@ -29,12 +29,12 @@ def in_repository(file: str) -> str | None:
 
 
 def site_in_repository(*sites: Site | None) -> tuple[Site, str] | None:
-    """The first of the sites that lies in the repository, and its path there."""
+    """The first of the sites that is in the repository, and its path there."""
     found = ((site, in_repository(site.file)) for site in sites if site)
     return next(((site, path) for site, path in found if path), None)
 
 
 def from_here(file: str) -> str:
-    """A path as it is, or relative to the current folder where it lies below. Links are not followed."""
+    """A path, relative to the current folder if it is below it. Links are not followed."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -1,4 +1,4 @@
-"""A plan as text: one line a parameter, layers that are alike together."""
+"""A plan as text: one line for each parameter, equal layers grouped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.render.words import table
 
 
 def plan_text(plan: Plan) -> str:
-    """What makes each parameter, what is dropped and why, and what is wrong."""
+    """The rule of each parameter, the dropped tensors with reasons, and the problems."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, entry in plan.entries.items():
         alike.setdefault((digits(name)[0], *_facts(entry)), []).append(name)

@@ -1,4 +1,4 @@
-"""Stages on stderr, as cargo and uv tell them: past tense, what came of it, how long it took."""
+"""Stages on stderr in the style of cargo and uv: past tense, the result, the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bringup.render.words import seconds
 
 VERB = 12  # columns of the right-aligned verb
 _BAR = 24
-_REDRAW = 0.1  # seconds between two pictures of a bar
+_REDRAW = 0.1  # seconds between two updates of a bar
 _IRREGULAR = {
     "Building": "Built",
     "Finding": "Found",
@@ -28,7 +28,7 @@ _IRREGULAR = {
 
 
 class StageLines:
-    """A Progress for people. What is under way shows only where somebody watches."""
+    """A Progress for people. Running stages are printed only to a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
@@ -37,7 +37,7 @@ class StageLines:
 
     @contextmanager
     def stage(self, name: str) -> Generator[Stage]:
-        """Runs one stage; a stage that fails is left as it stood."""
+        """Runs one stage; the line of a stage that fails is not changed."""
         RECENT_LINES.append(name)
         verb, _, rest = name.partition(" ")
         current = _Line(self, verb, rest)
@@ -53,7 +53,7 @@ class StageLines:
         self.say(_past(verb), text + took)
 
     def warn(self, finding: Diagnostic) -> None:
-        """A warning, above what is under way."""
+        """A warning, above the running stage."""
         self.stream.write(self._clear() + findings_text([finding], self.paint))
         if on_github():
             from bringup.render.annotations import workflow_commands
@@ -62,13 +62,13 @@ class StageLines:
         self.stream.flush()
 
     def say(self, verb: str, text: str) -> None:
-        """One finished line."""
+        """Prints one finished line."""
         RECENT_LINES.append(f"{verb} {text}")
         self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'green')} {text}\n")
         self.stream.flush()
 
     def draw(self, verb: str, text: str) -> None:
-        """A line that the next one replaces."""
+        """Prints a line that the next one replaces."""
         if self.live:
             self.stream.write(f"{self._clear()}{self.paint(verb.rjust(VERB), 'cyan')} {text}")
             self.stream.flush()
@@ -78,7 +78,7 @@ class StageLines:
 
 
 class _Line:
-    """The stage under way."""
+    """The running stage."""
 
     def __init__(self, lines: StageLines, verb: str, rest: str) -> None:
         self.lines = lines

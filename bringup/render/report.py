@@ -1,4 +1,4 @@
-"""A report as text: findings, errors first, and one line that sums it up."""
+"""A report as text: findings, errors first, and a summary line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ORDER = list(Severity)
 
 
 def ordered(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Errors first, then warnings, then notes; otherwise as they were found."""
+    """Errors first, then warnings, then notes; otherwise in their order."""
     return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
 
 
 def findings_text(findings: Iterable[Diagnostic], paint: Paint) -> str:
-    """Every finding at length, with an empty line behind each; "" when there is none."""
+    """Every finding in detail, followed by an empty line; "" without findings."""
     listed = ordered(findings)
     if not listed:
         return ""
@@ -41,16 +41,16 @@ def summary(report: Report, paint: Paint) -> str:
 
 
 def tally(findings: Iterable[Diagnostic]) -> str:
-    """`2 errors, 1 warning`; "" when there is nothing."""
+    """`2 errors, 1 warning`; "" without findings."""
     severities = [finding.severity for finding in findings]
     return ", ".join(plural(severities.count(s), s) for s in Severity if s in severities)
 
 
 def shares(report: Report) -> str:
-    """What each rank would hold: `2 ranks: 248.9 MB each`, or a line for each; "" when nobody asked.
+    """The memory of each rank: `2 ranks: 248.9 MB each`, or a line for each; "" if ranks were not requested.
 
-    Of a quantised checkpoint also what it stores: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`. Then what a
-    conversion of each rank reads, where that is known: `2 ranks: 248.9 MB each, 260.0 MB read`.
+    For a quantised checkpoint also as stored: `2 ranks: 80.1 MB each as stored, 312.4 MB as float32`. Then the bytes
+    that a conversion of each rank reads, if known: `2 ranks: 248.9 MB each, 260.0 MB read`.
     """
     held = [size(nbytes) for nbytes in report.bytes_per_rank]
     if stored := report.stored_bytes_per_rank:
@@ -67,16 +67,16 @@ def shares(report: Report) -> str:
 
 
 def fixable(report: Report) -> str:
-    """How many findings `--fix` repairs; "" when it repairs none."""
+    """The number of findings that `--fix` corrects; "" for none."""
     count = sum(bool(finding.fixes) for finding in report.findings)
     return f"[*] {count} fixable with --fix" if count else ""
 
 
 def mark(finding: Diagnostic) -> str:
-    """`[*] ` before what `--fix` repairs."""
+    """`[*] ` before a finding that `--fix` corrects."""
     return "[*] " if finding.fixes else ""
 
 
 def pointer(findings: Iterable[Diagnostic]) -> str:
-    """Where to read more of the first mistake."""
+    """The command that explains the first finding."""
     return f"`bringup explain {ordered(findings)[0].code}` has more"

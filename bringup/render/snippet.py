@@ -11,14 +11,14 @@ from bringup.render.spans import Span
 from bringup.render.visible import visible
 
 WIDTH = 120  # columns of source text
-LEAD = 12  # characters before a span that begins too far right
-LINES = 6  # of a span over more lines, the middle is left out
+LEAD = 12  # characters before a span that begins too far to the right
+LINES = 6  # the middle of a span over more lines is omitted
 
 Row = tuple[str, str, str]  # line number or nothing, text, underline with its label
 
 
 def rows(span: Span, sign: str, label: str) -> Iterator[Row]:
-    """The lines of a span, and what stands below them: `^^^^ the rule`."""
+    """The lines of a span, and the underline: `^^^^ the rule`."""
     if len(span.lines) == 1:
         text, before, width = _window(span.lines[0], span.column, span.end_column)
         yield str(span.line), text, ""
@@ -34,7 +34,7 @@ def rows(span: Span, sign: str, label: str) -> Iterator[Row]:
 
 
 def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
-    """The part of a line that is shown, the columns before the span, and those of the span."""
+    """The visible part of a line, the columns before the span, and those of the span."""
     cells = [_cell(char) for char in line.rstrip()]
     at = [0, *accumulate(map(_width, cells))]  # the column of each cell
     first = 0
@@ -51,7 +51,7 @@ def _cell(char: str) -> str:
 
 
 def _width(cell: str) -> int:
-    """Columns of a terminal: two for wide characters (Unicode annex 11), none for those that join the one before."""
+    """Columns in a terminal: two for wide characters (Unicode annex 11), none for combining ones."""
     return sum(map(_columns, cell))
 
 

@@ -1,4 +1,4 @@
-"""The source text that a site means: the expression of a rule, the call that declares a parameter."""
+"""The source text of a site: the expression of a rule, the call that declares a parameter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Span:
 
 
 def span_of(site: Site) -> Span | None:
-    """The expression at a site; its whole line where none can be told, None where there is no such line."""
+    """The expression at a site; its complete line if there is none, None if the line does not exist."""
     linecache.checkcache(site.file)
     lines = [line.rstrip("\r\n") for line in linecache.getlines(site.file)]
     if not 0 < site.line <= len(lines) or not lines[site.line - 1].strip():
@@ -39,7 +39,7 @@ def span_of(site: Site) -> Span | None:
 
 
 def _characters(line: str, nbytes: int) -> int:
-    """ast counts the bytes of UTF-8."""
+    """The number of characters in the first bytes: ast counts bytes of UTF-8."""
     return len(line.encode()[:nbytes].decode(errors="replace"))
 
 
@@ -47,14 +47,14 @@ def _characters(line: str, nbytes: int) -> int:
 def _tree(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is run elsewhere, and warns there
+            warnings.simplefilter("ignore")  # running the file prints its warnings
             return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # the file is not what was run
+    except (SyntaxError, ValueError, RecursionError):  # the file has changed since it was run
         return None
 
 
 def _expression(source: str, line: int) -> tuple[int, int, int, int] | None:
-    """Where the value of the statement on a line stands; of a value over several lines, the call that begins there."""
+    """The span of the value of the statement on a line; for several lines, that of the call that begins there."""
     tree = _tree(source)
     statements = list(_statements(tree, line)) if tree else []
     value = getattr(statements[-1], "value", None) if statements else None

@@ -1,4 +1,4 @@
-"""What reads our streams: a terminal with colour, somebody who watches, a file, GitHub Actions."""
+"""What the output streams are: a terminal with colour, an interactive one, a file, GitHub Actions."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _STYLES = {"bold": "1", "red": "1;31", "green": "1;32", "yellow": "1;33", "blue"
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether somebody watches: lines may be written over."""
+    """Whether the stream is an interactive terminal: lines may be overwritten."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def wants_color(stream: TextIO) -> bool:
-    """https://no-color.org: NO_COLOR wins; FORCE_COLOR asks for colour in files and pipes too."""
+    """https://no-color.org: NO_COLOR takes precedence; FORCE_COLOR enables colour in files and pipes too."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_live(stream)
 
 
 def on_github() -> bool:
-    """Whether a step of GitHub Actions runs us, and reads what we write."""
+    """Whether the process is a step of GitHub Actions, which reads its output."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 class Paint:
-    """Colours text, or leaves it alone."""
+    """Colours text, or leaves it unchanged."""
 
     def __init__(self, on: bool = False) -> None:
         self.on = on

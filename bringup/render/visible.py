@@ -1,4 +1,4 @@
-"""Strangers' text made harmless: what could steer a terminal, a log or a parser becomes visible."""
+"""Escapes untrusted text: characters that could control a terminal, a log or a parser become visible."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from bringup.diagnostics import Diagnostic, Report
 
-# Controls (C0, C1, DEL); what has no width or turns the direction of text (Unicode categories Cf, Zl, Zp);
-# surrogates and the non-characters, which neither XML nor UTF-8 can hold; and `##[`, which begins a command anywhere
-# in a line of a GitHub Actions log.
+# Controls (C0, C1, DEL); characters without width or that change the direction of text (Unicode categories Cf, Zl, Zp);
+# surrogates and the non-characters, which neither XML nor UTF-8 supports; and `##[`, which begins a command anywhere in
+# a line of a GitHub Actions log.
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]|(?<=#)#(?=\\[)"
@@ -17,8 +17,8 @@ _HARMFUL = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with every harmful character written as its escape: `\\x1b`, `\\u202e`."""
-    if text.isprintable() and "##[" not in text:  # a tenth of the time
+    """The text with every such character written as its escape: `\\x1b`, `\\u202e`."""
+    if text.isprintable() and "##[" not in text:  # takes a tenth of the time
         return text
     return _HARMFUL.sub(lambda found: _escape(ord(found[0])), text)
 
@@ -30,14 +30,14 @@ def _escape(code: int) -> str:
 
 
 def harmless(finding: Diagnostic) -> Diagnostic:
-    """The finding with harmless words. Its sites stay as they are: they are opened."""
+    """The finding with escaped texts. Its sites are unchanged, because they are opened."""
     names = ("message", "help", "parameter", "expected", "actual", "file", "tensor")
     words = {name: visible(getattr(finding, name)) for name in names}
     return replace(finding, sources=tuple(map(visible, finding.sources)), **words)
 
 
 def harmless_report(report: Report) -> Report:
-    """The report as every format shows it."""
+    """The report with escaped texts, for every format."""
     findings = [harmless(finding) for finding in report.findings]
     parameters = tuple(map(visible, report.parameters))
     return replace(report, model=visible(report.model), findings=findings, parameters=parameters)

@@ -1,4 +1,4 @@
-"""A report in a file: whole, or not at all."""
+"""Writes a report to a file: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from bringup.diagnostics import fail
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Replaces a file in one step; what is no plain file (a pipe, /dev/stdout) is written to.
+    """Replaces a file atomically; a path that is not a regular file (a pipe, /dev/stdout) is written to.
 
-    Raises BU021 when the path cannot be that of a file, and OSError for what the machine refuses.
+    Raises BU021 if the path cannot be that of a file, and OSError for errors of the system.
     """
     path = Path(os.path.realpath(file))
     part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")

@@ -1,4 +1,4 @@
-"""Files that are on the disk when they are said to be, and two names that change places in one step."""
+"""Atomic and durable writes of files, and the atomic exchange of two names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bringup.system.os_errors import unwritable
 Bytes = bytes | memoryview
 State = tuple[int, ...]
 
-_digests: dict[State, str] = {}  # of the files that this process wrote, or was told of
+_digests: dict[State, str] = {}  # of files that this process wrote, or whose digest was passed to `remember`
 
 
 class NewFile:
-    """A file under way. `digest` is its SHA-256 once the block of `create` has ended."""
+    """A file that is being written. `digest` is its SHA-256 once the block of `create` has ended."""
 
     def __init__(self, path: Path, descriptor: int, pool: ThreadPoolExecutor) -> None:
         self.path, self.digest, self.nbytes = path, "", 0
@@ -33,7 +33,7 @@ class NewFile:
     def write(self, data: Bytes) -> None:
         """Appends bytes, which must not change before the next `write`: a thread hashes them meanwhile.
 
-        hashlib and the operating system both let go of Python's lock, so that this takes two processors.
+        hashlib and the operating system both release Python's lock, so this uses two processors.
         """
         self.settle()
         self._hashed = self._pool.submit(self._sha.update, data)
@@ -43,7 +43,7 @@ class NewFile:
         self.nbytes += memoryview(data).nbytes
 
     def settle(self) -> None:
-        """Waits until the bytes handed in last are no longer needed."""
+        """Waits until the bytes of the last `write` are no longer needed."""
         if self._hashed:
             self._hashed.result()
             self._hashed = None
@@ -56,9 +56,9 @@ class NewFile:
 
 @contextmanager
 def create(path: Path) -> Generator[NewFile]:
-    """A new file at `path`, on the disk when the block ends; gone when it fails. Raises BU901, BU902.
+    """A new file at `path`, on disk when the block ends; removed if it fails. Raises BU901, BU902.
 
-    An OSError of the block itself, such as one of reading, passes through.
+    An OSError of the block itself, such as one of reading, is not converted.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -79,7 +79,7 @@ def create(path: Path) -> Generator[NewFile]:
 
 
 def write_file(path: Path, data: Bytes) -> None:
-    """Writes a file whole, or leaves what was there. Raises BU901, BU902."""
+    """Writes a complete file, or leaves the old one. Raises BU901, BU902."""
     with locked(path, Silent()):
         part = sibling_path(path, "part")
         with create(part) as file:
@@ -92,26 +92,26 @@ def write_file(path: Path, data: Bytes) -> None:
 
 
 def sha256(path: Path, *, fresh: bool = False) -> str:
-    """A file's digest. One that this process wrote is not read again, unless the digest should be `fresh`."""
+    """A file's digest. One that this process wrote is not read again, unless `fresh`."""
     with path.open("rb") as file:
         known = None if fresh else _digests.get(_state(file.fileno()))
         return known or hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remember(path: Path, digest: str) -> None:
-    """A file's digest, from who knows it."""
+    """Stores the known digest of a file."""
     with path.open("rb") as file:
         _digests[_state(file.fileno())] = digest
 
 
 def _state(file: int) -> State:
-    """What changes when a file is written to or replaced; the kernel's time of change (ctime) is not to be set back."""
+    """Stat fields that change if a file is written or replaced; the change time (ctime) cannot be set back."""
     stat = os.fstat(file)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def flush(path: Path) -> None:
-    """Puts a file's bytes, or a folder's names, on the disk. Some file systems know no flush of a folder."""
+    """Flushes a file's bytes, or a folder's names, to disk. Some file systems do not support it for a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -123,14 +123,14 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Puts everything below a folder on the disk, and the folder."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder, then the folder
+    """Flushes a folder and everything in it to disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # the contents of a folder before the folder
         flush(path)
     flush(folder)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Lets two names change places in one step; False where the file system or the kernel cannot do that.
+    """Exchanges two names atomically; False if the file system or the kernel does not support that.
 
     renameat2(2) of Linux 3.15. Raises OSError as a rename would.
     """

@@ -1,10 +1,10 @@
-"""The environment of other programs: what they need to start, and no more. Tokens and keys of the user stay here."""
+"""The environment of other programs: only the variables that they need to start, without tokens and keys."""
 
 from __future__ import annotations
 
 import os
 
-# Where programs and libraries are found, where temporary files go, how text is written, what the time is.
+# Paths of programs and libraries, of temporary files, the locale, the time zone.
 _NEEDED = (
     *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
     *("PYTHONHOME", "PYTHONPATH", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"),
@@ -13,6 +13,6 @@ _NEEDED = (
 
 
 def minimal(**more: str) -> dict[str, str]:
-    """This process's variables that any program needs, and `more`."""
+    """The variables of this process that any program needs, and `more`."""
     needed = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     return {"PATH": os.defpath, **needed, **more}

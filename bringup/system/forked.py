@@ -20,11 +20,11 @@ Result = TypeVar("Result")
 
 
 def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`work` of every item, in order. This process takes part; what is not finished, it does again itself, in order.
+    """`work` of every item, in order. This process takes part; it repeats items that a child did not finish.
 
-    Items are started in their order, by whichever process is free: the longest ones should be first. After an error no
-    more are started; the error of the first item that has one is raised here, with its own traceback. Results have to
-    be picklable. Where a fork is not safe, because threads other than numpy's are alive, nothing is forked.
+    Items are started in order, by the next free process: the longest should be first. After an error no more are
+    started; the error of the first item with one is raised here, with its own traceback. Results must be picklable. If
+    a fork is not safe, because threads other than numpy's are running, nothing is forked.
     """
     import multiprocessing
     from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
             children.callback(child.join)
             children.callback(child.kill)
             pipes.append(ours)
-        received = [threads.submit(_received, pipe) for pipe in pipes]  # so that no child waits for a full pipe
+        received = [threads.submit(_received, pipe) for pipe in pipes]  # so that no child blocks on a full pipe
         done: dict[int, Result] = {}
         try:
             for index in queue.share(0):
@@ -56,10 +56,10 @@ def forked(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
 
 
 class _Queue:
-    """The indices of items, for several processes: of each its own first one, then whichever is next.
+    """The indices of items, shared by several processes: each process has its own first one, then gets the next.
 
-    The next ones are in a file, which unlike a pipe holds any number. Its offset is the processes' common one: a read
-    of one moves it for all. A read is atomic, and a process that is killed leaves nothing locked.
+    The others are in a file, which unlike a pipe holds any number. The processes share its offset: a read by one
+    advances it for all. A read is atomic, and a process that is killed leaves nothing locked.
     """
 
     def __init__(self, processes: int, items: int) -> None:
@@ -76,11 +76,11 @@ class _Queue:
         os.close(self._file)
 
     def clear(self) -> None:
-        """Leaves no more items, for any process."""
+        """Removes all remaining items, for all processes."""
         os.lseek(self._file, 0, os.SEEK_END)
 
     def share(self, process: int) -> Iterator[int]:
-        """The indices that a process works on; which, is decided as they are taken."""
+        """The indices that a process works on, determined as they are requested."""
         if process < self._items:
             yield process
         while index := os.read(self._file, 8):
@@ -88,13 +88,13 @@ class _Queue:
 
 
 def _received(pipe: Connection) -> dict[int, Any]:
-    """The results of a child's share by index, as far as it came: an error or a signal may have ended it."""
+    """The results of a child's share by index, as far as received: an error or a signal may have ended it."""
     found: dict[int, Any] = {}
     try:
         while (result := pipe.recv()) is not None:
             index, value = result
             found[index] = value
-    except (EOFError, OSError):  # OSError: it ended in the middle of a result
+    except (EOFError, OSError):  # OSError: it ended within a result
         pass
     return found
 
@@ -107,7 +107,7 @@ def _serve(
     queue: _Queue,
     parent: int,
 ) -> None:
-    """The child's life. It says nothing when it fails: its parent meets the same error."""
+    """The work of a child. It reports no error: its parent gets the same one."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its children
@@ -127,6 +127,6 @@ def _processors() -> int:
 
 
 def _fork_is_safe() -> bool:
-    """numpy's threads stand a fork (OpenBLAS has handlers for it); there is at most one a processor."""
+    """Whether only numpy's threads are running, at most one per processor: OpenBLAS has handlers for a fork."""
     tasks = Path("/proc/self/task")
     return tasks.is_dir() and len(list(tasks.iterdir())) <= (os.cpu_count() or 1)

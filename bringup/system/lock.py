@@ -1,7 +1,7 @@
-"""One writer at a time for each place, for as long as its process lives.
+"""One writer at a time for each path, as long as its process lives.
 
-The lock is flock(2) on a file beside the place: the kernel lets go of it however a process ends, so that what a lock's
-holder left behind is known to be dead. The file's text names the holder, for those who wait.
+The lock is flock(2) on a file next to the path: the kernel releases it however a process ends, so files that the
+previous holder left are known to be abandoned. The file's text names the holder, for processes that wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bringup.progress import Progress
 from bringup.system.os_errors import refused
 from bringup.system.signals import signals_deferred
 
-_LONGEST = 200  # bytes of a name, so that the names made from it stay below the 255 of most file systems
+_LONGEST = 200  # bytes of a name, so that derived names stay below the 255 of most file systems
 
 
 def sibling_path(place: Path, what: str) -> Path:
@@ -29,7 +29,7 @@ def sibling_path(place: Path, what: str) -> Path:
 
 @contextmanager
 def locked(place: Path, progress: Progress) -> Generator[None]:
-    """The sole right to write at `place`. Waits for a process that has it, and tells of that once. Raises BU013."""
+    """The exclusive right to write at `place`. Waits for a process that has it, with one message. Raises BU013."""
     path = sibling_path(place, "lock")
     try:
         descriptor = _acquired(path, place, progress)
@@ -39,7 +39,7 @@ def locked(place: Path, progress: Progress) -> Generator[None]:
         yield
     finally:
         with signals_deferred():
-            path.unlink(missing_ok=True)  # while it is held: who waits sees that it is another file now
+            path.unlink(missing_ok=True)  # while it is locked: waiting processes notice that it is another file now
             os.close(descriptor)
 
 
@@ -66,7 +66,7 @@ def _acquired(path: Path, place: Path, progress: Progress) -> int:
                 path.unlink(missing_ok=True)
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder had removed it: begin again with the file that is there now
+        os.close(descriptor)  # its holder has removed it: try again with the new file
 
 
 def _taken(descriptor: int) -> bool:
@@ -91,12 +91,12 @@ def _waiting(descriptor: int, place: Path) -> Diagnostic:
         code="BU013",
         message=message,
         severity=Severity.NOTE,
-        help="-o, of a download --download-dir, chooses another place",
+        help="choose another path with -o (of a download, with --download-dir)",
     )
 
 
 def _unlockable(error: OSError, place: Path) -> BringupError:
     if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):
         message = f"the file system of `{place}` has no locks: {error.strerror}"
-        return fail("BU013", message, help="choose a place on another file system with -o")
+        return fail("BU013", message, help="choose a path on another file system with -o")
     return fail("BU901", f"cannot write next to `{place}`: {error.strerror}")

@@ -1,4 +1,4 @@
-"""What the machine refuses, as errors: the disk is full, memory is short, a file may not be written."""
+"""Errors of the operating system as diagnostics: a full disk, a lack of memory, a file that cannot be written."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ _FULL = {
     errno.EDQUOT: "the disk quota for {} is used up",
     errno.EFBIG: "a file in {} would be larger than this process may write",
 }
-# What torch, IREE, LLVM and the dynamic loader say instead of raising MemoryError, in lower case.
+# Messages of torch, IREE, LLVM and the dynamic loader in place of a MemoryError, in lower case.
 _SHORT = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc",
     "resource_exhausted", "can't start new thread", "failed to map segment", "memory allocation",
-    "ended with code -9",  # what the kernel does to the largest process where no memory is left
+    "ended with code -9",  # the kernel kills the largest process if there is no memory
 )  # fmt: skip
 _NO_SPACE = os.strerror(errno.ENOSPC).lower()
-_ROOM = "free some space, or choose a place on another disk with -o"
+_ROOM = "free some space, or choose a path on another disk with -o"
 _HELP = "close other programs, raise the limit (`ulimit -v`), or compile on a larger machine; --dry-run prints the need"
 
 
 def refused(error: BaseException, place: Path | None = None) -> BringupError | None:
-    """BU902 for a full disk, BU903 for a lack of memory, None for all else; `place` is what was being written."""
+    """BU902 for a full disk, BU903 for a lack of memory, None for others; `place` is the path being written."""
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _FULL:
             return _full(cause.errno, place or (Path(os.fsdecode(cause.filename)) if cause.filename else None))
-        if _says(cause, _NO_SPACE):
+        if _reports(cause, _NO_SPACE):
             return _full(errno.ENOSPC, place)
-        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _says(cause, *_SHORT):
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM or _reports(cause, *_SHORT):
             what = str(cause).strip().splitlines()
             return fail("BU903", f"out of memory{f': {what[0]}' if what else ''}", help=_HELP)
     return None
 
 
 def _full(code: int, place: Path | None) -> BringupError:
-    """BU902. An error of a stream, such as stdout, tells no place."""
+    """BU902. The error of a stream, such as stdout, has no path."""
     free = free_bytes(place) if place and code == errno.ENOSPC else None
     message = f": {free:,} bytes are free" if free is not None else ""
     return fail("BU902", _FULL[code].format(f"`{place}`" if place else "the output") + message, help=_ROOM)
 
 
-def _says(error: BaseException, *words: str) -> bool:
-    """Whether a library tells in words, also in the log of a tool, what is wrong with the machine."""
+def _reports(error: BaseException, *words: str) -> bool:
+    """Whether the message of a library, or in a tool's log, reports such an error."""
     is_text = isinstance(error, RuntimeError | ImportError | SystemError) or getattr(error, "errno", 0) is None
     text = f"{error} {getattr(error, 'log', '')}".lower() if is_text else ""
     return any(word in text for word in words)
 
 
 def unwritable(error: OSError, path: Path) -> BringupError:
-    """BU901, BU902 or BU903 for what stopped a write to `path`."""
+    """BU901, BU902 or BU903 for an error of a write to `path`."""
     return refused(error, path.parent) or fail("BU901", f"cannot write `{path}`: {error.strerror or error}")
 
 
 def free_bytes(place: Path) -> int | None:
-    """Bytes that this user may still write on the disk of `place`; None where the file system does not tell."""
+    """Bytes that this user may still write on the disk of `place`; None if the file system does not report it."""
     existing = next((path for path in (place, *place.absolute().parents) if path.exists()), Path("/"))
     stat = os.statvfs(existing)
     blocks = stat.f_bavail if os.geteuid() else stat.f_bfree
@@ -67,7 +67,7 @@ def free_bytes(place: Path) -> int | None:
 
 
 def need_room(folder: Path, nbytes: int) -> None:
-    """Raises BU902 when `nbytes` will not fit on the disk of `folder`."""
+    """Raises BU902 if `nbytes` do not fit on the disk of `folder`."""
     free = free_bytes(folder)
     if free is not None and free < nbytes:
         message = f"{nbytes:,} bytes are to be written, and the disk of `{folder}` has {free:,} bytes free"
@@ -76,7 +76,7 @@ def need_room(folder: Path, nbytes: int) -> None:
 
 @contextmanager
 def refusals(place: Path | None = None) -> Generator[None]:
-    """Raises what `refused` makes of an exception in the block."""
+    """Converts exceptions in the block by `refused`."""
     try:
         yield
     except BringupError:

@@ -1,4 +1,4 @@
-"""Signals that end the program, as an exception in the main thread: what is under way cleans up as after Ctrl-C."""
+"""Signals that end the program, as an exception in the main thread: running work is cleaned up as after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the program to end; `exit_code` is what shells expect of that."""
+    """A signal that ends the program; `exit_code` is the one that shells expect."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -46,12 +46,12 @@ def catch() -> None:
 
 
 def was_signalled() -> bool:
-    """Whether a signal has been raised: what fails from then on may be a library that was interrupted at a bad time."""
+    """Whether a signal has been raised: later errors may come from an interrupted library."""
     return _stops.raised
 
 
 def report_stop(error: BaseException) -> int:
-    """Prints what stopped the program to stderr. Returns the exit code: 128 + the signal's number."""
+    """Prints the signal that stopped the program to stderr. Returns the exit code: 128 + the signal's number."""
     stopped = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, Stopped)), None)
     stopped = stopped or (Stopped(_stops.signum) if was_signalled() else None)
     sys.stderr.write(f"{stopped or 'stopped by SIGINT'}; partial files were removed\n")
@@ -60,7 +60,7 @@ def report_stop(error: BaseException) -> int:
 
 @contextmanager
 def signals_deferred() -> Generator[None]:
-    """Defers signals until the block has ended. For short work that must be atomic."""
+    """Defers signals until the block has ended. For short atomic work."""
     _stops.depth += 1
     try:
         yield

@@ -14,7 +14,7 @@ PASSES = 3
 
 
 class Probe:
-    """Reads one large anonymous buffer by some threads at once.
+    """Reads one large anonymous buffer with several threads.
 
     numpy's XOR of uint64 is vectorised and releases Python's lock.
     """
@@ -24,7 +24,7 @@ class Probe:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         words = np.frombuffer(memory, np.uint64)
-        words[:] = 1  # an untouched page is the one zero page, and is read from cache
+        words[:] = 1  # unwritten pages are all the same zero page, which is read from cache
         self._size, self._parts = size, np.array_split(words, threads)
         self._pool = ThreadPoolExecutor(threads)
 

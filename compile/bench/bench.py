@@ -1,4 +1,4 @@
-"""Rounds: in each, every contender runs every shape once, between two probes of the memory bandwidth."""
+"""Rounds: in each, every engine runs every shape once, between two measurements of the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bringup.progress import Progress, Silent
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `bench` found. `peaks`: bytes of memory, by contender. `weights`: bytes of them that a step reads."""
+    """The results of `bench`. `peaks`: bytes of memory, by engine. `weights`: bytes of weights that a step reads."""
 
     bundle: str
     target: str
@@ -40,7 +40,7 @@ class Report:
     rows: Sequence[Row]
 
     def as_json(self) -> dict[str, Any]:
-        """Ratios of a row are of the bundle's times to that contender's: how many times as fast the bundle is."""
+        """Ratios of a row are of that engine's times to the bundle's: how many times as fast the bundle is."""
         own = {row.shape: row for row in self.rows if row.contender == self.rows[0].contender}
         return {
             **{"bundle": self.bundle, "target": self.target, "threads": self.threads, "rounds": self.rounds},
@@ -72,12 +72,12 @@ def bench(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Report:
-    """Times a bundle, and `against` other engines in turns, on the same random prompts; nothing ends a text early.
+    """Measures a bundle, and `against` other engines in alternation, on the same random prompts, without stop tokens.
 
-    Every contender is a process of its own that stays, with `threads` processors, all by default. `warmup` rounds are
-    not counted. `checkpoint` is for transformers, compiled or not, where it is not that of the manifest; `gguf` is
-    llama.cpp's file, which is the checkpoint's where that is one. Raises BU024 for shapes that the bundle does not
-    take, BU703 and BU922 for engines that do not run here.
+    Every engine is a separate process for all rounds, with `threads` processors, by default all. `warmup` rounds are
+    not counted. `checkpoint` is for transformers, compiled or not, if it is not that of the manifest; `gguf` is
+    llama.cpp's file, by default the checkpoint. Raises BU024 for shapes that do not fit the bundle, BU703 and BU922 for
+    engines that cannot run here.
     """
     manifest, path = read_manifest(Path(bundle)), str(bundle)
     for shape in shapes:
@@ -152,10 +152,10 @@ def _round(
 
 
 def check_shape(manifest: Mapping[str, Any], shape: Shape) -> None:
-    """Raises BU024 for a shape that the bundle of a manifest does not take."""
+    """Raises BU024 for a shape that does not fit the bundle of a manifest."""
     most, context = largest_batch(manifest), manifest["max_seq_len"]
     if shape.batch > most:
-        message = f"a batch of {shape.batch} does not fit the bundle, which takes {most} at a time"
+        message = f"a batch of {shape.batch} does not fit the bundle, which supports {most} at a time"
         raise fail("BU024", message, help=f"compile it with --max-batch-size {shape.batch}")
     if shape.length > context:
         message = f"{shape.taken} tokens and {shape.new} new ones do not fit the bundle's context of {context}"
@@ -163,14 +163,15 @@ def check_shape(manifest: Mapping[str, Any], shape: Shape) -> None:
 
 
 def largest_batch(manifest: Mapping[str, Any]) -> int:
-    """Sequences that a bundle takes at a time."""
+    """The largest batch size of a bundle."""
     return max(entry["num_sequences"] for entry in manifest["interface"]["entries"] if entry["decode"])
 
 
 def weight_bytes(manifest: Mapping[str, Any]) -> int:
-    """The weights that a step of decode reads: all but those that only the first function takes, which looks up rows.
+    """Bytes of the weights that a step of decode reads: all except those that only the first function uses, for
+    lookups.
 
-    What is stored once counts once. Of experts it is all, though a step reads those that are chosen.
+    Shared weights count once. For experts all are counted, although a step reads only the selected ones.
     """
     interface = Interface.from_json(manifest["interface"])
     functions = {function.name: function for function in interface.functions}
@@ -184,12 +185,12 @@ def weight_bytes(manifest: Mapping[str, Any]) -> int:
 
 
 def _gguf_of(manifest: Mapping[str, Any]) -> str:
-    """The file of a bundle's checkpoint. Raises BU703 where that is none of GGUF."""
+    """The GGUF file of a bundle's checkpoint. Raises BU703 for another format."""
     found: str = manifest["provenance"].get("path", "")
     if found.endswith(".gguf") and Path(found).is_file():
         return found
     help = "name a GGUF file of the same model: --gguf FILE"
-    raise fail("BU703", "llama.cpp reads GGUF files only, and the bundle's checkpoint is none that is here", help=help)
+    raise fail("BU703", "llama.cpp reads GGUF files only, and there is none of the bundle's checkpoint here", help=help)
 
 
 def _processors() -> int:

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""The C functions of llama.cpp, from whichever Python package is installed that has them."""
+"""The C functions of llama.cpp, from any installed Python package that contains them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-SPARE = 512  # bytes; a structure of settings has at most so many behind the fields named here
+SPARE = 512  # bytes; enough for the fields of a settings structure after those named here
 
 
 class Settings(ctypes.Structure):
-    """`llama_model_params`, of which nothing is changed. C passes so long a structure in memory, and reads its own."""
+    """`llama_model_params`, unchanged. C passes so long a structure in memory, and reads only its own size."""
 
     _fields_ = (("rest", ctypes.c_byte * SPARE),)
 
 
 class ContextSettings(ctypes.Structure):
-    """`llama_context_params`: the fields that have led it since version b1932 (January 2024), in llama.h."""
+    """`llama_context_params`: its first fields since version b1932 (January 2024), from llama.h."""
 
     _fields_ = (
         *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")),
@@ -29,7 +29,7 @@ class ContextSettings(ctypes.Structure):
 
 
 class TokenBatch(ctypes.Structure):
-    """`llama_batch`, as llama.h has it."""
+    """`llama_batch`, from llama.h."""
 
     _fields_ = (
         ("n_tokens", c_int32),
@@ -68,10 +68,10 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def c_functions() -> tuple[Any, str]:
-    """What has llama.cpp's functions as attributes, and the package that it is from, with its version.
+    """An object with llama.cpp's functions as attributes, and the name and version of its package.
 
-    llama-cpp-python, which pip builds for this machine, or else xllamacpp, whose library is loaded past its own
-    server. Raises ModuleNotFoundError where neither is installed.
+    llama-cpp-python, which pip builds for this machine, or else xllamacpp, whose library is loaded without its own
+    server. Raises ModuleNotFoundError if neither is installed.
     """
     try:
         found: Any = import_module("llama_cpp")
@@ -81,7 +81,7 @@ def c_functions() -> tuple[Any, str]:
 
 
 def _of_xllamacpp() -> Any:
-    import_module("xllamacpp")  # which raises ModuleNotFoundError
+    import_module("xllamacpp")  # raises ModuleNotFoundError
     spec = find_spec("xllamacpp.xllamacpp")
     assert spec
     assert spec.origin

@@ -19,7 +19,7 @@ BUNDLE, TRANSFORMERS, LLAMA_CPP, TORCH_COMPILE = "bringup", "transformers", "lla
 
 
 class Bundle:
-    """A bundle, by a batch of as many requests as there are prompts."""
+    """A bundle, run as a batch with a request for each prompt."""
 
     def __init__(self, bundle: str, *, executor: str | None = None, threads: int = 1) -> None:
         manifest = read_manifest(Path(bundle))
@@ -43,7 +43,7 @@ class Bundle:
 class Transformers:
     """The model of a bundle's checkpoint in transformers: eager, its default attention, a growing cache.
 
-    A greedy loop does a little less than `generate`. Raises BU703 where transformers has no such model.
+    A greedy loop does a little less work than `generate`. Raises BU703 if transformers has no such model.
     """
 
     def __init__(self, bundle: str, *, checkpoint: str | None = None, threads: int = 1) -> None:
@@ -78,7 +78,7 @@ class Transformers:
         return Timing([list(row) for row in zip(*columns, strict=True)], [times for _ in prompts], spent)
 
     def _cache(self, sequences: int, length: int) -> Any:
-        """An empty one, for so many sequences of so many tokens."""
+        """An empty cache for `sequences` sequences of `length` tokens."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self._model.config)
@@ -88,9 +88,10 @@ class Transformers:
 
 
 class TorchCompile(Transformers):
-    """The same model, its forward compiled whole for each shape at its first run, with a cache of just the length.
+    """The same model, its complete forward compiled for each shape at its first run, with a cache of exactly the
+    length.
 
-    Prompts before several new tokens are taken in by the eager model: they are not what is timed then.
+    If more than one token is generated, the eager model processes the prompt, which is then not measured.
     """
 
     def __init__(self, bundle: str, *, checkpoint: str | None = None, threads: int = 1) -> None:
@@ -134,7 +135,7 @@ PEERS = (TRANSFORMERS, TORCH_COMPILE, LLAMA_CPP)
 
 
 def opened(name: str, settings: Mapping[str, Any]) -> Contender:
-    """The contender of a name. Raises BU922 where its package is not installed."""
+    """The engine of a name. Raises BU922 if its package is not installed."""
     try:
         return CONTENDERS[name](**settings)
     except ModuleNotFoundError as error:
@@ -142,7 +143,7 @@ def opened(name: str, settings: Mapping[str, Any]) -> Contender:
 
 
 def missing(name: str, package: str) -> BringupError:
-    """A contender's package that is not installed."""
+    """BU922: the package of an engine is not installed."""
     extras = {
         BUNDLE: "'bringup[compile]'",
         TRANSFORMERS: "'bringup[verify]'",

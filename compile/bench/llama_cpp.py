@@ -18,15 +18,15 @@ from bringup.diagnostics import fail
 class LlamaCpp:
     """A GGUF file in llama.cpp, for up to `batch` sequences of `length` tokens.
 
-    `dtype` is llama.cpp's description of the file, such as `llama 1B Q4_K - Medium`. Its cache is of float16 and its
-    attention what it takes by default. Raises ModuleNotFoundError where no package has llama.cpp, BU703 for a file
-    that it does not open, RuntimeError where it did not take the settings.
+    `dtype` is llama.cpp's description of the file, such as `llama 1B Q4_K - Medium`. Its cache is float16 and its
+    attention the default. Raises ModuleNotFoundError if no package has llama.cpp, BU703 for a file that it does not
+    open, RuntimeError if it did not apply the settings.
     """
 
     def __init__(self, bundle: str, *, gguf: str, batch: int, length: int, threads: int) -> None:
         self._c: Any
         self._c, package = c_functions()
-        self._silent = self._c.llama_log_callback(_say_nothing)  # the library keeps its address
+        self._silent = self._c.llama_log_callback(_say_nothing)  # the library stores its address
         self._c.llama_log_set(self._silent, None)
         self._c.llama_backend_init()
         self._model = self._c.llama_model_load_from_file(gguf.encode(), self._c.llama_model_default_params())
@@ -36,7 +36,7 @@ class LlamaCpp:
         settings.n_ctx = settings.n_batch = batch * length
         settings.n_seq_max = batch
         self._context = self._c.llama_init_from_model(self._model, settings)
-        if not self._context or not self._takes(batch, length):
+        if not self._context or not self._has_sizes(batch, length):
             raise RuntimeError(f"llama.cpp ({package}) has no context for {batch} sequences of {length} tokens")
         self._c.llama_set_n_threads(self._context, threads, threads)
         self._batch = self._c.llama_batch_init(batch * length, 0, 1)
@@ -61,9 +61,10 @@ class LlamaCpp:
         return Timing(tokens, [times for _ in prompts], spent)
 
     def _step(self, given: Iterable[tuple[int, int, int, bool]]) -> list[int]:
-        """Takes in tokens, each (token, position, sequence, whether its logits are of use); the next of each that is.
+        """Processes tokens, each (token, position, sequence, whether its logits are needed); returns the next of each
+        such.
 
-        Raises RuntimeError where llama.cpp refuses.
+        Raises RuntimeError for an error of llama.cpp.
         """
         last: list[int] = []
         for n, (token, position, sequence, is_last) in enumerate(given):
@@ -73,13 +74,13 @@ class LlamaCpp:
             last += [n] if is_last else []
             self._batch.n_tokens = n + 1
         if status := self._c.llama_decode(self._context, self._batch):
-            raise RuntimeError(f"llama_decode gave {status}")
+            raise RuntimeError(f"llama_decode returned {status}")
         shape = (self._vocabulary,)
         logits = (self._c.llama_get_logits_ith(self._context, n) for n in last)
         return [int(np.argmax(np.ctypeslib.as_array(row, shape))) for row in logits]
 
-    def _takes(self, batch: int, length: int) -> bool:
-        """Whether the context has these sizes; it has others where a package's settings are another struct."""
+    def _has_sizes(self, batch: int, length: int) -> bool:
+        """Whether the context has these sizes; other sizes show that the settings of a package have another layout."""
         tokens = min(self._c.llama_n_ctx(self._context), self._c.llama_n_batch(self._context))
         return tokens >= batch * length and self._c.llama_n_seq_max(self._context) == batch
 

@@ -1,4 +1,4 @@
-"""A contender in a separate process, so that its memory and threads are its own."""
+"""An engine in a separate process, so that its memory and threads are measured alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bringup.system.die_with_parent import die_with
 
 
 class Process:
-    """A contender that runs on `threads` processors. `name` and `dtype` are the contender's.
+    """An engine that runs on `threads` processors. `name` and `dtype` are the engine's.
 
-    Raises what opening it raises.
+    Raises the errors of opening it.
     """
 
     def __init__(self, kind: str, settings: Mapping[str, Any], threads: int) -> None:
@@ -36,12 +36,12 @@ class Process:
         self.name, self.dtype = self._received()
 
     def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
-        """As `Contender.run`, over there."""
+        """As `Contender.run`, in the process."""
         self._pipe.send(("run", prompts, new))
         return self._received()
 
     def peak_bytes(self) -> int:
-        """The most memory that the process ever had resident, files that it maps among it."""
+        """The peak resident memory of the process, including files that it maps."""
         self._pipe.send(("peak",))
         return self._received()
 
@@ -53,9 +53,9 @@ class Process:
             code = self._process.exitcode
             if code == -signal.SIGKILL:
                 message = f"the process of {self._kind} was killed: its memory may not have sufficed"
-                raise fail("BU903", message, help="give the machine more memory, or take a smaller model") from None
+                raise fail("BU903", message, help="give the machine more memory, or use a smaller model") from None
             raise RuntimeError(
-                f"the process of {self._kind} ended with code {code}; what it printed says why"
+                f"the process of {self._kind} ended with code {code}; its output has the reason"
             ) from None
         if isinstance(answer, BringupError):
             raise answer
@@ -71,7 +71,7 @@ class Process:
 
 
 def _serve(pipe: Connection, kind: str, settings: dict[str, Any], parent: int) -> None:
-    """The process: answers until nobody asks any more."""
+    """The main function of the process: answers requests until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     die_with(parent)
     _restrict(settings["threads"])
@@ -98,7 +98,7 @@ def _restrict(threads: int) -> None:
 
 
 def _peak() -> int:
-    """Of this process alone; what getrusage counts has the parent's size before the program was another."""
+    """The peak memory of this process alone; getrusage's includes that of the parent before exec."""
     status = Path("/proc/self/status")
     if status.is_file():
         words = dict(line.split(":", 1) for line in status.read_text().splitlines())

@@ -13,7 +13,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`batch` sequences at a time: `taken` tokens of a prompt, then `new` tokens, greedily."""
+    """`batch` sequences at once: `taken` tokens of a prompt, then `new` tokens, greedily."""
 
     batch: int
     taken: int
@@ -21,15 +21,16 @@ class Shape:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence at its end; the last one is not taken in."""
+        """Tokens of a sequence at its end; the last one is not an input."""
         return self.taken + self.new - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One run of a shape: of each sequence its new tokens, and when each was known, in seconds since the begin.
+    """One run of a shape: the new tokens of each sequence, and the time of each in seconds since the beginning.
 
-    `steps` is the processor time of all threads of the process since the begin, in seconds, at the end of each step.
+    `steps` is the processor time of all threads of the process since the beginning, in seconds, at the end of each
+    step.
     """
 
     tokens: list[list[int]]
@@ -53,12 +54,12 @@ class Timing:
 
     @property
     def processor_of_steps(self) -> list[float]:
-        """Of each step but the first, which takes in what it can of the prompts."""
+        """Processor time in seconds of each step except the first, which processes prompts as far as possible."""
         return [later - sooner for sooner, later in pairwise(self.steps)]
 
     @property
     def seconds(self) -> float:
-        """To the last token of all."""
+        """Seconds to the last token of all."""
         return max(each[-1] for each in self.times)
 
     @property
@@ -68,19 +69,19 @@ class Timing:
 
 
 class Contender(Protocol):
-    """Something that generates tokens. `name` has its version, `dtype` what it computes in."""
+    """An engine that generates tokens. `name` includes its version, `dtype` is the one that it computes in."""
 
     name: str
     dtype: str
 
     def run(self, prompts: Sequence[Sequence[int]], new: int) -> Timing:
-        """Takes in the prompts, which are of equal length, and generates `new` tokens for each, greedily."""
+        """Processes the prompts, which are of equal length, and generates `new` tokens for each, greedily."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A run, and the bandwidth that probes just before and after it read memory with, in bytes a second."""
+    """A run, and the memory bandwidth measured just before and after it, in bytes per second."""
 
     timing: Timing
     bandwidth: float
@@ -88,7 +89,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A contender at one shape: the turns of all rounds. `weights` are the bytes of them that a step reads."""
+    """An engine at one shape: the turns of all rounds. `weights` are the bytes of them that a step reads."""
 
     contender: str
     shape: Shape
@@ -96,7 +97,7 @@ class Row:
     weights: int | None
 
     def figures(self) -> dict[str, Any]:
-        """Milliseconds of percentiles over all rounds; medians of rates; shares are taken in a round."""
+        """Percentiles over all rounds in milliseconds; medians of rates; shares are computed within a round."""
         runs = [turn.timing for turn in self.turns]
         found: dict[str, Any] = {
             "contender": self.contender,
@@ -114,7 +115,7 @@ class Row:
         return found
 
     def ratios(self, peer: Row) -> Mapping[str, float]:
-        """How many times as fast as a peer, in a median round: TTFT, ITL, tokens a second, processor time of a step."""
+        """The speed relative to a peer, median over rounds: TTFT, ITL, tokens per second, processor time of a step."""
         pairs = [(own.timing, other.timing) for own, other in zip(self.turns, peer.turns, strict=True)]
         found = {"ttft": [statistics.median(b.first) / statistics.median(a.first) for a, b in pairs]}
         if self.shape.new > 1:
@@ -126,14 +127,14 @@ class Row:
         return {name: statistics.median(values) for name, values in found.items()}
 
     def equal_tokens(self, peer: Row) -> int:
-        """The new tokens of each sequence, in each round, before the first that a peer has otherwise: the fewest."""
+        """The least number of new tokens, over sequences and rounds, before the first that differs from a peer's."""
         pairs = zip(self.turns, peer.turns, strict=True)
         listed = [zip(own.timing.tokens, other.timing.tokens, strict=True) for own, other in pairs]
         return min(_equal(a, b) for sequences in listed for a, b in sequences)
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """`p50`, `p90`, `p99` in milliseconds: the least value that so many percent do not exceed; none of no value."""
+    """`p50`, `p90`, `p99` in milliseconds: the least value that so many percent do not exceed; {} for no values."""
     ordered = sorted(values)
     rank = {p: -(-len(ordered) * p // 100) - 1 for p in PERCENTILES}
     return {f"p{p}": 1e3 * ordered[at] for p, at in rank.items()} if ordered else {}

@@ -1,4 +1,4 @@
-"""The job that a bundle was compiled from, by its manifest."""
+"""The job that a bundle was compiled from, reconstructed from its manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bringup.graphs.core.options import GraphOptions
 def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | None) -> Job:
     """The job that a bundle was built from: the same model, config, options, adapter and allowances.
 
-    Its sources are those it was built from too, unless a `checkpoint` is named, which then has all tensors.
+    Its sources are the same too, unless a `checkpoint` is passed, which must then have all tensors.
     """
     return open_job(
         manifest["model_argument"] or manifest["model"],
@@ -30,12 +30,12 @@ def job_of_bundle(manifest: dict[str, Any], checkpoint: str | PathLike[str] | No
 
 
 def _also(provenance: dict[str, Any]) -> list[str]:
-    """The further sources, as `--also` names them."""
+    """The further sources, in the form of `--also`."""
     return [f"{_source(words)}:{words['prefix']}" for words in provenance.get("also") or ()]
 
 
 def _source(provenance: dict[str, Any]) -> str:
-    """Where the tensors came from: on the Hub the same revision, on this machine the same place from any folder."""
+    """The source of the tensors: the same revision of a repository, the absolute path of a local file."""
     source: str = provenance["source"]
     if source == "dict":
         help = "name a checkpoint with the same tensors: --checkpoint SRC"

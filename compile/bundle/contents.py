@@ -1,4 +1,4 @@
-"""The contents of a bundle besides its program: weights, tokenizer, manifest."""
+"""The contents of a bundle other than its program: weights, tokenizer, manifest."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 def write_weights(
     job: Job, context: int, path: Path, advance: Callable[[float], None], warn: Callable[[Diagnostic], None]
 ) -> int:
-    """Every parameter once, and the computed tables. Gives the bytes written.
+    """Writes every parameter once, and the computed tables. Returns the number of bytes.
 
-    Raises BU133 where parameters hold NaN or infinity, BU115 where values forbid to leave a tensor out; `warn` hears
-    what else is odd about them.
+    Raises BU133 if parameters have NaN or infinity, BU115 if the values of a dropped tensor do not permit to drop it;
+    `warn` receives warnings about values.
     """
     refuse_wrongly_left_out(job.plan, job.checkpoint.read)
     sound = Soundness()
@@ -70,9 +70,9 @@ def write_weights(
 
 
 def tokenizer_of(job: Job) -> Tokenizer | None:
-    """The checkpoint's tokenizer, if it has one; it ends texts as the config says where no file of its own does.
+    """The checkpoint's tokenizer, if it has one; stop tokens are the config's if no file of the tokenizer has them.
 
-    Raises what `load_tokenizer` does.
+    Raises the errors of `load_tokenizer`.
     """
     if job.checkpoint.tokenizer is None:
         return None
@@ -84,7 +84,7 @@ def tokenizer_of(job: Job) -> Tokenizer | None:
 
 
 def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
-    """Into the bundle's folder, where there is one."""
+    """Writes the tokenizer to the bundle's folder, if there is one."""
     if tokenizer:
         from bringup.compile.text.tokenizer import to_folder
 
@@ -94,11 +94,10 @@ def write_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
 def manifest_of(
     job: Job, target: str, selection: Selection, layout: Layout, interface: Interface, inputs_key: str
 ) -> dict[str, Any]:
-    """What a bundle says of itself; `seal` adds the tools' versions and the files' digests.
+    """The manifest of a bundle; `seal` adds the tools' versions and the files' digests.
 
-    `target` is the name that the user gave, perhaps an alias. `target_package` is the distribution of its target; ""
-    for bringup itself.
-    `inputs_key` is equal for bundles that would come out equal, see `bundle_key`.
+    `target` is the name that the user passed, possibly an alias. `target_package` is the distribution of its target; ""
+    for bringup itself. `inputs_key` is equal for compiles with the same result, see `bundle_key`.
     """
     return {
         "target": selection.name,
@@ -127,7 +126,7 @@ def manifest_of(
 
 
 def _written(value: Any) -> Any:
-    """Paths as UTF-8, which a manifest is: a byte of a name that is none becomes `\\xff`, as messages show it."""
+    """Paths as valid UTF-8, which a manifest requires: an invalid byte of a name becomes `\\xff`, as in messages."""
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
         return {_written(key): _written(inner) for key, inner in items.items()}
@@ -137,9 +136,9 @@ def _written(value: Any) -> Any:
 
 
 def plan_hash(plan: Plan) -> str:
-    """A digest of what the plan does: equal for equal movements of equal tensors, whatever the rules' spelling.
+    """A digest of a plan: equal for equal movements of equal tensors, however the rules are written.
 
-    What is computed counts with what it is computed from, and with the functions' source and settings.
+    A computed value is identified by its inputs, and by the functions' source and settings.
     """
     digest = hashlib.sha256()
     functions = Functions()
@@ -149,7 +148,7 @@ def plan_hash(plan: Plan) -> str:
 
 
 class Functions:
-    """The identities of functions, each found once: those of one rule compute for many parameters."""
+    """The identities of functions, each computed once: those of one rule are used by many parameters."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, str]] = {}
@@ -157,13 +156,13 @@ class Functions:
     def of(self, function: object) -> str:
         """As `identity_of`."""
         known = self._known.get(id(function))
-        if known is None:  # the object is held, so that no other takes its number
+        if known is None:  # the object is stored, so that its id is not reused
             known = self._known[id(function)] = function, identity_of(function)
         return known[1]
 
 
 def movement(entry: Entry, functions: Functions) -> tuple[object, ...]:
-    """What fills a parameter, as values whose `repr` is equal in every process: its sources, and where elements go."""
+    """The content of a parameter as values whose `repr` is equal in every process: its sources, and all positions."""
     region = entry.stored()
     sources = [
         (source.name, source.dtype, source.shape) if isinstance(source, TensorInfo) else _computed(source, functions)

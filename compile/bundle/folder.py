@@ -1,6 +1,6 @@
 """The result of a compile: a folder with a manifest, programs, weights and tokenizer.
 
-It is written next to its place and moved there in one step, so that a bundle is always complete.
+It is written next to its final path and renamed atomically, so a bundle is always complete.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ SCHEMA = 7
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer"
-PARITY = "parity.json"  # what `verify` found: written after sealing, so that the manifest does not list it
+PARITY = "parity.json"  # the result of `verify`: written after sealing, so the manifest does not list it
 _TOOLS = ("bringup", "torch", "torch-mlir", "iree-base-compiler", "iree-base-runtime", "numpy")
 
 
 def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
-    """Raises BU011 when `out` exists and `force` is not set, BU012 when it exists and is no bundle.
+    """Raises BU011 if `out` exists and `force` is not set, BU012 if it exists and is not a bundle.
 
-    `note` is the file that shows what a folder is: of other folders that bringup writes, such as `convert`'s, another.
-    A link stands for what it leads to. The working directory and those above it are no place for a bundle: BU012.
-    Raises BU901 where the folders above take no bundle, as far as that shows before anything is written.
+    `note` is the file that identifies a folder: another one for other folders of bringup, such as `convert`'s. A link
+    stands for its target. The working directory and its parents are not allowed: BU012. Raises BU901 if the parent
+    folders are not writable, as far as that can be known before anything is written.
     """
     place = _resolved(out)
     if Path.cwd().is_relative_to(place):
@@ -49,8 +49,8 @@ def refuse(out: Path, *, force: bool, note: str = MANIFEST) -> None:
             raise fail("BU011", f"`{out}` exists", help="replace it with --force, or choose another name with -o")
     above = next(folder for folder in place.parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "takes no files from this user" if above.is_dir() else "is no folder"
-        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another place with -o")
+        why = "is not writable by this user" if above.is_dir() else "is not a folder"
+        raise fail("BU901", f"cannot write `{out}`: `{above}` {why}", help="choose another path with -o")
 
 
 def has_inputs_key(out: Path, key: str) -> bool:
@@ -62,45 +62,45 @@ def has_inputs_key(out: Path, key: str) -> bool:
 
 
 def _resolved(out: Path) -> Path:
-    """`out` with no link and no `..` left, so that it has a name and a folder to stand in."""
+    """`out` without links and `..`, so that it has a name and a parent folder."""
     try:
         return out.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
-        raise fail("BU012", f"`{out}` leads nowhere: {error}", help="choose another name with -o") from error
+        raise fail("BU012", f"`{out}` cannot be resolved: {error}", help="choose another name with -o") from error
 
 
 @contextmanager
 def writing(
     out: Path, *, force: bool = True, progress: Progress | None = None, note: str = MANIFEST
 ) -> Generator[Path]:
-    """A fresh folder that takes the place of `out` when the block ends well, and vanishes when it does not.
+    """A new folder that replaces `out` if the block succeeds, and is removed if it does not.
 
-    No other process writes to `out` meanwhile: it waits, or this one does.
-    Raises BU011 and BU012 as `refuse` does, BU013, and for what the machine refuses, in the block too, BU901 to BU903.
+    No other process writes to `out` meanwhile: one of the two waits.
+    Raises BU011 and BU012 as `refuse` does, BU013, and for errors of the system, in the block too, BU901 to BU903.
     """
     place = _resolved(out)
     folder = sibling_path(place, "part")
     with _folders(place.parent), locked(place, progress or Silent()), refusals(place):
         _recover(place)
-        refuse(out, force=force, note=note)  # who had the lock before may have put a bundle there
+        refuse(out, force=force, note=note)  # the previous holder of the lock may have written a bundle there
         try:
             _make(folder)
             yield folder
             _flush(folder)
-            refuse(out, force=True, note=note)  # something else may have come to stand there meanwhile
+            refuse(out, force=True, note=note)  # another program may have written there meanwhile
             with signals_deferred():
-                _put(folder, place)
+                _move(folder, place)
         except OSError as error:
             if error.filename and Path(os.fsdecode(error.filename)).is_relative_to(folder):
                 raise unwritable(error, Path(os.fsdecode(error.filename))) from error
             raise
         finally:
             with signals_deferred():
-                _recover(place)  # after an exchange, `folder` is what stood there before
+                _recover(place)  # after an exchange, `folder` is the old folder
 
 
 def _recover(place: Path) -> None:
-    """Removes what the last writer left next to `place`; restores a bundle that it had moved away."""
+    """Removes files that the last writer left next to `place`; restores a bundle that it had moved away."""
     old = sibling_path(place, "old")
     if old.exists() and not place.exists():
         old.rename(place)
@@ -110,7 +110,7 @@ def _recover(place: Path) -> None:
 
 @contextmanager
 def _folders(parent: Path) -> Generator[None]:
-    """Creates the folders above a bundle; those that stay empty are removed again."""
+    """Creates the parent folders of a bundle; those that remain empty are removed again."""
     lacking = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         if lacking:
@@ -136,15 +136,15 @@ def _flush(folder: Path) -> None:
         raise unwritable(error, folder) from error
 
 
-def _put(folder: Path, place: Path) -> None:
-    """Moves a finished folder to its name, on the disk too; exchanges the two in one step where something stands there.
+def _move(folder: Path, place: Path) -> None:
+    """Moves a finished folder to its name, durably; exchanges the two atomically if the name is in use.
 
-    What stood there is removed only when the new name is on the disk: a power cut leaves the one or the other.
+    The old folder is removed only when the new name is on disk: a power failure leaves one or the other.
     """
     try:
         exchanged = place.exists() and exchange(folder, place)
         if not exchanged:
-            if place.exists():  # no exchange here: a moment without the bundle, never half of one
+            if place.exists():  # no exchange: the name is absent for a moment, but never incomplete
                 place.rename(sibling_path(place, "old"))
             folder.rename(place)
         try:
@@ -167,10 +167,9 @@ def seal(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextmanager
 def steady(bundle: Path) -> Generator[Callable[[], bool]]:
-    """Tells whether the folder of that name is still the one that it was at the block's beginning. Raises BU034,
-    BU603.
+    """Yields a function: whether the folder of that name is still the one from the beginning of the block.
 
-    The folder is held open meanwhile, so that no later one gets its inode.
+    The folder is open meanwhile, so that no later one gets its inode. Raises BU034, BU603.
     """
     try:
         descriptor = os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)
@@ -192,7 +191,7 @@ def steady(bundle: Path) -> Generator[Callable[[], bool]]:
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """The manifest of a bundle. Raises BU603 when there is none that this version can read."""
+    """The manifest of a bundle. Raises BU603 if there is none that this version can read."""
     try:
         manifest = read_form(bundle / MANIFEST, SCHEMA)
     except (ValueError, BringupError) as error:
@@ -204,9 +203,10 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
 
 
 def bundle_of(word: str | os.PathLike[str]) -> Path | None:
-    """The bundle that a word names; None for a model's name, whatever folder is called so, and where no bundle is.
+    """The bundle that a word names; None for a model's name, even if there is a folder of that name, or without a
+    bundle.
 
-    A bundle of a model's name is written as a path: `./gpt2`, or `Path("gpt2")`.
+    A bundle with a model's name is written as a path: `./gpt2`, or `Path("gpt2")`.
     """
     folder = Path(word)
     if not (folder / MANIFEST).is_file() or (isinstance(word, str) and is_registered(word)):
@@ -215,7 +215,7 @@ def bundle_of(word: str | os.PathLike[str]) -> Path | None:
 
 
 def check_files(bundle: Path, manifest: Mapping[str, Any]) -> None:
-    """Reads every file. Raises BU608, once for each that is not the one its manifest describes."""
+    """Reads every file. Raises BU608, once for each that differs from its digest in the manifest."""
     changed = [name for name, digest in manifest["files"].items() if sha256(bundle / name, fresh=True) != digest]
     if changed:
         message = "is not the file that was compiled"
@@ -232,7 +232,7 @@ def _no_bundle(bundle: Path, error: object) -> BringupError:
 
 
 def versions(more: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """The tools that a bundle depends on, and `more`, with their versions, as far as they are installed."""
+    """The tools that a bundle depends on, and `more`, with their versions, if installed."""
     for tool in (*_TOOLS, *more):
         try:
             yield tool, version(tool)

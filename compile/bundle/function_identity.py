@@ -19,24 +19,24 @@ _PLAIN = (bool, int, float, complex, str, bytes, range, PurePath, type(None), ty
 
 
 def identity_of(value: object) -> str:
-    """A digest that is equal, in every process, for equal functions and settings, and for no others that it can tell.
+    """A digest that is equal, in every process, for equal functions and settings, and differs if they differ in these.
 
-    Of functions it has the source without comments, defaults, closures, and the functions and constants of the same
-    module that they name. Of dataclasses it has every field, of other objects of a user's class every attribute.
-    Numbers are written exactly. What else there is goes by its type: it is not a setting of an adapter.
+    For functions it covers the source without comments, defaults, closures, and the functions and constants of the same
+    module that they name. For dataclasses it covers every field, for other objects of a user's class every attribute.
+    Numbers are exact. Other objects are identified by type: they are not settings of an adapter.
     """
     return sha256(_text(value, {}).encode()).hexdigest()[:32]
 
 
 def _text(value: object, seen: dict[int, tuple[int, object]]) -> str:
-    """`seen`: the objects that the text has already, by id, with their number; one that refers to itself ends there."""
+    """`seen`: the objects that the text contains already, by id, with their number, so that cycles end."""
     if isinstance(value, _PLAIN):
         return f"{type(value).__qualname__} {value!r}"
     if isinstance(value, type | ModuleType | BuiltinFunctionType):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
     if id(value) in seen:
         return f"again {seen[id(value)][0]}"
-    if not issubclass(type(value), tuple | frozenset):  # two that are equal may be one object, or not
+    if not issubclass(type(value), tuple | frozenset):  # equal ones may or may not be the same object
         seen[id(value)] = len(seen), value
     return f"{type(value).__module__}.{type(value).__qualname__}({', '.join(_parts(value, seen))})"
 
@@ -72,7 +72,7 @@ def _of_object(value: object, seen: dict[int, tuple[int, object]]) -> Iterator[s
         yield from (_text((field.name, getattr(value, field.name)), seen) for field in fields(value))
     elif hasattr(value, "__dict__"):
         yield from (_text(pair, seen) for pair in vars(value).items())
-    yield str(getattr(value, "__name__", ""))  # numpy's functions have nothing else
+    yield str(getattr(value, "__name__", ""))  # numpy's functions have no other identity
 
 
 def _of_function(function: FunctionType, seen: dict[int, tuple[int, object]]) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _of_function(function: FunctionType, seen: dict[int, tuple[int, object]]) ->
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """Globals and attributes that a function, and those inside it, name."""
+    """Globals and attributes that a function, and the functions inside it, name."""
     yield from code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -107,7 +107,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 @cache
 def _source(code: CodeType) -> str:
-    """Its text without comments and spacing; where it has no text of its own, the compiled code."""
+    """Its text without comments and spacing; without a text, the compiled code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""Validates the manifest of a bundle before anything in it is used: a bundle may come from anywhere."""
+"""Validates the manifest of a bundle before it is used: a bundle may be untrusted."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ WORDS = {str: "text", int: "an integer", bool: "true or false", dict: "an object
 
 
 def read_form(path: Path, schema: int) -> dict[str, Any]:
-    """A manifest of this schema. Raises ValueError for what it lacks or says wrongly, BU233 when it is no file."""
-    manifest = read_json(path, deep=MAX_DEPTH + 1)  # one more than the config in it
+    """A manifest of this schema. Raises ValueError for missing or invalid keys, BU233 for an unreadable file."""
+    manifest = read_json(path, deep=MAX_DEPTH + 1)  # one level more than the config in it
     if type(manifest.get("schema")) is not int or manifest["schema"] != schema:
         raise ValueError(f"its manifest has another schema than {schema}")
     for wrong in chain(_misfits(manifest, FORM, ""), _nonsense(manifest)):
@@ -82,7 +82,7 @@ def read_form(path: Path, schema: int) -> dict[str, Any]:
 
 @contextmanager
 def program_of(bundle: Path) -> Generator[None]:
-    """Loads a bundle's program in this block. Raises BU603 when its files are no program."""
+    """Loads a bundle's program in this block. Raises BU603 if its files are not a program."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, LookupError) as error:
@@ -92,7 +92,7 @@ def program_of(bundle: Path) -> Generator[None]:
 
 
 def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:
-    """What does not have its form."""
+    """The errors of a value compared with its form."""
     if isinstance(form, tuple):
         forms = cast("tuple[Any, ...]", form)
         if all(list(_misfits(value, one, place)) for one in forms):
@@ -111,7 +111,7 @@ def _misfits(value: Any, form: Any, place: str) -> Iterator[str]:
 
 
 def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What has its form and can still not be used."""
+    """The errors of a manifest whose values have the right form but cannot be used."""
     interface = manifest["interface"]
     counts = {key: manifest[key] for key in ("max_seq_len", "vocab_size")}
     counts |= {key: interface[key] for key in ("max_blocks", "block_size", "num_blocks", "num_rows")}
@@ -137,13 +137,13 @@ def _nonsense(manifest: Mapping[str, Any]) -> Iterator[str]:
         if any(index < 0 for call in entry["calls"] for index in call["inputs"]):
             yield f"`{entry['name']}` has a call with a negative input"
         if "logits" not in entry["outputs"] or min(entry["outputs"].values()) < 0:
-            yield f"`{entry['name']}` does not give logits"
+            yield f"`{entry['name']}` does not return logits"
     yield from _wrong_entries(interface)
     yield from _wrong_states(interface, manifest["max_seq_len"])
 
 
 def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
-    """Whether the entries are those of a layout, and the states hold what they take in."""
+    """The errors of entries that are not those of a layout, or whose states are too small."""
     sizes = ("num_tokens", "num_sequences", "decode", "contiguous")
     points = {entry["name"]: EntryPoint(**{key: entry[key] for key in sizes}) for entry in interface["entries"]}
     single = [point for point in points.values() if point.num_sequences == 1]
@@ -151,7 +151,7 @@ def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
     if not named or len(points) != len(interface["entries"]) or {point.decode for point in single} != {False, True}:
         yield "the entry points are not `decode` and one `prefill_N` for each length N, alike for several sequences"
     if any(point.decode and point.num_tokens != point.num_sequences for point in points.values()):
-        yield "an entry that decodes has not one token for each sequence"
+        yield "an entry for decode does not have one token for each sequence"
     sequences, blocks = interface["num_rows"] - 1, interface["num_blocks"] - 1
     if any(point.num_sequences > sequences for point in points.values()) or blocks < interface["max_blocks"]:
         yield "the states have no room for the sequences of the entry points"
@@ -160,7 +160,7 @@ def _wrong_entries(interface: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[str]:
-    """Whether the states hold every row that a step may write to."""
+    """The errors of states that lack rows that a step may write."""
     if max_seq_len > interface["max_blocks"] * BLOCK:
         yield f"`max_seq_len` is {max_seq_len}, and a sequence has {interface['max_blocks']} blocks"
     for state in interface["states"]:
@@ -171,7 +171,7 @@ def _wrong_states(interface: Mapping[str, Any], max_seq_len: int) -> Iterator[st
 
 
 def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:
-    """Whether every row that a step may write to is in a state."""
+    """Whether a state has every row that a step may write."""
     rows = state["shape"][0] if state["shape"] else 0
     if state["kind"] == "lora":
         return rows > 0 and len(state["shape"]) in (3, 4)
@@ -181,7 +181,7 @@ def _has_room(state: Mapping[str, Any], num_blocks: int, num_rows: int) -> bool:
 
 
 def _inside(name: str) -> bool:
-    """Whether a path leads to a place in its folder."""
+    """Whether a path is inside of its folder."""
     path = PurePosixPath(name)
     safe = not path.is_absolute() and ".." not in path.parts and "\0" not in name
     return safe and 0 < len(path.parts) < 10 and all(len(part.encode()) < 256 for part in path.parts)

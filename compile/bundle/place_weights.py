@@ -1,4 +1,4 @@
-"""Links weights of another bundle instead of writing them. The store has their path, not their bytes."""
+"""Links the weights of another bundle instead of writing them. The store has their path, not their bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KIND = "weights"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Weights at their place: `summary` says how they came there, `inputs` is None when nobody should link them."""
+    """Weights in a bundle: `summary` describes how they were obtained, `inputs` is None if they must not be linked."""
 
     summary: str
     inputs: Inputs | None
@@ -32,7 +32,7 @@ class Placed:
     warnings: Sequence[Diagnostic] = ()
 
     def keep(self, store: Store, file: Path) -> None:
-        """Remembers where they are, once they lie where they will stay."""
+        """Stores their path, once they are at their final one."""
         if self.inputs:
             file = file.resolve()
             record = json.dumps({"path": str(file), "state": _state(file), "digest": self.digest}).encode()
@@ -42,10 +42,10 @@ class Placed:
 def place_weights(
     job: Job, context: int, inputs: Inputs | None, place: Path, store: Store, stage: Stage, *, verified: bool = False
 ) -> Placed:
-    """Links weights that were computed from these inputs, or writes them. `stage` hears the share that is written.
+    """Links weights that were computed from these inputs, or writes them. `stage` receives the fraction written.
 
-    Weights whose file was touched since, by a link to it too, are read and compared with their digest before they are
-    linked; with `verified`, all are.
+    Weights whose file has changed since then, also by a new link to it, are read and compared with their digest before
+    they are linked; with `verified`, all are.
     """
     start = time.perf_counter()
     if inputs and (digest := _link(store, inputs, place, verified=verified)):
@@ -55,7 +55,7 @@ def place_weights(
     write_weights(job, context, place, stage.advance, warnings.append)
     return Placed(
         summary=f"weights, {_megabytes(place)}",
-        inputs=None if warnings else inputs,  # whoever links them should be warned too
+        inputs=None if warnings else inputs,  # a bundle that links them should show the warnings too
         digest=sha256(place),
         seconds=time.perf_counter() - start,
         warnings=warnings,
@@ -63,9 +63,9 @@ def place_weights(
 
 
 def _link(store: Store, inputs: Inputs, place: Path, *, verified: bool) -> str:
-    """Two bundles then share one file on disk, which neither of them writes to; across file systems it is copied.
+    """Links the weights. Two bundles then share one file, which neither writes to; across file systems it is copied.
 
-    Gives the file's digest, "" where there is no such file.
+    Returns the file's digest, "" if there is no such file.
     """
     cached = store.get(KIND, inputs)
     if cached is None:
@@ -84,7 +84,7 @@ def _link(store: Store, inputs: Inputs, place: Path, *, verified: bool) -> str:
             place.unlink()
             return ""
         remember(place, digest)
-    except OSError:  # it is gone, or there is no room for it: making it anew will tell
+    except OSError:  # it does not exist, or the disk is full, which writing the weights will report
         place.unlink(missing_ok=True)
         return ""
     return digest
@@ -95,7 +95,7 @@ def _state(file: Path) -> State:
 
 
 def _content(state: State) -> State:
-    """What writing to a file changes; a link to it changes only the time of its last change of any kind."""
+    """Stat fields that a write to a file changes; a link to it changes only the change time."""
     size, written, _, *place = state
     return [size, written, *place]
 

@@ -1,7 +1,7 @@
-"""A bundle's weights: one safetensors file, written in one pass, laid out so that it can be used where it is mapped.
+"""A bundle's weights: one safetensors file, written in one pass, with a layout for use in mapped memory.
 
-Format: https://github.com/huggingface/safetensors#format. The header is padded so that data starts at a multiple of
-64 bytes, and tensors whose size is no multiple of 64 come last: all others then lie 64-byte aligned.
+Format: https://github.com/huggingface/safetensors#format. The header is padded so that data begins at a multiple of
+64 bytes, and tensors whose size is not a multiple of 64 are last: all others are then 64-byte aligned.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ def write_weights(
     make: Callable[[str], np.ndarray],
     advance: Callable[[float], None] = lambda _: None,
 ) -> str:
-    """Writes tensors one at a time, and gives the file's SHA-256; `make(name)` gives each array.
+    """Writes tensors one at a time, and returns the file's SHA-256; `make(name)` returns each array.
 
-    Holds two arrays: while one is made, the one before is still hashed. Then its memory is given back, so `make` must
-    not give what anybody still needs. `advance` hears the share of bytes written. Raises BU901, BU902.
+    Needs the memory of two arrays: while one is computed, the previous one is still hashed. Then its memory is
+    released, so `make` must not return an array that is still used. `advance` receives the fraction of bytes written.
+    Raises BU901, BU902.
     """
     ordered = sorted(tensors, key=lambda info: DTYPES[info.dtype].nbytes(info.shape) % ALIGN != 0)
     header, end = _header(ordered)
@@ -65,7 +66,7 @@ def write_weights(
 
 
 def _header(tensors: Sequence[TensorInfo]) -> tuple[bytes, int]:
-    """The file up to its first tensor, and how many bytes the tensors take."""
+    """The file up to its first tensor, and the number of bytes of the tensors."""
     entries: dict[str, dict[str, object]] = {}
     end = 0
     for info in tensors:

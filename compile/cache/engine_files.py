@@ -1,9 +1,9 @@
 """The installed package as an input of all results: its relevant files, and the distributions that it uses.
 
-Every Python file of the package counts, but for two kinds. `cli` and `render` show results: nothing that makes one
-imports them. The files of a family, its graph and its adapter, count where they are used: `sources` finds them by the
-imports of the model's own files, for no other file of the package imports them. Data files are pages of help, styles
-and a table of measurements, which no result depends on.
+Every Python file of the package is an input, with two exceptions. `cli` and `render` display results: no code that
+computes one imports them. The files of a family, its graph and its adapter, are inputs where they are used: `sources`
+finds them by the imports of the model's own files, because no other file of the package imports them. Data files are
+help pages, styles and a table of measurements, on which no result depends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bringup import __version__
 from bringup.graphs.registry import FAMILIES
 
 APART = ("bringup/cli", "bringup/render")
-_PARTS = ("graphs", "adapters", "compile")  # packages of their own, wherever they are installed
+_PARTS = ("graphs", "adapters", "compile")  # separate packages, wherever they are installed
 _SKIPPED = (*APART, *(f"bringup/{part}" for part in _PARTS))
 
-# What weights are computed with, and what else takes part in tracing and in the rest of a bundle.
+# The distributions that compute weights, trace programs, or contribute to the rest of a bundle.
 COMPUTING = ("numpy", "ml_dtypes", "gguf")
 TRACING = (*COMPUTING, "torch", "torch-mlir")
 BUNDLING = (*TRACING, "iree-base-compiler", "iree-base-runtime", "tokenizers", "jinja2")
@@ -31,7 +31,7 @@ BUNDLING = (*TRACING, "iree-base-compiler", "iree-base-runtime", "tokenizers", "
 
 @cache
 def tools(names: tuple[str, ...]) -> str:
-    """This package, Python and distributions, each with its version, as far as they are installed."""
+    """This package, Python and distributions, each with its version, if installed."""
     return ", ".join([f"bringup {__version__}", f"python {platform.python_version()}", *_versions(names)])
 
 
@@ -54,14 +54,14 @@ def name_of(file: Path) -> str:
 
 @cache
 def engine() -> Mapping[str, Path]:
-    """Every file that counts for all models, by name. Raises OSError where the package is not installed as files."""
+    """Every file that is an input for all models, by name. Raises OSError if the package is not installed as files."""
     found = {name: path for part, folder in _folders().items() for name, path in _below(part, str(folder))}
     return {name: Path(path) for name, path in sorted(found.items()) if name not in family_files()}
 
 
 @cache
 def family_files() -> frozenset[str]:
-    """The files of our own families, by name."""
+    """The files of the built-in families, by name."""
     places = (place for family in FAMILIES for place in (family.graph, family.config, family.adapter, family.dialect))
     modules = (place.partition(":")[0] for place in places if isinstance(place, str))
     return frozenset(module.removeprefix("bringup.").replace(".", "/") + ".py" for module in modules)
@@ -69,7 +69,7 @@ def family_files() -> frozenset[str]:
 
 @cache
 def _folders() -> Mapping[str, Path]:
-    """The package's parts first: where they are not below the package itself, links to them may be."""
+    """The package's parts first: if they are not below the package itself, links to them may be."""
     modules = {part: f"bringup.{part}" for part in _PARTS} | {"bringup": "bringup"}
     return {part: Path(import_module(module).__file__ or "").resolve().parent for part, module in modules.items()}
 

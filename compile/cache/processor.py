@@ -1,4 +1,4 @@
-"""The processor as an input of results that are tuned for it."""
+"""The processor, an input of results that are tuned for it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which source code a result depends on: the package's own, and a model's files with all that these import.
+"""The source code that a result depends on: the package's own, and a model's files with all that these import.
 
-A forward that belongs to another stage of the model is left out of its file, so that editing one layer's forward
-leaves the embedding's and the head's stages as they are. Everything else in a file counts, comments too.
+A forward that belongs to another stage of the model is excluded from its file, so that an edit of one layer's forward
+does not affect the stages of the embedding and of the head. Everything else in a file is included, comments too.
 
-What a file imports is read from its text. A module that a user's file loads by a computed name counts as well, where it
-is in or below a folder of the model's files. Other models' files in that folder do not, though this process ran them.
-Data files that the code opens by itself do not count.
+The imports of a file are read from its text. A module that a user's file loads by a computed name is included as well,
+if it is in or below a folder of the model's files. Other models' files in that folder are not, although this process
+has run them. Data files that the code opens itself are not included.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Body(NamedTuple):
 
 
 def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str, str] | None:
-    """What identifies the package's source code, some files, and all that these import.
+    """The digests of the package's source code, some files, and all that these import.
 
     {`engine compile`: …, `source graphs/gpt2.py`: …}; of distributions `{package torch: its version}`. The package's
-    files are told by folder, those with something left out one by one. None where a file cannot be read, or has changed
-    since this process began: what runs here may be what it was before.
+    files are grouped by folder; those with an excluded body are separate. None if a file cannot be read, or has changed
+    since this process began: the running code may be an earlier version.
     """
     gone: defaultdict[Path, set[str]] = defaultdict(set)
     for body in left_out:
@@ -50,7 +50,7 @@ def digests(files: Iterable[Path], left_out: Collection[Body] = ()) -> dict[str,
 
     try:
         return _engine(digest, gone) | _model(digest, files)
-    except (OSError, ValueError, Untrusted):  # ValueError: no text, or no Python, though the process runs it
+    except (OSError, ValueError, Untrusted):  # ValueError: not text, or not Python, although the process runs it
         return None
 
 
@@ -68,7 +68,7 @@ def _engine(digest: Callable[[Path], str], gone: Collection[Path]) -> dict[str, 
 
 
 def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, str]:
-    """Of the files that are not the engine's, and those that they import."""
+    """The digests of files that are not the engine's, and of those that they import."""
     found: dict[str, str] = {}
     seen = {file for file in (file.resolve() for file in files) if _counts(file)}
     folders = {file.parent for file in seen if not name_of(file) and not is_installed(file)}
@@ -80,7 +80,7 @@ def _model(digest: Callable[[Path], str], files: Iterable[Path]) -> dict[str, st
         key = f"source {name or f'{file.parent.name}/{file.name}'}"
         found[key] = found.get(key, "") + digest(file)
         imports = imported(file)
-        if not name:  # of the package's own files `tools` says what they use
+        if not name:  # for the package's own files, `tools` has the distributions
             found |= imports.versions
         for place in imports.files:
             if place not in seen and _counts(place):
@@ -96,7 +96,7 @@ def _counts(file: Path) -> bool:
 
 
 def files_of(kind: type) -> frozenset[Path]:
-    """The files that define a class: its module's, which one that runpy ran lacks, and its methods' of this moment."""
+    """The files that define a class: its module's, which is missing after runpy, and those of its current methods."""
     places = {getattr(sys.modules.get(kind.__module__), "__file__", None)}
     places |= {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
     return frozenset(_resolved(place) for place in places if place and not place.startswith("<"))
@@ -128,7 +128,7 @@ def _is_builtin(kind: type) -> bool:
 
 
 def body_of(kind: type, method: str) -> Body | None:
-    """A method's body, where the class defines it itself, as an ordinary function."""
+    """A method's body, if the class itself defines it as an ordinary function."""
     function = vars(kind).get(method)
     if not isinstance(function, FunctionType) or function.__code__.co_qualname != f"{kind.__qualname__}.{method}":
         return None

@@ -21,18 +21,18 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Imports(NamedTuple):
-    """`files` are read; `versions` are of the distributions that are not: {`package numpy`: `2.3`}."""
+    """`files` are read; `versions` are of distributions, which are not: {`package numpy`: `2.3`}."""
 
     files: list[Path]
     versions: dict[str, str]
 
 
 def imported(file: Path) -> Imports:
-    """Of everything that a file may import, wherever in it the import is written.
+    """All imports of a file, wherever in it they are.
 
-    A name that a file beside it has is that file too, for a script's folder is searched first; so is one in the folder
-    of the user's file that it belongs to (bringup.userfiles). Modules of the same top-level package are read, installed
-    or not. Raises as `text_digests.parsed` does.
+    A name of a module next to the file includes that module, because a script's folder is searched first; so does one
+    in the folder of the user's file that it belongs to (bringup.userfiles). Modules of the same top-level package are
+    read, installed or not. Raises as `text_digests.parsed` does.
     """
     found = Imports([], {})
     if file.suffix != ".py":
@@ -56,10 +56,10 @@ def imported(file: Path) -> Imports:
 
 
 def loaded_below(folders: Collection[Path], files: Collection[Path]) -> list[Path]:
-    """The files of modules that this process has loaded from these folders, those of installed packages apart.
+    """The files of modules that this process has loaded from these folders, except those of installed packages.
 
-    Modules of users' files that have nothing to do with `files` are left out (userfiles.unrelated): another model's
-    file in the same folder, which may have been run to list what the folder offers.
+    Modules of users' files that are not related to `files` are excluded (userfiles.unrelated): another model's file in
+    the same folder, which may have been run to list the families of the folder.
     """
     roots = tuple(f"{folder}/" for folder in folders)
     if not roots:
@@ -75,9 +75,9 @@ def loaded_below(folders: Collection[Path], files: Collection[Path]) -> list[Pat
 
 @cache
 def _names(file: Path, digest: str) -> tuple[tuple[str, int], ...]:
-    """Every module that a file of this digest may import; for `from a import b` also `a.b`.
+    """Every module that a file with this digest may import, with the level of a relative import.
 
-    With each the level of a relative import.
+    For `from a import b` also `a.b`.
     """
     found: dict[tuple[str, int], None] = {}
     for node in ast.walk(parsed(file)[1]):
@@ -91,7 +91,7 @@ def _names(file: Path, digest: str) -> tuple[tuple[str, int], ...]:
 
 
 def _sibling_files(folder: Path, module: str) -> Iterator[Path]:
-    """The files of a module that lies in a folder, and of the packages around it."""
+    """The files of a module in a folder, and of its parent packages."""
     yield from _existing(folder / "__init__.py") if not module else ()
     for part in module.split(".") if module else ():
         yield from _existing(folder / f"{part}.py")
@@ -106,7 +106,7 @@ def _existing(file: Path) -> Iterator[Path]:
 
 @cache
 def _places(module: str) -> tuple[Path, ...]:
-    """The files of a module, and of the packages around it, as Python finds them. None for what is built in."""
+    """The files of a module, and of its parent packages, as Python finds them. () for a built-in one."""
     found: list[Path] = []
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
@@ -121,7 +121,7 @@ def _places(module: str) -> tuple[Path, ...]:
 
 @cache
 def _version(top: str) -> str | None:
-    """The version of the distribution of that name; None where there is none, or where it is a working copy."""
+    """The version of the distribution of that name; None if there is none, or if it is an editable installation."""
     try:
         package = distribution(top)
     except PackageNotFoundError:
@@ -130,7 +130,7 @@ def _version(top: str) -> str | None:
 
 
 def _is_working_copy(package: Distribution) -> bool:
-    """By https://packaging.python.org/specifications/direct-url: installed from a folder of this machine."""
+    """By https://packaging.python.org/specifications/direct-url: installed from a local folder."""
     text = package.read_text("direct_url.json")
     return bool(text) and str(json.loads(text).get("url", "")).startswith("file:")
 
@@ -140,5 +140,5 @@ def _is_within(file: Path, top: str) -> bool:
 
 
 def is_installed(file: Path) -> bool:
-    """Whether a file is of an installed package, by its folder's name."""
+    """Whether a file belongs to an installed package, by its folder's name."""
     return any(part in _INSTALLED for part in file.parts)

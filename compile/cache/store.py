@@ -1,8 +1,8 @@
 """Results of compiles, cached by a hash of their inputs.
 
-An entry is one file, KIND/KEY under the root: a line of JSON (what it is, what it was made from, the SHA-256 of what
-follows), then the payload. KEY is the SHA-256 of the inputs, so that an entry is never changed, only written whole or
-removed: any number of processes share a store without locks.
+An entry is one file, KIND/KEY under the root: a line of JSON (its name, its inputs, the SHA-256 of the payload), then
+the payload. KEY is the SHA-256 of the inputs, so an entry is never changed, only written atomically or removed: any
+number of processes share a store without locks.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from bringup.adapters.sources.cache_dirs import cache_folder
 
 Inputs = Mapping[str, str]
 
-LIMIT = 1 << 30  # bytes that a store keeps by itself
+LIMIT = 1 << 30  # bytes to which a store is trimmed automatically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What the first line of an entry says; `seconds` is what making it took."""
+    """The first line of an entry; `seconds` is the time that its computation took."""
 
     kind: str
     key: str
     what: str
     seconds: float
-    created_at: float  # when, seconds since 1970
+    created_at: float  # seconds since 1970
     inputs: Inputs
     digest: str
     path: Path
     nbytes: int = 0
-    used: float = 0.0  # when it was last found, seconds since 1970
+    used: float = 0.0  # time of the last use, in seconds since 1970
 
 
 def default_store() -> Store:
-    """The user's: $BRINGUP_COMPILE_CACHE, else `compile` in bringup's cache folder."""
+    """The user's store: $BRINGUP_COMPILE_CACHE, else `compile` in bringup's cache folder."""
     chosen = os.environ.get("BRINGUP_COMPILE_CACHE")
     return Store(Path(chosen).expanduser() if chosen else cache_folder("compile"))
 
 
 class Store:
-    """A folder of entries. Reading from it never fails, and no compile fails because it cannot be written.
+    """A folder of entries. A read never fails, and no compile fails because the store cannot be written.
 
-    `problem` is why the latest write failed, "" when none did.
+    `problem` is the reason why the latest write failed, "" for none.
     """
 
     def __init__(self, root: Path) -> None:
@@ -57,7 +57,7 @@ class Store:
         self.problem = ""
 
     def get(self, kind: str, inputs: Inputs) -> bytes | None:
-        """The payload computed from these inputs. An entry that is damaged counts as absent and is removed."""
+        """The payload computed from these inputs, or None. A damaged entry counts as absent and is removed."""
         path = self.root / kind / key_of(inputs)
         try:
             head, _, payload = path.read_bytes().partition(b"\n")
@@ -68,12 +68,12 @@ class Store:
             with suppress(OSError):
                 path.unlink()
             return None
-        with suppress(OSError):  # a read-only store serves too
+        with suppress(OSError):  # a read-only store can be read too
             os.utime(path)
         return payload
 
     def put(self, kind: str, inputs: Inputs, payload: bytes, *, what: str, seconds: float) -> None:
-        """Keeps a payload."""
+        """Stores a payload."""
         key, digest = key_of(inputs), hashlib.sha256(payload).hexdigest()
         head = {"what": what, "seconds": round(seconds, 3), "made": time.time(), "inputs": dict(inputs)}
         line = json.dumps(head | {"digest": digest}).encode() + b"\n"
@@ -91,7 +91,7 @@ class Store:
                 Path(temporary).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry, the latest used first. Only first lines are read."""
+        """Every entry, the most recently used first. Only first lines are read."""
         found: list[Entry] = []
         for path in self.root.glob("*/[!.]*"):
             with suppress(OSError), path.open("rb") as file:
@@ -100,13 +100,13 @@ class Store:
         yield from sorted(found, key=lambda entry: -entry.used)
 
     def remove(self, entries: list[Entry]) -> int:
-        """Removes entries, gives the bytes that this freed. Raises OSError where that is not allowed."""
+        """Removes entries; returns the number of bytes freed. Raises OSError if that is not permitted."""
         for entry in entries:
             entry.path.unlink(missing_ok=True)
         return sum(entry.nbytes for entry in entries)
 
     def trim(self, limit: int = LIMIT) -> None:
-        """Removes what was not used longest, until the rest fits the limit; and what killed processes left."""
+        """Removes the least recently used entries until the others fit the limit; and files of killed processes."""
         with suppress(OSError):
             stale = time.time() - 3600
             for path in self.root.glob("*/.*"):

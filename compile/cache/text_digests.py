@@ -1,4 +1,4 @@
-"""Digests of source files, whole or without some functions' bodies. A file is read again when it has changed."""
+"""Digests of source files, complete or without some functions' bodies. A file is read again after it has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bringup import STARTED
 
-_TICK = 0.02  # seconds that a file system's clock may be late
+_TICK = 0.02  # seconds by which a file system's clock may lag
 
 State = tuple[int, int, int, int]
 
@@ -21,7 +21,7 @@ _without_stale_bytecode: dict[Path, State] = {}
 
 
 def digest(text: str) -> str:
-    """SHA-256 of a text; a path in it may be no UTF-8 (PEP 383)."""
+    """SHA-256 of a text; a path in it may be invalid UTF-8 (PEP 383)."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -30,10 +30,10 @@ class Untrusted(Exception):
 
 
 def digest_of(file: Path, left_out: frozenset[str] = frozenset()) -> str:
-    """Of a file's bytes, or of its text without the bodies of the functions that are left out, by qualified name.
+    """The digest of a file's bytes, or of its text without the bodies of some functions, by qualified name.
 
-    Raises Untrusted for a file that changed since this process began, or that is newer than the byte code that Python
-    takes for its; OSError for one that cannot be read, ValueError for one that is no Python.
+    Raises Untrusted for a file that changed since this process began, or that is newer than the bytecode that Python
+    uses for it; OSError for one that cannot be read, ValueError for one that is not Python.
     """
     state = _state(file)
     known = _digests.get((file, left_out))
@@ -60,7 +60,7 @@ def _state(file: Path) -> State:
     state = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
     if max(found.st_mtime, found.st_ctime) > STARTED - _TICK:
         raise Untrusted(file)
-    if _without_stale_bytecode.get(file) != state:  # byte code that is written later is newer than the file
+    if _without_stale_bytecode.get(file) != state:  # bytecode that is written later is newer than the file
         if _has_stale_bytecode(file, found):
             raise Untrusted(file)
         _without_stale_bytecode[file] = state
@@ -68,10 +68,10 @@ def _state(file: Path) -> State:
 
 
 def _has_stale_bytecode(file: Path, found: os.stat_result) -> bool:
-    """Whether Python takes older byte code for a file's: it compares sizes, and times in whole seconds.
+    """Whether Python uses older bytecode for a file: it compares sizes, and times in seconds.
 
     https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation; the header's four words are a magic
-    number, flags, the time and the size, as `importlib._bootstrap_external._classify_pyc` reads them.
+    number, flags, the time and the size, as in `importlib._bootstrap_external._classify_pyc`.
     """
     if file.suffix != ".py":
         return False

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def check(plan: Plan, model: str = "", words: ConfigWords | None = None, known: Sequence[Diagnostic] = ()) -> Report:
     """Checks that every parameter is complete and every tensor is read completely or dropped with a reason.
 
-    No tensor is read; torch is not imported, and numpy only where readers of one tensor overlap. `words` names the
-    config keys of axes. `known` are findings from before, whose tensors are not reported a second time.
+    No tensor is read; torch is not imported, and numpy only if readers of one tensor overlap. `words` maps axes to
+    config keys. `known` are earlier findings, whose tensors are not reported a second time.
     """
     report = Report(model, parameters=tuple(plan.signature))
     problems = [problem for problem in plan.problems if problem.code not in ("BU101", "BU109")]
@@ -89,7 +89,7 @@ def _checked(job: Job) -> Report:
         gone.sort(key=lambda finding: (finding.config_key != key, FOLLOW.index(finding.code)))
         if gone and (gone[0].config_key == key or len(others) + 1 < len(report.findings)):
             errors = (finding for finding in known if finding.severity is Severity.ERROR)
-            first = next((finding for finding in errors if finding.parameter == key), None)  # it names the key itself
+            first = next((finding for finding in errors if finding.parameter == key), None)  # on the key itself
             first = first or explained(gone[0], key, value, len(report.findings) - len(others) - 1)
             report.findings = [first, *others]
             break
@@ -107,11 +107,11 @@ _WORDS: dict[str, tuple[str, str]] = {
         "floats convert into one another; anything else needs a value node in the rule, such as dequant",
     ),
     "BU110": ("`{parameter}`: {message}", "make the patterns exclude one another"),
-    "BU153": ("{message}", "correct the names that the hook gives, or remove it"),
+    "BU153": ("{message}", "correct the names of the hook's results, or remove it"),
     "BU111": ("{message}", "correct the pattern or its `expect`: a drop that matches too much hides weights"),
 }
 
-# Of a value node's inputs: what to do about a float that is too wide, and about anything else.
+# For inputs of a value node: the fix for a float that is too wide, and for any other dtype.
 _PAYLOAD = (
     "a matrix of that dtype is dequantised already, and scaled once more it would be another: remove its scale, and "
     "have `quantization_config` list its module as not converted"
@@ -120,7 +120,7 @@ _BYTES = 'save the tensor in that dtype; bytes that stand for one are read with 
 
 
 def _mistake(p: Problem, site: Site | None) -> object:
-    """Equal for facts that are one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
+    """Equal for facts of one mistake: tensors of one wrong dtype, a rule's axes, or one message at one rule."""
     if p.code == "BU108":
         return p.code, p.message or (p.node, p.expected, p.actual)
     if p.code == "BU106" and site:
@@ -136,7 +136,7 @@ def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) ->
         message = "`{parameter}`: {message}" if first.message else message
         if first.node:
             message = "`{tensors}` is stored as {actual}; `{node}` takes {expected}"
-            takes_payloads = "uint8" not in first.expected.split(" or ")  # which takes any bytes, to read them anew
+            takes_payloads = "uint8" not in first.expected.split(" or ")  # then it accepts any bytes
             help = _PAYLOAD if first.actual in FLOATS and takes_payloads else _BYTES
         elif scales := unread_scales(plan, sources):
             help = f"it is quantised, and `{', '.join(grouped(scales))}` has its scales: dequant(S(…), S(…), block=…)"
@@ -165,7 +165,7 @@ def _other(plan: Plan, facts: list[Problem], unruled: Mapping[str, set[str]]) ->
 
 
 def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
-    """Tensors of which some elements reach no parameter, but those that another finding accounts for."""
+    """Tensors with elements that reach no parameter, except those that another finding explains."""
     parts: dict[tuple[int, int], list[str]] = {}
     for name, read in partly_read(plan).items():
         if name not in plan.cut and name not in known:
@@ -174,7 +174,7 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
         yield Diagnostic(
             code="BU113",
             message=f"only {read / total:.1%} of `{', '.join(grouped(names))}` is read by any rule",
-            help="cover the rest with a rule, or say why it is left out: drop(name, why=…)",
+            help="cover the rest with a rule, or state why it is dropped: drop(name, why=…)",
             sources=tuple(names),
             **stored(plan, names),
         )
@@ -189,7 +189,7 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
     for (name, *_), (share, entry, parameters, tensors) in values.items():
         yield Diagnostic(
             code="BU113",
-            message=f"only {share:.1%} of what `{name}` gives is read by any rule",
+            message=f"only {share:.1%} of the result of `{name}` is read by any rule",
             help="cover the rest with a rule",
             parameter=", ".join(grouped(parameters)),
             sources=tuple(tensors),
@@ -198,23 +198,23 @@ def _partly_read(plan: Plan, known: Container[str]) -> Iterator[Diagnostic]:
 
 
 def _odd_squares(plan: Plan) -> Iterator[Diagnostic]:
-    """Square tensors read the other way round than all the rectangular ones beside them: no shape can tell."""
+    """Square tensors that are read transposed, unlike all rectangular ones of the layer, which no shape shows."""
     turned: dict[str, set[bool]] = {}
     for name, entry in plan.entries.items():
         shape = entry.region.shape
         if len(shape) == 2 and shape[0] != shape[1]:
-            turned.setdefault(_layer(name), set()).add(_is_turned(entry))
+            turned.setdefault(_layer(name), set()).add(_is_transposed(entry))
     odd: dict[object, list[str]] = {}
     for name, entry in plan.entries.items():
         siblings = turned.get(_layer(name), set())
-        if _is_square(entry) and not _says_so(entry.rule.own_expr) and siblings == {not _is_turned(entry)}:
+        if _is_square(entry) and not _moves_axes(entry.rule.own_expr) and siblings == {not _is_transposed(entry)}:
             odd.setdefault(entry.rule.site, []).append(name)
     for names in odd.values():
         first = plan.entries[names[0]]
         sources = tuple(info.name for name in names for info in plan.entries[name].tensors)
         axes = first.declared.axes
         there, back = (" ".join(axis.name or str(axis) for axis in order) for order in (axes, axes[::-1]))
-        if _is_turned(first):
+        if _is_transposed(first):
             there, back = back, there
         yield Diagnostic(
             code="BU107",
@@ -238,13 +238,13 @@ def _is_square(entry: Entry) -> bool:
     return len(shapes) == 2 and all(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
 
 
-def _says_so(expr: Expr) -> bool:
-    """Whether a rule moves axes explicitly: then its author thought of the direction."""
-    return isinstance(expr, Mv) or any(map(_says_so, expr.inputs()))
+def _moves_axes(expr: Expr) -> bool:
+    """Whether a rule moves axes explicitly: then the direction is intended."""
+    return isinstance(expr, Mv) or any(map(_moves_axes, expr.inputs()))
 
 
 def _layer(name: str) -> str:
-    """The sub-tree of a layer, which its matrices share: up to the first number."""
+    """The subtree of a layer, which its matrices share: the name up to the first number."""
     head, _, rest = name.partition(".")
     while rest and not head.rpartition(".")[2].isdigit():
         step, _, rest = rest.partition(".")
@@ -252,5 +252,5 @@ def _layer(name: str) -> str:
     return head if rest else ""
 
 
-def _is_turned(entry: Entry) -> bool:
+def _is_transposed(entry: Entry) -> bool:
     return any(loops and loops[-1][1] != 1 for loops in (nest.loops for nest in entry.region.nests))

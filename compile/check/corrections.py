@@ -1,7 +1,7 @@
 """Config keys that the tensors contradict: all consequences of one wrong key are one finding.
 
-A word is corrected as the tensors have it, and the checkpoint is planned once more. When less is wrong then and nothing
-new, what has gone were consequences.
+A key is corrected to the value of the tensors, and the checkpoint is planned again. If it then has fewer errors and no
+new ones, the errors that disappeared were consequences.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bringup.graphs.core.axes import AxesError
 if TYPE_CHECKING:
     from bringup.compile.job import Job
 
-UNREAD = ("BU105", "BU137")  # findings of tensors that nothing reads
-BIASES = ("attention_bias", "mlp_bias")  # keys that configs often leave out
-DRAFTS = "num_nextn_predict_layers"  # how many layers past the last one are a draft's
+UNREAD = ("BU105", "BU137")  # findings of unread tensors
+BIASES = ("attention_bias", "mlp_bias")  # keys that configs often omit
+DRAFTS = "num_nextn_predict_layers"  # the number of layers after the last one that belong to a draft
 FOLLOW = ("BU101", "BU102", *UNREAD)  # what may follow from a wrong size
-MOST = 2  # corrections tried at a time: each plans the whole checkpoint
+MOST = 2  # corrections that are combined: each plans the whole checkpoint
 
 
 def known_sizes(job: Job) -> Job:
-    """The job with the sizes that its config does not say taken from the tensors, as far as these say them."""
+    """The job with the sizes that its config lacks, as far as the tensors determine them."""
     rest = set(job.unknown)
     while rest and (found := next((c for c in corrections(job, ConfigWords(job), rest) if c[0] in rest), None)):
         key, _, corrected = found
@@ -40,9 +40,9 @@ def known_sizes(job: Job) -> Job:
 
 
 def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> Iterator[tuple[str, object, Job]]:
-    """Config keys with the values that tensors have, and the job with each corrected: those in `first` before others.
+    """Config keys with the values of the tensors, and the job with each corrected: those in `first` before others.
 
-    A correction holds where fewer tensors are wrong with it, and none that was not wrong before.
+    A correction is valid if it leaves fewer tensors wrong, and none that was right before.
     """
     for key, size in _sizes(job, words, first):
         corrected = _corrected(job, {key: size}) or _corrected(job, {**dict.fromkeys(first, 1), key: size})
@@ -56,7 +56,7 @@ def corrections(job: Job, words: ConfigWords, first: Collection[str] = ()) -> It
 
 
 def _sizes(job: Job, words: ConfigWords, first: Collection[str]) -> list[tuple[str, int]]:
-    """The keys behind axes that have another size in the checkpoint, with the size that most of them have there."""
+    """The keys of axes that have another size in the checkpoint, with its most frequent size there."""
     found: dict[str, Counter[int]] = {}
     example: dict[Off, str] = {}
     counts: Counter[Off] = Counter()
@@ -82,11 +82,11 @@ def _corrected(job: Job, sizes: Mapping[str, object]) -> Job | None:
 
 
 def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
-    """The keys that may say how many layers there are, with numbers that the checkpoint may have.
+    """The keys that may state the number of layers, with numbers that the checkpoint may have.
 
-    The last layer lacks tensors, or it or one past it has some that nothing reads: then it is another kind of layer (a
-    draft), or one that the config does not count. A number that layers without any tensor lie below is none that the
-    checkpoint may have: planning as many as one stray name says takes hours.
+    The last layer lacks tensors, or it or a later one has unread tensors: then it is another kind of layer (a draft),
+    or one that the config does not count. A number is not considered if a lower layer has no tensor: planning as many
+    layers as one stray name suggests would take hours.
     """
     path, count = f"{job.graph.layer_path}.", len(job.graph.layers)
     last = f"{path}{count - 1}."
@@ -106,38 +106,38 @@ def _other_layers(job: Job) -> Iterator[tuple[str, int]]:
 
 
 def _flags_of_biases(job: Job) -> Iterator[str]:
-    """The keys that may say that there are biases, where the checkpoint has some that nothing reads."""
+    """The keys that may enable biases, if the checkpoint has unread ones."""
     if any(name.endswith(".bias") for name in job.plan.unread):
         yield from (key for key in dict.fromkeys((*BIASES, *job.config)) if "bias" in key and not job.config.get(key))
 
 
 def _unread_layers(job: Job) -> bool:
-    """Whether nothing reads some tensor of the last layer, or of one past it. Scales of read matrices do not count."""
+    """Whether a tensor of the last layer, or of a later one, is unread. Scales of read matrices are ignored."""
     names = (name for name in job.plan.unread if not ((part := part_of(name)) and part[0] in job.plan.wanted))
     return any(number >= len(job.graph.layers) - 1 for number in _layers_of(job, names))
 
 
 def _layers_of(job: Job, names: Iterable[str]) -> Iterator[int]:
-    """The numbers of the layers that tensors of the checkpoint lie in, -1 for others."""
+    """The layer numbers of tensors of the checkpoint, -1 for tensors outside of layers."""
     prefix = job.plan.prefix  # which the names of a checkpoint may have or lack
     path = f"{job.graph.layer_path}.".removeprefix(prefix)
     return (_layer(name.removeprefix(prefix), path) for name in names)
 
 
 def _layer(name: str, path: str) -> int:
-    """The number of the layer that a name lies in; -1 for any other name."""
+    """The layer number of a name; -1 for a name outside of layers."""
     number = name[len(path) :].partition(".")[0] if name.startswith(path) else ""
     return int(number) if number.isdecimal() and len(number) < 10 else -1
 
 
 def _facts(job: Job) -> set[str]:
-    """What is wrong: tensors, parameters and config keys, whatever it is that is wrong with them."""
+    """The tensors, parameters and config keys with any error."""
     wrong = {name for p in job.plan.problems for name in p.sources or (p.parameter,)}
     return {*wrong, *job.plan.unread, *(f"config: {finding.parameter}" for finding in job.findings)}
 
 
 def explained(finding: Diagnostic, key: str, value: object, others: int) -> Diagnostic:
-    """The finding of a wrong word of the config, with how many others follow from it."""
+    """The finding on a wrong config key, with the number of findings that follow from it."""
     if others < 1:
         return finding
     more = "another finding follows" if others == 1 else f"{others} other findings follow"

@@ -1,4 +1,4 @@
-"""A tensor of one layer that has another float type than the same tensor of the other layers."""
+"""A tensor of one layer with another float dtype than the same tensor of the other layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPE = attrgetter("dtype")
 def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     """Warnings for the minority: fewer than half of at least three tensors whose names differ only in numbers."""
     odd: dict[tuple[str, str], list[str]] = {}
-    for names in _alike(plan):
+    for names in _by_name(plan):
         usual, count = Counter(names.values()).most_common(1)[0]
         if 2 * count > len(names) > 2:
             for name, dtype in names.items():
@@ -40,10 +40,10 @@ def odd_dtypes(plan: Plan) -> Iterator[Diagnostic]:
         )
 
 
-def _alike(plan: Plan) -> Iterable[dict[str, str]]:
-    """The float tensors that are read, {name: dtype}: those together whose names differ only in numbers.
+def _by_name(plan: Plan) -> Iterable[dict[str, str]]:
+    """The float tensors that are read, {name: dtype}, grouped by names that differ only in numbers.
 
-    Those are left out whose last step no tensor of another type has: that is quick to tell, and few remain.
+    Groups whose last section has the same dtype everywhere are omitted first, which is fast and leaves few.
     """
     infos = plan.headers.values()
     floats = {

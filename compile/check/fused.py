@@ -18,13 +18,13 @@ from bringup.spec import Shape
 
 
 def unread_scales(plan: Plan, tensors: Iterable[str]) -> list[str]:
-    """What nobody reads in the modules of these tensors: their scales, zero points and the like."""
+    """The unread scales, zero points and similar parts in the modules of these tensors."""
     modules = {name.rpartition(".")[0] for name in tensors}
     return [name for name in plan.unread if name.rpartition(".")[0] in modules]
 
 
 def fused(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
-    """One tensor that nobody reads, with as many elements as those that are missing beside it."""
+    """An unread tensor with as many elements as the missing ones in its module."""
     missing: dict[tuple[str, str], dict[str, Shape]] = {}
     for name, problems in readers.items():
         shape = _shape(plan, problems[0])
@@ -52,19 +52,19 @@ def fused(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause
 
 
 def _place(name: str) -> tuple[str, str]:
-    """The module above a tensor's own, and the tensor's last name."""
+    """The parent of a tensor's module, and the tensor's last name."""
     module, _, leaf = name.rpartition(".")
     return module.rpartition(".")[0], leaf
 
 
 def _shape(plan: Plan, problem: Problem) -> Shape | None:
-    """The size of a tensor that is absent, where the rule is that tensor and nothing else."""
+    """The shape of an absent tensor, if it is the complete rule; None otherwise."""
     simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.own_expr, Source)
     return plan.signature[problem.parameter].storage[0] if simple else None
 
 
 def _split(shape: Shape, parts: dict[str, Shape]) -> str:
-    """The call that takes the whole apart, along the axis on which the parts' sizes add up."""
+    """The call that splits the tensor, along the axis on which the parts' sizes add up."""
     for axis, size in enumerate(shape):
         rest = math.prod(shape) // size
         sizes = [math.prod(part) // rest for part in parts.values()]

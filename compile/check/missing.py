@@ -19,8 +19,8 @@ from bringup.compile.check.wrappers import foreign, lora, wrapped
 from bringup.diagnostics import Diagnostic
 from bringup.grouping import digits, grouped, roots
 
-# Last parts of names: of weights, and of what quantisers store beside or in place of one (AWQ, GPTQ, bitsandbytes,
-# compressed-tensors, DeepSeek's fp8, MXFP4).
+# Last sections of names: of weights, and of the tensors that quantisers store in addition to or instead of one (AWQ,
+# GPTQ, bitsandbytes, compressed-tensors, DeepSeek's fp8, MXFP4).
 _WEIGHT = re.compile(r"(^|_)(weight|bias|kernel|gamma|beta|embedding)s?$")
 _QUANTISED = re.compile(
     r"qweight|qzeros|g_idx|scales?(_inv|_2)?$|zeros?(_point)?$|absmax|quant_(map|state)|weight_(packed|shape|format)"
@@ -29,10 +29,10 @@ _QUANTISED = re.compile(
 
 
 def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic | None = None) -> Iterator[Diagnostic]:
-    """One diagnostic for each renamed, missing and unread group; whole sub-trees are named by their root.
+    """One diagnostic for each renamed, missing and unread group; complete subtrees are named by their root.
 
-    `known` are tensors, absent or unread, that another finding accounts for. `lost` is the finding of a file that is
-    not there or cannot be read, and nobody knows its tensors: what is missing and no other name is that finding's.
+    `known` are tensors, absent or unread, that another finding explains. `lost` is the finding of a missing or
+    unreadable file with unknown tensors: missing tensors without another name belong to that finding.
     """
     readers = _readers_of_absent(plan, known)
     reported = {name for p in plan.problems if p.code == "BU108" for name in unread_scales(plan, p.sources)}
@@ -45,7 +45,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
     if not (readers or unread):
         return
     wanted, read = [*plan.wanted, *plan.dropped], plan.headers.keys() - plan.dropped.keys()
-    for whole in (True, False):  # sub-trees first; then, beside one another, single tensors of what is left
+    for whole in (True, False):  # subtrees first; then single tensors of the rest with the same parent
         missing = _by_pattern(roots(readers, wanted) if whole else {name: [name] for name in readers})
         unread_too = _by_pattern(roots(unread, read) if whole else {name: [name] for name in unread})
         for pair in list(pairs(plan, readers, missing, unread_too, siblings=not whole)):
@@ -65,7 +65,7 @@ def missing_and_unread(plan: Plan, known: Container[str] = (), lost: Diagnostic 
 
 
 def _of_parts(groups: Iterable[Group]) -> Iterator[Group]:
-    """The groups, but one for each part that quantised matrices have, whatever their modules: a converter's mistake."""
+    """The groups; those of the same part of quantised matrices are one, as a mistake of the converter."""
     parts: dict[str, list[str]] = {}
     for names in groups:
         found = {part[1] if (part := part_of(name)) else "" for name in flat(names)}
@@ -86,9 +86,9 @@ def _readers_of_absent(plan: Plan, known: Container[str]) -> dict[str, list[Prob
 
 
 def _by_pattern(found: dict[str, list[str]], plan: Plan | None = None) -> dict[str, dict[str, list[str]]]:
-    """Roots that differ only in layer numbers, together: pattern → {root: names below it}.
+    """Roots that differ only in layer numbers, grouped: pattern → {root: names below it}.
 
-    With a plan, so are the numbers that follow the last one that its checkpoint has.
+    With a plan, so are the numbers after the last one of its checkpoint.
     """
     groups: dict[str, dict[str, list[str]]] = {}
     for root, names in found.items():
@@ -98,7 +98,7 @@ def _by_pattern(found: dict[str, list[str]], plan: Plan | None = None) -> dict[s
 
 
 def _pattern(root: str) -> str:
-    """The root without its numbers, except a last one: layer 12 is one thing, and so is expert 3 of every layer."""
+    """The root without its numbers, except a last one: layer 12 is one group, and so is expert 3 of every layer."""
     head, _, last = root.rpartition(".")
     return f"{digits(head + '.')[0]}{last}" if head else digits(root)[0]
 
@@ -141,7 +141,7 @@ def _unread(plan: Plan, names: Group) -> Diagnostic:
 
 
 def _advice(plan: Plan, names: Group, pattern: str) -> str:
-    """To drop them is advised only where they look like no weight, no quantiser's tensor and no layer."""
+    """Advises to drop them only if they do not resemble weights, a quantiser's tensors or layers."""
     below = flat(names)
     leaves = {name.rpartition(".")[2] for name in below}
     if any(_QUANTISED.search(leaf) for leaf in leaves):
@@ -150,11 +150,11 @@ def _advice(plan: Plan, names: Group, pattern: str) -> str:
     numbered = any(root.rpartition(".")[2].isdigit() for root in names)
     if numbered or any(_WEIGHT.search(leaf) for leaf in leaves) or any(plan.headers[n].shape in shapes for n in below):
         return "it looks like a weight, without which the model computes something else: the graph or a rule lacks it"
-    return f'if it is not a weight, say so in the adapter: drop("{pattern}", why="…")'
+    return f'if it is not a weight, drop it in the adapter: drop("{pattern}", why="…")'
 
 
 def _drop_pattern(names: Group) -> str:
-    """What to write into a drop: layer numbers and what is below a sub-tree's root as variables."""
+    """The pattern for a drop: layer numbers and names below a subtree's root as variables."""
     root, below = next(iter(names.items()))
     if len(names) > 1:
         pattern, numbers = digits(root)

@@ -9,22 +9,22 @@ from bringup.grouping import grouped
 
 
 def present(plan: Plan, parent: str) -> list[int]:
-    """The numbers that stand below a name in the checkpoint, sorted."""
+    """The numbers below a name in the checkpoint, sorted."""
     steps = {n[len(parent) + 1 :].partition(".")[0] for n in plan.headers if n.startswith(parent + ".")}
-    if not steps:  # the checkpoint's names may carry the prefix that rules leave out
+    if not steps:  # the checkpoint's names may have the prefix that rules omit
         steps = {n.partition(f".{parent}.")[2].partition(".")[0] for n in plan.headers if f".{parent}." in n}
     return sorted(int(step) for step in steps if step.isdigit())
 
 
 def past_end(plan: Plan, root: str) -> bool:
-    """Whether a root is a number that follows the last one there is."""
+    """Whether a root is a number after the last one in the checkpoint."""
     parent, _, last = root.rpartition(".")
     there = present(plan, parent) if last.isdigit() else []
     return bool(there) and int(last) > there[-1]
 
 
 def numbering(plan: Plan, missing: Collection[str]) -> str:
-    """What there is beside the missing numbers of the first parent; "" where they are no numbers."""
+    """The present numbers of the first missing number's parent, as a message; "" for other names."""
     parent = next(iter(missing)).rpartition(".")[0]
     last = max((root[len(parent) + 1 :] for root in missing if root.rpartition(".")[0] == parent), key=_length_first)
     there = present(plan, parent) if last.isdigit() else []
@@ -36,7 +36,7 @@ def numbering(plan: Plan, missing: Collection[str]) -> str:
 
 
 def renumbered(plan: Plan, missing: str, found: str) -> str:
-    """What to say where a missing root and an unread one are two numbers of one parent; "" where they are not."""
+    """The message for a missing root and an unread one that are two numbers of one parent; "" for others."""
     parent, _, last = missing.rpartition(".")
     other, _, number = found.rpartition(".")
     if parent != other or last == number or not (last.isdigit() and number.isdigit()):
@@ -48,7 +48,7 @@ def renumbered(plan: Plan, missing: str, found: str) -> str:
 
 
 def surplus(plan: Plan, unread: Collection[str]) -> str:
-    """What to say of unread roots that are numbers after the last one that rules ask for; "" where they are not."""
+    """The message for unread roots whose numbers follow the last one that rules read; "" for others."""
     parents = {root.rpartition(".")[0] for root in unread}
     numbers = [root.rpartition(".")[2] for root in unread]
     parent = next(iter(parents))

@@ -18,24 +18,24 @@ from bringup.nearest import MOST, slips
 
 Group = dict[str, list[str]]  # roots of one pattern, each with the names below it
 
-# How alike two names have to be to be one name misspelt, by what else speaks for it (difflib's ratio; by trial over
-# every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
+# The least similarity of two names that may be one misspelt name, by further evidence (difflib's ratio; determined by
+# trial with every tensor of GPT-2 and Llama in tests/check/test_pairing.py).
 ALIKE = {"same parts": 0.0, "same matrix": 0.45, "same vector": 0.7, "unknown": 0.75, "other shape": 0.93}
 EQUAL = ("same parts", "same matrix", "same vector")
 
 
 class Edge(NamedTuple):
-    """A missing pattern and an unread one: `excess` of likeness over what is needed, `slips` of the hand between."""
+    """A missing and an unread pattern: `excess` of similarity over the threshold, `slips` is their edit distance."""
 
     missing: str
     unread: str
     excess: float
     slips: int
-    equal: bool  # in shape, and in place: rivals of each other
+    equal: bool  # in shape and parent: such edges compete
 
 
 class Pair(NamedTuple):
-    """What is missing and the unread tensors that it may be; `rivals` are others missing that those may be as well."""
+    """Missing tensors and the unread ones that they may be; `rivals` are other missing ones that these may be too."""
 
     missing: Group
     candidates: list[Group]
@@ -45,10 +45,10 @@ class Pair(NamedTuple):
 def pairs(
     plan: Plan, readers: Readers, missing: dict[str, Group], unread: dict[str, Group], *, siblings: bool
 ) -> Iterator[Pair]:
-    """Slips of the hand first, the smallest before others; then the names that are most alike.
+    """Pairs with small edit distances first, the smallest before others; then the most similar names.
 
-    Where several tensors of one shape stand in the same place, only a slip of the hand tells them apart: without one,
-    all of them are candidates.
+    If several tensors of one shape have the same parent, only a small edit distance decides between them: otherwise all
+    of them are candidates.
     """
     edges = list(_edges(plan, readers, missing, unread, siblings=siblings)) if missing and unread else []
     accepted = sorted((edge for edge in edges if edge.excess >= 0), key=lambda edge: -edge.excess)
@@ -83,12 +83,12 @@ def _edges(
 
 
 def _fits(edge: Edge, missing: dict[str, Group], unread: dict[str, Group]) -> bool:
-    """Whether both sides of an edge are still to be paired."""
+    """Whether both sides of an edge are still unpaired."""
     return bool(_same_numbers(missing[edge.missing], unread.get(edge.unread, {})))
 
 
 def _connected(first: Edge, edges: list[Edge]) -> list[Edge]:
-    """The edges between all that `first` may be confused with, by equal shapes."""
+    """The edges between all patterns that `first` may be confused with, by equal shapes."""
     found, ends = [first], {first.missing, first.unread}
     rest = [edge for edge in edges if edge.equal and edge is not first]
     while near := [edge for edge in rest if edge.missing in ends or edge.unread in ends]:
@@ -99,7 +99,7 @@ def _connected(first: Edge, edges: list[Edge]) -> list[Edge]:
 
 
 def _taken(edges: list[Edge], missing: dict[str, Group], unread: dict[str, Group]) -> Iterator[Pair]:
-    """One pair for each missing pattern of these edges; both sides are taken out of what is to be paired."""
+    """One pair for each missing pattern of these edges; both sides are removed from the unpaired ones."""
     ours: dict[str, Group] = {}
     for edge in edges:
         if group := _same_numbers(missing[edge.missing], unread.get(edge.unread, {})):
@@ -117,13 +117,13 @@ def _taken(edges: list[Edge], missing: dict[str, Group], unread: dict[str, Group
 
 
 def _are_siblings(one: str, other: str) -> bool:
-    """Whether two tensors hang below the same module, or modules that stand beside one another."""
+    """Whether two tensors are in the same module, or in sibling modules."""
     upper, lower = one.split(".")[:-2], other.split(".")[:-2]
     return upper == lower != []
 
 
 def _same_numbers(missing: Group, unread: Group) -> Group:
-    """The missing roots in the layers that the unread ones are in; nothing when those have other layers or sizes."""
+    """The missing roots in the layers of the unread ones; {} if those have other layers or sizes."""
     ours = {_numbers(root): root for root in missing}
     theirs = {_numbers(root): root for root in unread}
     if any(n not in ours or len(missing[ours[n]]) != len(unread[root]) for n, root in theirs.items()):
@@ -132,12 +132,12 @@ def _same_numbers(missing: Group, unread: Group) -> Group:
 
 
 def _numbers(root: str) -> tuple[int, ...]:
-    """The numbers that `_pattern` takes out."""
+    """The numbers that `_pattern` removes."""
     return digits(root.rpartition(".")[0] + ".")[1]
 
 
 def _evidence(plan: Plan, readers: Readers, ours: Group, theirs: Group) -> str:
-    """What shapes say of two groups being the same tensors: a key of ALIKE."""
+    """The evidence of shapes that two groups are the same tensors: a key of ALIKE."""
     sizes = {_below(root, name): _sizes(plan, readers[name][0]) for root, names in ours.items() for name in names}
     found = {_below(root, name): sorted(plan.headers[name].shape) for root, names in theirs.items() for name in names}
     if None in sizes.values():
@@ -154,7 +154,7 @@ def _below(root: str, name: str) -> str:
 
 
 def _sizes(plan: Plan, problem: Problem) -> list[int] | None:
-    """The sizes of a tensor that is absent, where the rule is that tensor and nothing else."""
+    """The shape of an absent tensor, if it is the complete rule; None otherwise."""
     simple = isinstance(problem.rule, Rule) and isinstance(problem.rule.own_expr, Source)
     return sorted(plan.signature[problem.parameter].storage[0]) if simple else None
 
@@ -171,7 +171,7 @@ def absent(names: Group) -> str:
 
 
 def renamed(plan: Plan, readers: Readers, pair: Pair) -> Diagnostic:
-    """The finding of a pair. One that cannot be decided names all candidates, and does not call them its own."""
+    """The finding of a pair. An ambiguous one lists all candidates, and claims none of them."""
     wanted, found = pair.missing, pair.candidates[0]
     if len(pair.candidates) > 1 or pair.rivals:
         found_names, sources = flat({k: v for group in pair.candidates for k, v in group.items()}), flat(wanted)
@@ -204,7 +204,7 @@ def _undecided(pair: Pair) -> str:
 
 
 def _renamed_to(wanted: Group, found: Group) -> str:
-    """The new name of the roots; of roots that have kept their names, those of all tensors below them."""
+    """The new name of the roots; if the roots have the same names, those of all tensors below them."""
     names = grouped(flat(found) if wanted.keys() == found.keys() else found)
     if len(names) == 1:
         return f"did you mean `{names[0]}`? nothing reads it; correct the name in the rule"

@@ -1,4 +1,4 @@
-"""The memory and the reads of each rank of a group, or why the model cannot be divided."""
+"""The memory and the reads of each rank of a group, or the reason why the model cannot be divided."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NO_STAGES = Stages()
 
 @dataclass(slots=True)
 class Shares:
-    """Bytes of each rank; or, when an axis does not divide, why.
+    """Bytes of each rank; or, if an axis does not divide, the reason.
 
-    `nbytes` are in the parameters' dtypes (`compile.packed_job.packed_shares` has those of packed ones). `read` is what
-    a conversion of that rank alone reads of the checkpoint's files.
+    `nbytes` are in the parameters' dtypes (`compile.packed_job.packed_shares` has those of packed ones). `read` is the
+    number of bytes of the checkpoint's files that a conversion of that rank alone reads.
     """
 
     nbytes: list[int] = field(default_factory=list[int])
@@ -34,9 +34,9 @@ class Shares:
 
 
 def divide(plan: Plan, parallel: Parallel | int, stages: Stages = NO_STAGES) -> Shares:
-    """The plan of every rank; a number is that of tensor-parallel ranks.
+    """The shares of every rank; a number is that of tensor-parallel ranks.
 
-    Each axis that refuses is reported once, with the nearest number of ranks that does not.
+    Each axis that does not divide is reported once, with the nearest number of ranks that divides it.
     """
     parallel = Parallel(tp=parallel) if isinstance(parallel, int) else parallel
     if not plan.entries:
@@ -84,7 +84,7 @@ def _counts(sizes: Mapping[str, Collection[int]]) -> list[int]:
 
 
 def _refusals(plan: Plan, parallel: Parallel) -> list[Diagnostic]:
-    """Every axis that does not divide. Of experts, `f` is divided among the ranks that share them."""
+    """Every axis that does not divide. For experts, `f` is divided among the ranks that share them."""
     sizes = {axis: found for axis, found in divisible(plan).items() if axis in (*AXES, VOCAB)}
     largest = max(((max(found), axis) for axis, found in sizes.items()), default=(1, ""))
     if parallel.tp > largest[0]:
@@ -102,11 +102,11 @@ def _some(plan: Plan, keep: Callable[[Entry], bool]) -> Plan:
 
 
 def _refused(plan: Plan, axis: str, ranks: int) -> list[Diagnostic]:
-    """Why one axis cannot be divided: its size, or the blocks of what is quantised."""
+    """The reason why one axis cannot be divided: its size, or quantisation blocks."""
     if ranks == 1 or axis not in divisible(plan):
         return []
     try:
-        part = slice_plan(plan, (axis,), 0, ranks)  # all are as long: where one ends at a block, all do
+        part = slice_plan(plan, (axis,), 0, ranks)  # all parts are equally long: if one ends at a block, all do
     except BringupError as error:
         return list(error.findings)
     cut = first_cut(plan, part)
@@ -116,7 +116,7 @@ def _refused(plan: Plan, axis: str, ranks: int) -> list[Diagnostic]:
 def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
     entry = plan.entries[cut.parameter]
     size = next(n.size for dimension in entry.declared.axes for n in dimension.walk() if n.name == axis)
-    part = max(1, size // ranks)  # an axis shorter than the number of ranks is shared
+    part = max(1, size // ranks)  # an axis shorter than the number of ranks is replicated
     grain = ranks * cut.grain(part)
     padded = -(-size // grain) * grain
     return Diagnostic(
@@ -132,5 +132,5 @@ def _cut(plan: Plan, axis: str, ranks: int, cut: Cut) -> Diagnostic:
 
 
 def _nbytes(plan: Plan, later: Mapping[str, str]) -> int:
-    """Tied parameters are held once."""
+    """Bytes of a rank's parameters, tied ones once."""
     return sum(entry.declared.nbytes for name, entry in plan.entries.items() if name not in later)

@@ -17,12 +17,12 @@ _PADDED = re.compile(r"(?<=\.)0+(?=\d+(\.|$))")
 
 
 def respelt(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
-    """One finding for all numbers with leading zeros, and one for each strange character in names."""
+    """One finding for all numbers with leading zeros, and one for each look-alike character in names."""
     padded = {_PADDED.sub("", name): name for name in unread if _PADDED.search(name)}
     if zeros := {name: padded[name] for name in readers if name in padded}:
         first = next(iter(zeros.values()))
         message = f"numbers in names have leading zeros, as in `{first}` ({len(zeros)} tensors are missing for it)"
-        help = f"rules ask for `{next(iter(zeros))}`: rename the tensors"
+        help = f"rules expect `{next(iter(zeros))}`: rename the tensors"
         yield _cause(plan, readers, zeros, message, help)
     alike: dict[str, dict[str, str]] = {}
     for name in (name for name in unread if not name.isascii()):
@@ -37,7 +37,7 @@ def respelt(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
 
 
 def _look_alike(name: str, absent: Iterable[str]) -> list[str]:
-    """The one absent name that this one becomes when the characters beyond ASCII are replaced or left out."""
+    """The one absent name that results if the non-ASCII characters of this one are replaced or removed."""
     wanted = re.compile("".join(re.escape(char) if char.isascii() else ".?" for char in name))
     found = [other for other in absent if wanted.fullmatch(other)]
     return found if len(found) == 1 else []

@@ -8,7 +8,7 @@ from bringup.diagnostics import Diagnostic, Severity
 
 
 def tie_warnings(job: Job) -> list[Diagnostic]:
-    """Warnings for parameters that the config ties and the checkpoint stores apart, with other values."""
+    """Warnings for parameters that the config ties and the checkpoint has separately, with other values."""
     return [
         Diagnostic(
             code="BU114",

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from bringup.adapters.algebra.copy_nest import Nest
 
-CHUNK = 1 << 20  # elements looked at at a time, so that little memory is needed
-# A float's bits without its sign grow with its magnitude; from these on it is infinity or NaN (IEEE 754; a bfloat16
-# is the upper half of a float32).
+CHUNK = 1 << 20  # elements that are checked at a time, to limit memory
+# The bits of a float without its sign increase with its magnitude; from these on it is infinity or NaN (IEEE 754; a
+# bfloat16 is the upper half of a float32).
 INFINITE = {"float64": 0x7FF0 << 48, "float32": 0x7F80 << 16, "float16": 0x7C00, "bfloat16": 0x7F80}
 
-# code: severity, what is said of the parameters, and what to do about it
+# code: severity, what is wrong with the parameters, and the fix
 _MESSAGES = {
     "BU133": (
         Severity.ERROR,
@@ -38,12 +38,12 @@ _MESSAGES = {
 
 @dataclass(slots=True)
 class Soundness:
-    """The parameters with values that no trained model has, by code; those of the graph, where a layout joins some."""
+    """The parameters with values that no trained model has, by code; logical ones, if a layout joins them."""
 
     found: dict[str, list[Entry]] = field(default_factory=dict[str, list[Entry]])
 
     def look(self, entry: Entry, array: np.ndarray) -> None:
-        """Notes what is wrong with an entry's array. Only matrices may not be zero: biases often are."""
+        """Records errors in an entry's array. Only matrices must not be zero: biases often are."""
         infinite = INFINITE.get(array.dtype.name)
         if infinite is None or not array.size:
             return
@@ -72,7 +72,7 @@ class Soundness:
 
 
 def _parts(entry: Entry, array: np.ndarray) -> Iterator[tuple[Entry, list[np.ndarray]]]:
-    """Each parameter that an array holds, with the pieces of the array that are its own."""
+    """Each parameter in an array, with its pieces of the array."""
     if not entry.parts or entry.region.word > 1:
         yield entry, [array]
         return
@@ -81,7 +81,7 @@ def _parts(entry: Entry, array: np.ndarray) -> Iterator[tuple[Entry, list[np.nda
 
 
 def _piece(array: np.ndarray, nest: Nest) -> np.ndarray:
-    """The elements that a nest writes, in the order in which they lie: a view."""
+    """The elements that a nest writes, in memory order: a view."""
     from numpy.lib.stride_tricks import as_strided
 
     loops = sorted(((to, extent) for extent, _, to in nest.loops), reverse=True)

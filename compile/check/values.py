@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from bringup.compile.job import Job
 
-OF_VALUES = ("BU115", "BU116")  # what computing a parameter may find
+OF_VALUES = ("BU115", "BU116")  # errors of computing a parameter
 
 
 def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) -> list[Diagnostic]:
-    """Every check of values that a compile does, without one: each parameter is read once.
+    """All checks of values that a compile does, without one: each parameter is read once.
 
-    Takes the memory of one parameter and its sources, or, for ties, of two. `advance` hears the share that is read.
-    A rule whose function fails or refuses a tensor is among the findings (BU116, BU115). Raises BU2xx where a file
-    cannot be read.
+    Needs the memory of one parameter and its sources, or, for ties, of two. `advance` is called with the fraction that
+    is read. If the function of a rule fails or rejects a tensor, that is among the findings (BU116, BU115). Raises
+    BU2xx if a file cannot be read.
     """
     found = [
         *tie_warnings(job),
@@ -60,7 +60,7 @@ def value_findings(job: Job, advance: Callable[[float], None] = lambda _: None) 
 
 
 def read_parameter(job: Job, entry: Entry) -> np.ndarray:
-    """A parameter's array, from sources whose memory is given back unless it is the array's."""
+    """A parameter's array; the memory of its sources is released unless it is the array's."""
     sources: list[np.ndarray] = []
 
     def read(info: TensorInfo) -> np.ndarray:

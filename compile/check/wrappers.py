@@ -1,4 +1,4 @@
-"""Mistakes that concern most names of a checkpoint at once: a wrapper's prefix, a LoRA, another tool's names."""
+"""Mistakes in most names of a checkpoint: a wrapper's prefix, a LoRA, another tool's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bringup.grouping import digits, grouped, roots
 # Names as peft 0.18 saves them (peft/utils/save_and_load.py, peft/tuners/lora/layer.py).
 LORA = re.compile(r"\.(lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)(?=\.|$)")
 PEFT = "base_model.model."
-# A tensor that gives away whose names these are, and how they become transformers'.
+# A tensor that identifies the origin of names, and how to convert them to transformers'.
 CONVENTIONS = {
     "tok_embeddings.weight": "these are Meta's names: convert the checkpoint with transformers' "
     "convert_llama_weights_to_hf.py, which also brings the channels of q and k into its order",
@@ -31,7 +31,7 @@ class Cause(NamedTuple):
 
 
 def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
-    """A LoRA beside the weights, around them (a peft model that was saved unmerged), or in their place."""
+    """A LoRA in addition to the weights, around them (a peft model that was saved unmerged), or instead of them."""
     found = {name: match for name in unread if (match := LORA.search(name))}
     if not found:
         return
@@ -55,7 +55,7 @@ def lora(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]
 
 
 def _wrapped_by_peft(plan: Plan, name: str) -> Iterator[str]:
-    """The names that peft may have given to a tensor."""
+    """The possible names of a tensor in peft."""
     module, _, leaf = name.removeprefix(plan.prefix).rpartition(".")
     for prefix in (PEFT, PEFT + plan.prefix):
         yield f"{prefix}{module}.{leaf}"
@@ -63,7 +63,7 @@ def _wrapped_by_peft(plan: Plan, name: str) -> Iterator[str]:
 
 
 def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
-    """A prefix before every name that is missing."""
+    """A prefix on every missing name."""
     there, names = set(unread), {name: name.removeprefix(plan.prefix) for name in readers}
     if len(names) < 2:
         return
@@ -89,7 +89,7 @@ def wrapped(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cau
 
 
 def foreign(plan: Plan, readers: Readers, unread: Sequence[str]) -> Iterator[Cause]:
-    """Names by another convention: hardly any that rules ask for is there, and the others are not all of one root."""
+    """Names by another convention: almost no expected name is present, and the others have several roots."""
     if not unread:
         return
     wanted = {*readers, *plan.wanted}

@@ -36,13 +36,13 @@ def adapt(
 ) -> dict[str, np.ndarray]:
     """Every parameter that `rank` holds, by exact name, in its declared shape and dtype.
 
-    Arrays are C-contiguous, writable and never share memory that a write would show; they are numpy's, so that
-    `torch.from_dlpack` and others take them without a copy (bfloat16 and float8 of ml_dtypes: by `array.view`). Bytes
+    Arrays are C-contiguous, writable and share no memory that a write would show; they are numpy's, so that
+    `torch.from_dlpack` and others use them without a copy (bfloat16 and float8 of ml_dtypes: by `array.view`). Bytes
     that no rule moves are mapped from the checkpoint's file, copy on write; `copy` gives every array its own memory.
 
-    Ranks are numbered as `bringup.adapters.Parallel` says; `to` is `graph`, or `layout` for the physical buffers of
-    `target`. `experts` has the logical expert of each physical one, a row for every layer or one for all. Raises
-    BringupError for what `check` finds, BU045, BU130 and BU138 where ranks do not fit.
+    Ranks are numbered as `bringup.adapters.Parallel` describes; `to` is `graph`, or `layout` for the physical buffers
+    of `target`. `experts` has the logical expert of each physical one, a row for every layer or one for all. Raises
+    BringupError with the findings of `check`, BU045, BU130 and BU138 if ranks do not fit.
     """
     job, to = as_job(job), choice("to", to, ("graph", "layout"))
     parallel = Parallel(

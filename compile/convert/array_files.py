@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 ALIGN = 64
 FORMATS = ("safetensors", "npz")
 PUBLISHED = {ours: published for published, ours in NAMES.items()}
-# What numpy can store. It writes the dtypes of ml_dtypes as raw bytes, and nobody who reads them knows what they are.
+# The dtypes that numpy can store. It writes those of ml_dtypes as raw bytes, without a record of the dtype.
 IN_NPZ = frozenset(
     {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"}
 )
 
 
 class ArrayFile(Protocol):
-    """A file under way."""
+    """A file that is being written."""
 
     def put(self, name: str, array: np.ndarray) -> memoryview:
-        """Writes one array; gives its bytes as they are stored."""
+        """Writes one array; returns its bytes as they are stored."""
         ...
 
     def stored(self, name: str) -> Iterator[bytes]:
-        """The bytes that the file has for an array that is not put yet: those of an earlier run."""
+        """The bytes in the file for an array that is not written yet: those of an earlier run."""
         ...
 
     def skip(self, name: str) -> None:
-        """Takes an array as it is in the file, after `stored` gave all of it."""
+        """Keeps an array that is in the file, after `stored` returned all of it."""
         ...
 
     def flush(self) -> None:
-        """Returns when all that was put is on the disk."""
+        """Returns when all arrays written so far are on disk."""
         ...
 
 
@@ -60,11 +60,10 @@ def array_file(
     header: bytes = b"",
     again: bool = False,
 ) -> Generator[ArrayFile]:
-    """A new file that holds all of `tensors` when the block ends; each has to be put once.
+    """A new file that contains all of `tensors` when the block ends; each must be written once.
 
-    `header` is that of a safetensors file with the same tensors, which then begins in the same way. `again`: where a
-    file of the same arrays is there, it is gone on with.
-    Raises BU139 for a dtype that the format does not have, BU901 and BU902.
+    `header` is that of a safetensors file with the same tensors, which is then reproduced. `again`: an existing file
+    with the same arrays is continued. Raises BU139 for a dtype that the format does not support, BU901 and BU902.
     """
     known = IN_NPZ if form == "npz" else PUBLISHED
     for info in tensors:
@@ -105,7 +104,7 @@ def _safetensors(
 
 
 def _begins(path: Path, header: bytes, size: int) -> bool:
-    """Whether a file is one of that header and size."""
+    """Whether a file has this header and size."""
     try:
         with path.open("rb") as file:
             return path.stat().st_size == size and file.read(len(header)) == header
@@ -125,7 +124,7 @@ class _Safetensors(PlacedBytes):
 
         offset, dtype = self.places.pop(name)
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if DTYPES[dtype].bits < 8:  # numpy keeps a 4-bit element in a byte of its own
+        if DTYPES[dtype].bits < 8:  # numpy stores a 4-bit element in a byte
             flat = flat[0::2] & 15 | flat[1::2] << 4
         self.write_at(flat.data, self.base + offset)
         return flat.data
@@ -141,7 +140,7 @@ class _Safetensors(PlacedBytes):
 def _header(
     tensors: Sequence[TensorInfo], metadata: Mapping[str, str] | None
 ) -> tuple[bytes, dict[str, tuple[int, str]]]:
-    """The file up to its first tensor, padded to 64 bytes; and by name where each begins behind it, and its dtype."""
+    """The file up to its first tensor, padded to 64 bytes; and by name the offset of each after it, and its dtype."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     places: dict[str, tuple[int, str]] = {}
     end = 0

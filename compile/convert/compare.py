@@ -21,7 +21,7 @@ from bringup.spec import DTYPES, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-# Of a bundle's manifest: what decides what it computes. The rest are times, places and digests.
+# The keys of a bundle's manifest that affect its results. The others are times, paths and digests.
 WORDS = (
     "target",
     "target_options",
@@ -40,7 +40,7 @@ CHUNK = 1 << 22  # elements that are compared at a time
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One kind of difference: `what` differs (`shape`, `values`, `config`), for `names`, in words."""
+    """One kind of difference: `what` differs (`shape`, `values`, `config`), for `names`, with a description."""
 
     what: str
     names: str
@@ -49,7 +49,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One of the two: its tensors, if it has any, and words of its config or manifest."""
+    """One of the two: its tensors, if it has any, and keys of its config or manifest."""
 
     kind: str
     headers: Mapping[str, TensorInfo] = field(default_factory=dict[str, TensorInfo])
@@ -59,10 +59,10 @@ class _Side:
 
 
 def diff(one: str, other: str, *, values: bool = True) -> list[Difference]:
-    """The differences, none where the two say the same. With `values`, tensors are compared bit by bit.
+    """The differences; [] if the two are equal. With `values`, tensors are compared bit by bit.
 
-    A source is a checkpoint, a bundle, a folder that `convert` wrote, or a lock. Raises BU044 for a lock and something
-    else, BU034, BU2xx and BU603 for what cannot be opened.
+    A source is a checkpoint, a bundle, a folder of `convert`, or a lock. Raises BU044 for a lock and another source,
+    BU034, BU2xx and BU603 for a source that cannot be opened.
     """
     a, b = _open(one), _open(other)
     if (a.lock is None) != (b.lock is None):
@@ -91,7 +91,7 @@ def _open(source: str) -> _Side:
 
 
 def _files(folder: Path, names: Iterable[str]) -> tuple[dict[str, TensorInfo], Read]:
-    """The tensors of several files, each behind its file's name and read by the reader of its format."""
+    """The tensors of several files, with the file's name as prefix, each read by the reader of its format."""
     infos: dict[str, TensorInfo] = {}
     readers: dict[str, tuple[Read, TensorInfo]] = {}
     for file in names:
@@ -123,7 +123,7 @@ def _words(a: _Side, b: _Side) -> Iterator[Difference]:
 
 
 def _headers(a: _Side, b: _Side) -> Iterator[Difference]:
-    """Tensors that only one has, and those of another shape or dtype; alike ones together."""
+    """Tensors that only one has, and those of another shape or dtype; equal differences grouped."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in dict.fromkeys((*a.headers, *b.headers)):
         one, other = a.headers.get(name), b.headers.get(name)
@@ -139,7 +139,7 @@ def _headers(a: _Side, b: _Side) -> Iterator[Difference]:
 
 
 def _values(a: _Side, b: _Side) -> Iterator[Difference]:
-    """Tensors of one shape and dtype whose bits differ, with how many elements and by how much at most."""
+    """Tensors of equal shape and dtype whose bits differ, with the number of elements and the largest difference."""
     assert a.read is not None
     assert b.read is not None
     for name, one in a.headers.items():
@@ -157,9 +157,9 @@ def _values(a: _Side, b: _Side) -> Iterator[Difference]:
 
 
 def _unequal(left: np.ndarray, right: np.ndarray, dtype: str) -> tuple[int, float | None, int]:
-    """How many elements differ, by how much those at most that are finite, and how many others there are.
+    """The number of elements that differ, the largest difference of finite ones, and the number of the others.
 
-    The largest is None for integers, and where no finite elements differ.
+    The largest is None for integers, and if no finite elements differ.
     """
     import numpy as np
 

@@ -32,14 +32,14 @@ from bringup.system.atomic import write_file
 from bringup.system.lock import sibling_path
 from bringup.system.os_errors import need_room
 
-NOTE = "bringup.json"  # what the folder is; its presence says that `convert` or `export` wrote it
+NOTE = "bringup.json"  # describes the folder; identifies it as one of `convert` or `export`
 SCHEMA = 1
 ONE = Parallel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """What was written: the folder, its files of arrays, and bytes: read from the checkpoint, and of each file."""
+    """The result: the folder, its files of arrays, the bytes read from the checkpoint, and the bytes of each file."""
 
     folder: Path
     files: tuple[str, ...]
@@ -63,15 +63,15 @@ def convert(
     """Writes the arrays of one rank, or of all ranks, to the folder `out`.
 
     `to`: `graph`, the graph's own parameters; `layout`, the physical buffers of `target`; `trtllm`, TensorRT-LLM's
-    checkpoint; `sharded_state`, what vLLM and SGLang load with that name. `form` is safetensors or npz. A single rank
-    of a model that is not divided is model.safetensors, several are rankN.safetensors. config.json has the words of
-    the model, bringup.json says what the folder is.
+    checkpoint; `sharded_state`, the format of that name in vLLM and SGLang. `form` is safetensors or npz. A single rank
+    of a model that is not divided is model.safetensors, several are rankN.safetensors. config.json is the model's
+    config, bringup.json describes the folder.
 
-    Tensors are read once, in file order, or with `layered` layer by layer; threads compute ahead, with 256 MiB of
-    tensors and arrays at most, or one parameter's. The folder is there as a whole or not at all. A conversion
-    that is stopped goes on, when it is called again, with the shard that it was at (see `shards.py`).
-    Raises BringupError for what `check` finds, BU011 and BU012 where `out` exists, BU045, BU130 and BU138 where ranks
-    do not fit, BU139 for a dtype that the format lacks, BU140 for a form that the model lacks, BU207 for a file of the
+    Tensors are read once, in file order, or with `layered` layer by layer; threads compute ahead, with at most 256 MiB
+    of tensors and arrays, or one parameter's. The folder is written completely or not at all. An interrupted conversion
+    resumes, when it is called again, with the shard that it was at (see `shards.py`). Raises BringupError with the
+    findings of `check`, BU011 and BU012 if `out` exists, BU045, BU130 and BU138 if ranks do not fit, BU139 for a dtype
+    that the format does not support, BU140 for a form that the model does not support, BU207 for a file of the
     checkpoint that changes meanwhile.
     """
     job, progress = as_job(job), progress or Silent()
@@ -83,7 +83,7 @@ def convert(
         chosen = form_of(job, to, parallel, selection.target.layout(job.graph))
         ranks = range(parallel.size) if rank is None else [whole("rank", rank, least=0)]
         plans = [chosen.plan_of(number) for number in ranks]
-        sources = SourceFiles.of(plans)  # before the wait for another writer
+        sources = SourceFiles.of(plans)  # before waiting for another writer
         stage.done(f"{sum(len(plan.entries) for plan in plans)} arrays for {len(plans)} of {parallel.size} ranks")
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         names = [(chosen.single if parallel.size == 1 else chosen.file.format(rank=number)) for number in ranks]
@@ -92,7 +92,7 @@ def convert(
         words = [to, form, layered, files, repr(parallel)]
         digest = inputs_digest(job, plans, selection if to == "layout" else None, words)
         staging = Staging.opened(sibling_path(folder.parent / out.resolve().name, "resume"), digest)
-        with _left_tidy(staging):
+        with _cleaned_up(staging):
             reader = _write(job, plans, files, folder, staging, sources, order, stage.advance)
         layout_of = {"target": target} if to == "layout" else {}
         _write_words(job, chosen, folder, ranks, files, plans, {"read": reader.nbytes, **layout_of})
@@ -112,7 +112,7 @@ def _write(
     layer: Callable[[str], int | None] | None,
     advance: Callable[[float], None],
 ) -> Writer:
-    """Every parameter of every rank; those that need the same tensors one after the other. Ends in `folder`."""
+    """Writes every parameter of every rank, grouped by the tensors that they need; the files are then in `folder`."""
     infos = [
         [TensorInfo(name, entry.declared.storage[1], entry.declared.storage[0]) for name, entry in plan.entries.items()]
         for plan in plans
@@ -136,13 +136,13 @@ def _write(
 
 
 @contextmanager
-def _left_tidy(staging: Staging) -> Generator[None]:
-    """After an error in the block, a staging stays only where a later run can go on from it; the error names it."""
+def _cleaned_up(staging: Staging) -> Generator[None]:
+    """After an error in the block, keeps a staging only if a later run can resume it; the error names it."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, BringupError) and any(finding.code == "BU207" for finding in error.findings):
-            staging.discard()  # the checkpoint is another one now
+            staging.discard()  # the checkpoint has changed
         staging.abandon()
         if isinstance(error, BringupError):
             raise staging.named_in(error) from error
@@ -181,7 +181,7 @@ def _write_words(
 
 
 def mapping_of(parallel: Parallel) -> dict[str, Any]:
-    """How ranks divide a model, in TensorRT-LLM's words where it has some; `physical_to_logical_map` is SGLang's."""
+    """The division among ranks, with TensorRT-LLM's keys if it has them; `physical_to_logical_map` is SGLang's."""
     return {
         "world_size": parallel.size,
         "tp_size": parallel.tp,
@@ -195,5 +195,5 @@ def mapping_of(parallel: Parallel) -> dict[str, Any]:
 
 
 def write_json(file: Path, words: Mapping[str, Any]) -> None:
-    """An object, one key a line."""
+    """Writes an object, one key on each line."""
     write_file(file, (json.dumps(words, indent=2, default=str) + "\n").encode())

@@ -19,16 +19,16 @@ from bringup.diagnostics import BringupError, fail
 
 
 def inputs_digest(job: Job, plans: Sequence[Plan], layout: Selection | None, words: Sequence[object]) -> str:
-    """The digest of all that decides what a conversion writes, equal in every process; "" where that is unknown.
+    """The digest of everything that determines the output of a conversion, equal in every process; "" if unknown.
 
-    It has what decides a bundle's weights (`weights_inputs`: sources, tools, the checkpoint's bytes, the seed of dummy
-    weights), the config, the plans of the ranks, `words` and, with `layout`, the target whose layout is written.
-    Unknown are a checkpoint in memory, source files that changed since this process began, large files that were
+    It covers the inputs of a bundle's weights (`weights_inputs`: sources, tools, the checkpoint's bytes, the seed of
+    dummy weights), the config, the plans of the ranks, `words` and, with `layout`, the target whose layout is written.
+    It is unknown for a checkpoint in memory, source files that changed since this process began, large files that were
     written just now, and settings without an exact text.
     """
     try:
         weights = weights_inputs(job, 0, layout.registered.files if layout else ())
-    except (OSError, Unsettled):  # a file that is gone, or was written this moment
+    except (OSError, Unsettled):  # a file that does not exist, or was written just now
         return ""
     settings: Inputs | None = layout.settings() if layout else {}
     if weights is None or settings is None:
@@ -42,13 +42,13 @@ def inputs_digest(job: Job, plans: Sequence[Plan], layout: Selection | None, wor
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """The checkpoint's files that plans read; by file the state that it had at the beginning, None where it is gone."""
+    """The checkpoint's files that plans read, each with its state at the beginning, None if it does not exist."""
 
     states: Mapping[Path, State | None]
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> SourceFiles:
-        """The files as they are now."""
+        """The files in their current state."""
         files = {info.file for plan in plans for entry in plan.entries.values() for info in entry.tensors if info.file}
         return cls({file: _state(file) for file in sorted(files)})
 

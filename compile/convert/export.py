@@ -45,17 +45,17 @@ def export(
 ) -> Exported:
     """Writes the tensors of the job's checkpoint, computed from parameters, to the folder `out`.
 
-    Weights that are quantised as they are loaded (`GraphOptions.quantize`) are written in a published format of that
-    kind: see `export_quantised`.
+    Weights that are quantised while they are loaded (`GraphOptions.quantize`) are written in a published quantised
+    format: see `export_quantised`.
 
-    Every tensor that the plan reads has the bytes that it had. Files, their order and their metadata are those of the
-    checkpoint where it consists of safetensors files; otherwise there is one file. Tensors that the adapter drops are
-    left out, or copied from `with_dropped`.
+    Every tensor that the plan reads has its original bytes. Files, their order and their metadata are those of the
+    checkpoint if it consists of safetensors files; otherwise there is one file. Tensors that the adapter drops are
+    omitted, or copied from `with_dropped`.
 
-    `read` gives the array of an entry of `plan`; by default both are the job's own, so that the result is the
-    checkpoint taken through its adapter and back. Memory: parameters and tensors that depend on one another, such as
-    the experts of one matrix. Raises what `check` finds, BU117 with the list of all rules that have no inverse,
-    BU143 for GGUF files and where `with_dropped` lacks a tensor, BU011 and BU012.
+    `read` returns the array of an entry of `plan`; by default both are the job's own, so that the result is the
+    checkpoint converted by its adapter and back. Memory: parameters and tensors that depend on one another, such as the
+    experts of one matrix. Raises the findings of `check`, BU117 with the list of all rules that have no inverse, BU143
+    for GGUF files and for tensors that `with_dropped` does not have, BU011 and BU012.
     """
     if job.graph.options.quantize is not None:
         from bringup.compile.convert.export_quantised import export_quantised
@@ -106,7 +106,7 @@ def export(
 
 
 def _dropped(dropped: Mapping[str, str], source: Checkpoint | None) -> dict[str, TensorInfo]:
-    """The dropped tensors that a source has to give. Raises BU143 where it lacks some."""
+    """The dropped tensors, from a source that must have them. Raises BU143 if it lacks some."""
     if source is None:
         return {}
     if absent := [name for name in dropped if name not in source.headers]:
@@ -116,13 +116,13 @@ def _dropped(dropped: Mapping[str, str], source: Checkpoint | None) -> dict[str,
 
 
 def _original(tensors: Sequence[TensorInfo]) -> tuple[bytes, dict[str, str]]:
-    """Of the safetensors file that held these tensors: its header if it held no others, and its metadata."""
+    """For the safetensors file of these tensors: its header if it has no others, and its metadata."""
     file = tensors[0].file
     if file is None:
         return b"", {"format": "pt"}
     with file.open("rb") as opened:
         start = opened.read(HEAD)
-        if not SAFETENSORS_READER.detects(file, start):  # of two sources, each has a format of its own
+        if not SAFETENSORS_READER.detects(file, start):  # two sources may have different formats
             return b"", {"format": "pt"}
         opened.seek(0)
         head = opened.read(8)
@@ -141,11 +141,11 @@ def export_bundle(
     force: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Exported, str]:
-    """Exports the weights of a bundle; see `export`. Gives a note too, "" where there is nothing to say.
+    """Exports the weights of a bundle; see `export`. Also returns a note for the user, "" for none.
 
-    Shard split and metadata are those of the checkpoint that the bundle was compiled from, of which headers are read,
-    or of `checkpoint`. Where it cannot be opened, all tensors go to one file. Raises BU603 and BU608 for a bundle whose
-    files are not those that were compiled.
+    Shards and metadata are those of the checkpoint that the bundle was compiled from, of which headers are read, or of
+    `checkpoint`. If it cannot be opened, all tensors are in one file. Raises BU603 and BU608 for a bundle whose files
+    differ from the compiled ones.
     """
     from bringup.adapters.checkpoints.arrays import mapped
     from bringup.adapters.checkpoints.safetensors import read_header
@@ -172,7 +172,7 @@ def export_bundle(
 
 
 def _job_of(bundle: Path, manifest: dict[str, Any], checkpoint: str | None) -> tuple[Job, str]:
-    """The bundle's job; where its checkpoint is gone, one of the names and shapes that its adapter reads."""
+    """The bundle's job; without its checkpoint, one with the names and shapes that its adapter reads."""
     try:
         return job_of_bundle(manifest, checkpoint), ""
     except BringupError as error:

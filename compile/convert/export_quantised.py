@@ -22,17 +22,17 @@ from bringup.progress import Progress, Silent
 from bringup.spec import DTYPES, TensorInfo
 from bringup.system.os_errors import need_room
 
-HEADS = ("lm_head", "embed_out")  # as transformers names them; a tied one has no tensor of its own
+HEADS = ("lm_head", "embed_out")  # transformers' names; a tied head has no tensor of its own
 
 
 def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress: Progress | None = None) -> Exported:
     """Writes the checkpoint of a job whose graph options quantise its weights: each matrix as codes and scales.
 
-    Tensors that are left as they are have the bytes that they had; those that the adapter drops are left out. Files
-    are those of the checkpoint, and config.json says `quantization_config` as well. What is loaded from it has the
-    values that the job's own parameters have. Memory: one matrix.
-    Raises what `check` finds, BU117 for a tensor that is quantised and read in floats too, BU143 for a matrix that the
-    format does not hold, BU011 and BU012.
+    Other tensors have their original bytes; those that the adapter drops are omitted. Files are those of the
+    checkpoint, and config.json also has `quantization_config`. Weights loaded from it have the values of the job's own
+    parameters. Memory: one matrix.
+    Raises the findings of `check`, BU117 for a tensor that is quantised and also read as floats, BU143 for a matrix
+    that the format does not support, BU011 and BU012.
     """
     progress, out, plan = progress or Silent(), Path(path("out", out)), job.plan
     form, read = published_form(recipe_of(job.graph.options.quantize or "")), job.checkpoint.load or job.checkpoint.read
@@ -62,7 +62,7 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
                 for part, array in form.arrays(codes, scales).items():
                     where[parts[name][part].name].put(parts[name][part].name, array)
                 stage.advance(number / len(quantised))
-        words = form.words(sorted(_left(job, quantised)))
+        words = form.words(sorted(_unquantised(job, quantised)))
         config = {**job.config, "quantization_config": words}
         write_words(replace(job, config=config), folder, files, left_out, own_config=True)
         stage.done(f"{len(infos)} tensors in {len(files)} files")
@@ -70,12 +70,12 @@ def export_quantised(job: Job, out: str | Path, *, force: bool = False, progress
 
 
 def _parts(form: PublishedForm, tensor: QuantisedTensor) -> dict[str, TensorInfo]:
-    """The tensors that stand for a matrix, by part; each in the place of the file that the matrix was in."""
+    """The tensors that store a matrix, by part; each in the matrix's file and at its position."""
     info, of_form = tensor.info, tensor.matrix.form
     assert of_form
     by_columns = of_form.block[1] == 1 and of_form.block[0] != 1
     if len(info.shape) != 2 or not info.name.endswith(".weight") or (by_columns and not form.any_order):
-        message = f"`{info.name}` {list(info.shape)} is no matrix [out, in] of a module, which published formats hold"
+        message = f"`{info.name}` {list(info.shape)} is not a module's matrix [out, in], as published formats require"
         help = "publish the model's weights with one matrix [out, in] a tensor, or export without --quantize"
         raise fail("BU143", message, help=help)
     stem = info.name.removesuffix("weight")
@@ -85,8 +85,8 @@ def _parts(form: PublishedForm, tensor: QuantisedTensor) -> dict[str, TensorInfo
     }
 
 
-def _left(job: Job, quantised: Mapping[str, QuantisedTensor]) -> Iterator[str]:
-    """The modules whose matrices are left as they are; heads, which may have no tensor of their own, are."""
+def _unquantised(job: Job, quantised: Mapping[str, QuantisedTensor]) -> Iterator[str]:
+    """The modules whose matrices are not quantised; heads, which may have no tensor of their own, are among them."""
     yield from HEADS
     for info in job.plan.headers.values():
         if len(info.shape) == 2 and info.name.endswith(".weight") and info.name not in quantised:

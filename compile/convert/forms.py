@@ -1,5 +1,5 @@
-"""What `convert --to` writes: which arrays a rank has under which names, how its files are called, and what config.json
-says."""
+"""The forms of `convert --to`: the arrays of a rank and their names, the names of its files, and the contents of
+config.json."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Form:
     name: str
     parallel: Parallel
     plan_of: Callable[[int], Plan]
-    file: str  # of a rank's file without its suffix, with {rank}; of a single rank's `single`
+    file: str  # the name of a rank's file without its suffix, with {rank}; that of a single rank is `single`
     single: str
     config: Mapping[str, Any]
 
 
 def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> Form:
-    """The form of that name; `layout` is the target's, for `layout`. Raises BU140 where a model does not have it."""
+    """The form of that name; `layout` is the target's, for `layout`. Raises BU140 if a model does not support it."""
     family = job.family.name
     if name == "trtllm":
         names_of(family)
@@ -70,7 +70,7 @@ def form_of(job: Job, name: str, parallel: Parallel, layout: Adapter | None) -> 
 
 
 def stages_of(job: Job) -> Stages:
-    """Where the layers of the job's graph are."""
+    """The path of the layers of the job's graph, and their number."""
     return Stages(job.graph.layer_path, len(job.graph.layers))
 
 
@@ -80,7 +80,7 @@ def _rank(job: Job, parallel: Parallel, rank: int, layout: Adapter | None) -> Pl
 
 
 def _vllm() -> Adapter:
-    """vLLM's names: q, k and v fused, gate and up fused; of experts too, those of FusedMoE."""
+    """vLLM's names: q, k and v fused, gate and up fused; also those of the experts of FusedMoE."""
     table, moe = fused(), "{p:**}.block_sparse_moe"
     gate_up = (S(f"{{p}}.mlp.experts.{x}_proj") for x in ("gate", "up"))
     table[f"{moe}.experts.w13_weight"] = cat(*gate_up, axis="f")
@@ -90,7 +90,7 @@ def _vllm() -> Adapter:
 
 
 def _stored_once(plan: Plan) -> Plan:
-    """Of parameters that share memory the one with the smallest name, as vLLM's ShardedStateLoader saves them."""
+    """Of parameters that share memory only the one with the smallest name, as in vLLM's ShardedStateLoader."""
     groups: dict[str, set[str]] = {}
     for later, first in plan.aliases().items():
         groups.setdefault(first, {first}).add(later)

@@ -22,7 +22,7 @@ SCHEMA = 1
 
 
 def lock_of(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock of a job: `request` is what the user named, to plan it again from. Raises what `check` finds."""
+    """The lock of a job: `request` has the user's arguments, to plan it again from. Raises the findings of `check`."""
     check_job(job).raise_if_errors()
     functions = Functions()
     return {
@@ -37,7 +37,7 @@ def lock_of(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(entry: Entry, functions: Functions) -> dict[str, Any]:
-    """`copies` is a digest of the tensors in their order, of where each element goes, and of what is computed."""
+    """`copies` is a digest of the tensors in order, the position of each element, and the computed values."""
     shape, dtype = entry.declared.storage
     alike: dict[str, list[str]] = {}
     for info in entry.tensors:
@@ -53,7 +53,7 @@ def _parameter(entry: Entry, functions: Functions) -> dict[str, Any]:
 
 
 def write_lock(lock: Mapping[str, Any], file: Path) -> None:
-    """One parameter a line. Raises BU901 and BU902."""
+    """Writes one parameter on each line. Raises BU901 and BU902."""
     head = {key: value for key, value in lock.items() if key not in ("parameters", "dropped")}
     text = json.dumps(head, indent=2)[:-2]
     for key in ("parameters", "dropped"):
@@ -63,7 +63,7 @@ def write_lock(lock: Mapping[str, Any], file: Path) -> None:
 
 
 def read_lock(file: Path) -> dict[str, Any]:
-    """What `write_lock` wrote. Raises BU044 for another file."""
+    """Reads the output of `write_lock`. Raises BU044 for another file."""
     try:
         lock = read_json(file)
     except (ValueError, BringupError) as error:
@@ -86,7 +86,7 @@ def _no_lock(file: Path) -> BringupError:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What changed from one lock to another, as (names, change); parameters that changed alike are one."""
+    """The changes from one lock to another, as (names, change); parameters with the same change are grouped."""
     found: dict[str, list[str]] = {}
     for key in ("model", "dtype"):
         if old.get(key) != new.get(key):
@@ -103,7 +103,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[st
 
 
 def _change(old: Any, new: Any) -> str:
-    """What is different about one parameter, in words without its name."""
+    """The difference of one parameter, without its name."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return f"{old} → {new}"
     before, after = cast("dict[str, Any]", old), cast("dict[str, Any]", new)

@@ -1,7 +1,7 @@
 """Archives of numpy's arrays (.npz) whose members can be written in any order, and by a later run.
 
-All sizes are known before the first array, so each member has its place; its checksum is written with its array. The
-directory at the end follows when all members are there. Format: APPNOTE.TXT of PKWARE, sections 4.3.7 (local header),
+All sizes are known before the first array, so each member has its offset; its checksum is written with its array. The
+directory at the end follows when all members are written. Format: APPNOTE.TXT of PKWARE, sections 4.3.7 (local header),
 4.3.12 to 4.3.16 (directory and its end) and 4.5.3 (64-bit sizes); members are .npy files, numpy.lib.format.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 VERSION, UTF8, DATE = 45, 0x800, 0x21  # 4.5: 64-bit sizes; names are UTF-8; 1 January 1980, as zipfile writes it
-NONE, LARGE = 0xFFFF, 0xFFFFFFFF  # the number is in a 64-bit field
+NONE, LARGE = 0xFFFF, 0xFFFFFFFF  # markers: the number is in a 64-bit field
 
 
 @dataclass(slots=True)
 class _Member:
-    """`start` is that of its local header; the .npy header is in front of the array's `nbytes`."""
+    """`start` is the offset of its local header; the .npy header precedes the array's `nbytes`."""
 
     name: bytes
     start: int
@@ -59,7 +59,7 @@ class _Member:
 
 
 class NpzFile(PlacedBytes):
-    """A file under way; `compile/convert/array_files.py` has the protocol. `nbytes` is its size without a directory."""
+    """A file that is being written, see `compile/convert/array_files.py`. `nbytes` is its size without a directory."""
 
     def __init__(self, tensors: Sequence[TensorInfo]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class NpzFile(PlacedBytes):
         for piece in self.read_at(member.array_start, member.end):
             yield piece
             checksum = zlib.crc32(piece, checksum)
-        member.checksum = checksum  # of all, as the loop ended
+        member.checksum = checksum  # of all pieces, when the loop has ended
 
     def skip(self, name: str) -> None:
         member = self.members[name]
@@ -97,7 +97,7 @@ class NpzFile(PlacedBytes):
         self.left.remove(name)
 
     def finish(self) -> None:
-        """Writes the directory, when every array is there."""
+        """Writes the directory, after every array."""
         assert not self.left, f"never written: {sorted(self.left)[:3]}"
         entries = b"".join(member.entry() for member in self.members.values())
         count, end = len(self.members), self.nbytes + len(entries)

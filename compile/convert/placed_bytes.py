@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-PIECE = 4 << 20  # bytes that are read back at a time
+PIECE = 4 << 20  # bytes that are read back at once
 
 
 class PlacedBytes:
-    """Reads and writes bytes at their places in an open file, until the disk has them."""
+    """Reads and writes bytes at offsets of an open file, and flushes them."""
 
     def __init__(self, descriptor: int = -1) -> None:
         self.descriptor = descriptor
 
     def flush(self) -> None:
-        """Returns when all that was written is on the disk. Raises OSError."""
+        """Returns when all bytes written so far are on disk. Raises OSError."""
         getattr(os, "fdatasync", os.fsync)(self.descriptor)  # macOS has no fdatasync
 
     def read_at(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` to `end` in pieces, fewer where the file ends before. Raises OSError."""
+        """The bytes from `start` to `end` in pieces, fewer if the file ends before. Raises OSError."""
         while start < end and (piece := os.pread(self.descriptor, min(PIECE, end - start), start)):
             yield piece
             start += len(piece)

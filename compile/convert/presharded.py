@@ -32,7 +32,7 @@ class Presharded:
     note: Mapping[str, Any] | None
 
     def is_copied(self, to: str, parallel: Parallel) -> bool:
-        """Whether a request is for these files, or cannot be met: TensorRT-LLM's can be read as a checkpoint too."""
+        """Whether the request is for these files, or they can only be copied: TensorRT-LLM's can also be converted."""
         return self.to != "trtllm" or (to == self.to and self.mapping == _sizes(mapping_of(parallel)))
 
 
@@ -43,9 +43,9 @@ def presharded(source: str | os.PathLike[str] | None) -> Presharded | None:
         return None
     try:
         return _ranks_of(folder)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a folder may come from anywhere
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # the folder may be invalid
         help = "convert the published checkpoint"
-        raise fail("BU142", f"`{folder}` does not say how it is divided: {error!r}", help=help) from error
+        raise fail("BU142", f"`{folder}` does not state how it is divided: {error!r}", help=help) from error
 
 
 def _ranks_of(folder: Path) -> Presharded | None:
@@ -88,8 +88,8 @@ def copy_presharded(
 ) -> Converted:
     """Copies the files of one rank or of all.
 
-    `unusable` are options that were given and that a copy cannot honour. Raises BU142 for these, where the folder is
-    divided or written otherwise than requested, and where a rank's file is missing.
+    `unusable` are options that were passed and that a copy cannot apply. Raises BU142 for these, if the folder is
+    divided or written otherwise than requested, and for a missing file of a rank.
     """
     ours = mapping_of(parallel)
     _check(found, to, ours, {"--dtype": (dtype, "dtype"), "--target": (target, "target")}, unusable)
@@ -99,7 +99,7 @@ def copy_presharded(
     chosen = [found.files[number] for number in numbers]
     if other := [name for name in chosen if not name.endswith(f".{form}")]:
         help = f"name the --format of `{other[0]}`, or convert the published checkpoint"
-        raise fail("BU142", f"`{found.folder}` has `{other[0]}`, which is no .{form} file", help=help)
+        raise fail("BU142", f"`{found.folder}` has `{other[0]}`, which is not a .{form} file", help=help)
     need_room(out.parent, sum((found.folder / name).stat().st_size for name in chosen))
     with bundles.writing(out, force=force, progress=progress, note=NOTE) as folder, progress.stage("Writing") as stage:
         for name in (*chosen, "config.json", "tokenizer.json"):
@@ -123,12 +123,12 @@ def _check(
 ) -> None:
     """Raises BU142 unless a copy is what was requested. `words` are options: their value, and their key in the note.
 
-    What a folder does not say, as TensorRT-LLM's say little, is what nobody chose: the default.
+    A value that the folder does not state, as in TensorRT-LLM's, is the default.
     """
     sizes = {name: ours[name] for name in SIZES}
     if found.to != to or found.mapping != sizes:
         numbers = ", ".join(f"{name.removesuffix('_size')} {size}" for name, size in found.mapping.items())
-        help = f"ask for --to {found.to} with these numbers of ranks, or convert the published checkpoint"
+        help = f"request --to {found.to} with these numbers of ranks, or convert the published checkpoint"
         raise fail("BU142", f"`{found.folder}` is written for {found.to} and {numbers}", help=help)
     help = "leave the option out, or convert the published checkpoint"
     note = found.note or {}

@@ -1,4 +1,4 @@
-"""The files of an export besides their tensors: which tensor goes to which, the index, config.json, the tokenizer."""
+"""The files of an export and their tensors; the index, config.json and the tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.compile.convert.convert import NOTE, SCHEMA, write_json
 from bringup.compile.job import Job
 from bringup.spec import DTYPES, TensorInfo
 
-# Besides config.json: files that say how text becomes tokens, and how transformers generates.
+# Besides config.json: the files of a tokenizer, and the settings of transformers' generation.
 SIDECARS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
     "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
@@ -23,7 +23,7 @@ SIDECARS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: the folder, its files of tensors, how many tensors, and by name the reason of each left out."""
+    """The result: the folder, its files of tensors, the number of tensors, and the reasons for omitted ones by name."""
 
     folder: Path
     files: tuple[str, ...]
@@ -32,7 +32,7 @@ class Exported:
 
 
 def files_of(tensors: Sequence[TensorInfo]) -> dict[str, list[TensorInfo]]:
-    """Tensors by the name of the file that they go to, each file in the order of its bytes."""
+    """Tensors by the name of their file, each file in the order of its bytes."""
     found: dict[str, list[TensorInfo]] = {}
     for info in tensors:
         name = info.file.name if info.file else SAFETENSORS.single
@@ -50,9 +50,9 @@ def write_words(
     *,
     own_config: bool = False,
 ) -> None:
-    """The index of several files, config.json, files of the tokenizer, and bringup.json.
+    """Writes the index of several files, config.json, the tokenizer's files, and bringup.json.
 
-    config.json is a copy of the checkpoint's, or, with `own_config`, what the job has.
+    config.json is a copy of the checkpoint's, or, with `own_config`, the job's config.
     """
     named = job.checkpoint.provenance.get("path")
     source = Path(named) if named else None

@@ -1,4 +1,4 @@
-"""How weights that were quantised as they were loaded are published: tensors, and the words of `quantization_config`.
+"""The published formats of weights that are quantised while they are loaded: tensors, and `quantization_config`.
 
 Sources: the package compressed-tensors 0.20 (`compressors/`, `quantization/quant_config.py`), which llm-compressor and
 transformers use, for int8, int4, fp8 and mxfp4; DeepSeek-V3's README_WEIGHTS.md and transformers'
@@ -18,16 +18,16 @@ from bringup.spec import Shape
 if TYPE_CHECKING:
     import numpy as np
 
-HALF = 8  # what stands for 0 in a word of unsigned numbers of four bits
-EACH = 8  # of them in a word
+HALF = 8  # the code of 0 in words of unsigned 4-bit codes
+EACH = 8  # codes in a word
 Parts = Mapping[str, tuple[str, Shape]]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedForm:
-    """`parts` gives dtype and shape of the tensors that stand for a matrix [out, in], by the ends of their names;
-    `arrays` these tensors, of its codes and scales; `words` the `quantization_config`, of the names of the modules that
-    are left as they are. `any_order`: a matrix [in, out] is stored so as well.
+    """`parts` returns dtype and shape of the tensors for a matrix [out, in], by suffixes of their names; `arrays`
+    returns these tensors for its codes and scales; `words` returns the `quantization_config` for the names of the
+    modules that are not quantised. `any_order`: the format also supports a matrix [in, out].
     """
 
     parts: Callable[[Shape], Parts]
@@ -37,7 +37,7 @@ class PublishedForm:
 
 
 def published_form(recipe: Recipe) -> PublishedForm:
-    """The form of a recipe."""
+    """The published format of a recipe."""
     if recipe.name == "int8":
         return _plain(recipe, "int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"})
     if recipe.name == "fp8":

@@ -1,9 +1,9 @@
 """Conversion in shards, which a later run reuses: shards written before a kill are not computed again.
 
-Arrays are written to files in `.NAME.resume`, next to the folder NAME that they become. Its journal (`staging.py`) has
-a line for every shard that is on the disk: the digest of all that decides its bytes (`convert_inputs.py`), and that of
-the bytes themselves, which a later run reads back before it believes the line. Results are computed ahead by threads,
-in the order of the checkpoint's files, with a bound on the bytes in flight.
+Arrays are written to files in `.NAME.resume`, next to the final folder NAME. Its journal (`staging.py`) has a line for
+every shard that is on disk: the digest of everything that determines its bytes (`convert_inputs.py`), and that of the
+bytes themselves, which a later run reads back and compares. Results are computed ahead by threads, in the order of the
+checkpoint's files, with a limit on the bytes in flight.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from bringup.compile.convert.staging import Staging
 if TYPE_CHECKING:
     import numpy as np
 
-SHARD = 256 << 20  # bytes written, at least; of the last one fewer
-IN_FLIGHT = 256 << 20  # bytes of tensors and arrays, or one group's where that has more
-TOGETHER = 4 << 20  # bytes of tensors and arrays of small groups, which are read together
+SHARD = 256 << 20  # least number of bytes written, except for the last one
+IN_FLIGHT = 256 << 20  # bytes of tensors and arrays, or one group's if that has more
+TOGETHER = 4 << 20  # bytes of tensors and arrays of small groups, which are read at once
 
-_Result = tuple[int, "list[list[np.ndarray]]"]  # bytes read, and by group the arrays
+_Result = tuple[int, "list[list[np.ndarray]]"]  # bytes read, and the arrays by group
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Groups that are written one after the other; `key` is the digest of what decides their bytes."""
+    """Groups that are written one after the other; `key` is the digest of the inputs of their bytes."""
 
     key: str
     groups: tuple[Group, ...]
 
 
 def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, least: int = SHARD) -> list[Shard]:
-    """Consecutive groups, of `least` bytes or more; `inputs` stands for plans, form and the sources' bytes."""
+    """Consecutive groups of at least `least` bytes; `inputs` is the digest of plans, form and the sources' bytes."""
     shards: list[Shard] = []
     some: list[Group] = []
     size = 0
@@ -60,8 +60,8 @@ def shards_of(todo: Sequence[Group], plans: Sequence[Plan], inputs: str, least: 
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the arrays of plans to their files, shard by shard. `nbytes` is what was read of the checkpoint, `reused`
-    how many shards an earlier run had written."""
+    """Writes the arrays of plans to their files, shard by shard. `nbytes` counts the bytes read of the checkpoint,
+    `reused` the shards of an earlier run."""
 
     checkpoint: Checkpoint
     plans: Sequence[Plan]
@@ -76,9 +76,9 @@ class Writer:
         staging: Staging,
         advance: Callable[[float], None],
     ) -> None:
-        """All shards; those that `staging` has, and whose bytes are what its journal says, are left as they are.
+        """Writes all shards, except those of `staging` whose bytes match its journal.
 
-        Raises BU207 where a file of the checkpoint is another when a shard was read: the journal gets no such shard.
+        Raises BU207 if a file of the checkpoint has changed when a shard was read: the journal gets no such shard.
         """
         for count, shard in enumerate(shards, 1):
             if shard.key in staging.written:
@@ -107,7 +107,7 @@ class Writer:
         return sha.hexdigest()
 
     def _computed(self, groups: Sequence[Group]) -> Iterator[tuple[Group, list[np.ndarray]]]:
-        """The arrays of each group, in order; threads compute the next ones as far as IN_FLIGHT allows."""
+        """The arrays of each group, in order; threads compute the next ones up to the limit IN_FLIGHT."""
         waiting: deque[tuple[list[Group], int, Future[_Result]]] = deque()
         flying = 0
         with ThreadPoolExecutor(THREADS) as pool:
@@ -124,7 +124,7 @@ class Writer:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _together(self, groups: Sequence[Group]) -> Iterator[tuple[list[Group], int]]:
-        """Neighbours of a few bytes each as one piece of work, which reads them at once; with its bytes."""
+        """Adjacent small groups as one piece of work, which reads them at once; with its bytes."""
         some: list[Group] = []
         total = 0
         for group in groups:
@@ -159,7 +159,7 @@ class Writer:
 
 
 def by_layer(todo: Sequence[Group], plans: Sequence[Plan], layer: Callable[[str], int | None]) -> list[Group]:
-    """Groups layer by layer, and within a layer in file order: what is outside of layers comes first."""
+    """Groups layer by layer, and within a layer in file order; those outside of layers are first."""
 
     def place(group: Group) -> int:
         found = [layer(name) for _, name in group]

@@ -20,9 +20,9 @@ SHARD = frozenset({"shard", "sha256"})
 
 @dataclass(slots=True)
 class Staging:
-    """The folder of a conversion under way, and the shards that its journal names: digest of the bytes by key.
+    """The folder of a running conversion, and the shards in its journal: digest of the bytes by key.
 
-    `inputs` is the digest of what decides the bytes; "" where it is unknown: then no later run goes on from it.
+    `inputs` is the digest of the inputs; "" if it is unknown: then no later run resumes it.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Staging:
 
     @classmethod
     def opened(cls, folder: Path, inputs: str) -> Staging:
-        """The staging of the same inputs, as an earlier run left it; else a fresh one. Raises BU901, BU902."""
+        """The staging of an earlier run with the same inputs; otherwise a new one. Raises BU901, BU902."""
         found = cls(folder, inputs)
         try:
             lines = _good_lines(folder / JOURNAL) if inputs and not folder.is_symlink() else []
@@ -44,27 +44,27 @@ class Staging:
         return found
 
     def add(self, key: str, digest: str) -> None:
-        """Notes a shard whose bytes are on the disk."""
+        """Records a shard whose bytes are on disk."""
         self.written[key] = digest
         self._append({"shard": key, "sha256": digest})
 
     def take_into(self, folder: Path, files: Sequence[str]) -> None:
-        """Moves the finished files into the folder that becomes the result, and removes the staging."""
+        """Moves the finished files to the folder of the result, and removes the staging."""
         for file in files:
             (self.folder / file).rename(folder / file)
         _remove(self.folder)
 
     def abandon(self) -> None:
-        """After an error: removes the staging, unless a later run can go on from it."""
+        """After an error: removes the staging, unless a later run can resume it."""
         if not self.written or not self.inputs:
             self.discard()
 
     def discard(self) -> None:
-        """Removes the staging with all that was written."""
+        """Removes the staging and its files."""
         _remove(self.folder)
 
     def named_in(self, error: BringupError) -> BringupError:
-        """The error; where the staging stays, its help names the folder."""
+        """The error; if the staging is kept, its help names the folder."""
         if not self.folder.exists():
             return error
         help = f"`{self.folder}` has what was written: the same command continues from it; remove it to free its space"
@@ -90,7 +90,7 @@ class Staging:
 
 
 def _remove(folder: Path) -> None:
-    """A link goes, what it leads to stays."""
+    """Removes a folder; for a link, only the link."""
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     else:
@@ -98,9 +98,9 @@ def _remove(folder: Path) -> None:
 
 
 def _good_lines(journal: Path) -> list[dict[str, str]]:
-    """The lines of a journal up to the first that is torn or has another form; that and all after it are cut off.
+    """The lines of a journal up to the first that is incomplete or invalid; the journal is truncated there.
 
-    Otherwise the next line would be appended to a torn one. Raises OSError.
+    Otherwise the next line would be appended to an incomplete one. Raises OSError.
     """
     try:
         data = journal.read_bytes()
@@ -122,7 +122,7 @@ def _good_lines(journal: Path) -> list[dict[str, str]]:
 
 
 def _line(text: bytes, keys: frozenset[str]) -> dict[str, str] | None:
-    """An object of texts with these keys; None for all else."""
+    """An object of texts with these keys; None otherwise."""
     if not text.endswith(b"\n"):
         return None
     try:

@@ -1,1 +1,1 @@
-"""`bringup init`: a first draft of graph, adapter, dialect and test, from a checkpoint's names, shapes and config."""
+"""`bringup init`: a draft of graph, adapter, dialect and test, from a checkpoint's names, shapes and config."""

@@ -1,4 +1,4 @@
-"""The text of a drafted adapter: the rules that were proved, and the other readings as questions."""
+"""The text of a drafted adapter: the rules that were proved, and other possible rules as questions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAMES = ("Adapter", "S", "cat", "stack", "tied")  # of bringup.adapters, in rule
 
 
 def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shape]) -> str:
-    """One rule a parameter; rules that differ in weight and bias only are one. What no rule holds for is a question, as
-    are the parameters of `lacking`, which no tensor may be."""
+    """One rule for each parameter; rules that differ in weight and bias only are one. Tensors without a valid rule are
+    questions, and so are the parameters of `lacking`, which no tensor matches."""
     table, lines = "adapter" if facts.name in (*NAMES, "config") else facts.name, list[str]()
     for slot in slots:
         if not slot.proved:
@@ -48,7 +48,7 @@ def adapter_text(facts: Facts, slots: Sequence[Slot], lacking: Mapping[str, Shap
 
 
 def _rule(target: str, text: str) -> str:
-    """An assignment; a long one with a step of the expression on each line."""
+    """An assignment; a long one has each step of the expression on a line."""
     line = f"    {target} = {text}\n"
     if len(line) <= 121:
         return line
@@ -57,7 +57,7 @@ def _rule(target: str, text: str) -> str:
 
 
 def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]:
-    """The questions on a tensor, as comments: other roles that its shape admits, other readings that hold."""
+    """The questions on a tensor, as comments: other roles that its shape permits, other rules that are valid."""
     if slot.tensors.others:
         text = f"`{slot.tensors.pattern}`: its name is not known, its shape is that of several parts"
         yield comment(facts.ask(text, slot.tensors.role, *slot.tensors.others), "    ")
@@ -79,12 +79,12 @@ def _questions(facts: Facts, slot: Slot, slots: Sequence[Slot]) -> Iterator[str]
 
 
 def _answered(facts: Facts, slot: Slot) -> bool:
-    """Whether a hint decides between what is left: only how rope rotates is."""
+    """Whether a hint decides between the remaining readings: only for the channel order of rope."""
     return facts.hints.pairs is not None and all(reading.meaning.startswith("rope") for reading in slot.proved)
 
 
 def _together(body: str) -> str:
-    """A weight's rule and its bias's, where they differ in that word alone, as one of `{p:weight|bias}`."""
+    """A weight's rule and its bias's, if they differ in that word alone, as one rule of `{p:weight|bias}`."""
     lines = body.splitlines(keepends=True)
     for line in [line for line in lines if ".weight" in line]:
         twin = line.replace(".weight", ".bias")

@@ -1,4 +1,4 @@
-"""A draft of everything that a family needs, from a checkpoint: see `draft`."""
+"""A draft of all files of a family, from a checkpoint: see `draft`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from bringup.system.os_errors import unwritable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """`files` are texts by name. `rules` counts the patterns that are proved, `open` those tensors without a rule.
+    """`files` are texts by name. `rules` counts the proved patterns, `open` the tensors without a rule.
 
-    `questions` are what names and shapes leave open, `hints` where answers came from; `served` is the family of ours
-    that has the architecture already, '' where none has.
+    `questions` are those that names and shapes leave open, `hints` the sources of answers; `served` is the built-in
+    family that has the architecture already, '' for none.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Draft:
 def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     """Drafts graph, adapter, dialect and test of a decoder from its config.json and its headers.
 
-    Rules are those that the checker proves: on all layers, each element of their tensors read once. Where several
-    readings are proved the first is written, and the others are a question. Hints come from transformers and
-    vLLM where they are installed. `name` is the family's; default: the config's model_type. Raises BU046 where sizes or
-    layers are not found, BU127 without a config.json.
+    Rules are those that the checker proves: on all layers, each element of their tensors read once. If several are
+    proved, the first is written, and the others are a question. Hints are read from transformers and vLLM if they are
+    installed. `name` is the family's; default: the config's model_type. Raises BU046 if sizes or layers are not found,
+    BU127 without a config.json.
     """
     raw = checkpoint.config
     if not raw:
@@ -62,7 +62,7 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
     facts = facts_of(raw, checkpoint.headers, hints_of(raw, architecture), family, architecture)
     config, signature = _built(facts, checkpoint, graph_text(facts))
     read = frozenset(_read(type(config), raw, family))
-    facts.questions.clear()  # a second text has those on keys as well
+    facts.questions.clear()  # the second text asks about keys as well
     graph = graph_text(facts, read)
     slots = list(slots_of(facts))
     prove(slots, facts, signature, config, checkpoint.headers)
@@ -83,8 +83,8 @@ def draft(checkpoint: Checkpoint, name: str | None = None) -> Draft:
 
 
 def write_draft(found: Draft, out: Path) -> None:
-    """The files, in a folder that may exist: all, or after an error none. Raises BU011 where one of them exists, BU901
-    and BU902."""
+    """Writes the files to a folder that may exist: all, or after an error none. Raises BU011 if one of them exists,
+    BU901 and BU902."""
     if there := [name for name in found.files if (out / name).exists()]:
         raise fail(
             "BU011", f"`{out / there[0]}` exists", help="choose another folder with -o: a draft replaces nothing"
@@ -99,7 +99,7 @@ def write_draft(found: Draft, out: Path) -> None:
         for path, text in texts.items():
             write_file(path, text)
     except BaseException:
-        for path in texts:  # none was there before
+        for path in texts:  # none existed before
             path.unlink(missing_ok=True)
         for folder in fresh:
             if folder.is_dir() and not any(folder.iterdir()):
@@ -125,7 +125,7 @@ def _served(architecture: str) -> str:
 
 
 def _built(facts: Facts, checkpoint: Checkpoint, text: str) -> tuple[Any, Signature]:
-    """The config and the signature of the graph that a text describes: it is run as a user's file is."""
+    """The config and the signature of the graph in a text, which is run as a user's file is."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{facts.name}_graph.py"
         file.write_text(text, "utf-8")

@@ -28,20 +28,20 @@ from bringup.shown import short
 from bringup.spec import TensorInfo
 
 TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
-# Names of bringup.graphs that a draft may use, and those of the classes that it may write.
+# Names of bringup.graphs that a draft may use, and those of the classes that it may contain.
 PUBLIC = (
     "ACTIVATIONS", "CausalLM", "DecoderConfig", "Fields", "Float32RMSNorm", "GatedMLP", "GroupedAttention", "LayerNorm",
     "MLP", "Module", "OnePlusRMSNorm", "Param", "PreNormLayer", "RMSNorm", "RopeConfig", "SparseMLP",
     "alternating_windows", "layer_norm", "read_common", "sliding_window",
 )  # fmt: skip
 WRITTEN = ("ScaleNorm", "PlainNorm", "ParallelLayer")
-# What a class of the draft may not be called: names that its files use otherwise.
+# Names that a class of the draft must not have, because its files use them otherwise.
 TAKEN = frozenset({*PUBLIC, *WRITTEN, "Adapter", "ClassVar", "Dialect", "DECODER", "Family", "S", "Self"})
 
 
 @dataclass(slots=True)
 class Question:
-    """Something that neither names nor shapes decide. `choices`: what the draft says first, then the other readings."""
+    """A question that neither names nor shapes answer. `choices`: the draft's answer first, then the alternatives."""
 
     number: int
     text: str
@@ -50,7 +50,7 @@ class Question:
 
 @dataclass(slots=True)
 class Facts:
-    """`name` is the family's, `title` its graph class. `keys` are config keys by what they mean."""
+    """`name` is the family's, `title` its graph class. `keys` are config keys by their meaning."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ class Facts:
     questions: list[Question] = field(default_factory=list[Question])
 
     def ask(self, text: str, *choices: str) -> Question:
-        """A new question; of equal ones there is one."""
+        """A new question; equal ones are one."""
         known = next((each for each in self.questions if each.text == text), None)
         if known is None:
             known = Question(len(self.questions) + 1, text, choices)
@@ -71,13 +71,13 @@ class Facts:
         return known
 
     def default(self, key: str, otherwise: Any) -> Any:
-        """What an absent key means, by the hints."""
+        """The default of an absent key, by the hints."""
         found = self.hints.defaults.get(key)
         return otherwise if found is None else found
 
     @property
     def norms(self) -> str:
-        """Where a layer has norms: before, around, after; `parallel` with one, `plain` where none has a weight."""
+        """The position of norms in a layer: before, around, after; `parallel` for one, `plain` if none has a weight."""
         found = {number for number in "1234" if self.roles.has(f"norm_{number}")}
         if {"1", "2", "3"} <= found or {"1", "2", "4"} <= found:
             return "around"
@@ -89,7 +89,7 @@ class Facts:
 
     @property
     def norm(self) -> str:
-        """The class of the norms: one of ours, or one that the draft writes."""
+        """The class of the norms: a public one, or one that the draft defines."""
         if self.norms == "plain" and not self.roles.has("norm"):
             return "PlainNorm"
         if self.roles.has("norm_1", "bias") or self.roles.has("norm", "bias"):
@@ -110,8 +110,8 @@ class Facts:
 def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: Hints, name: str, arch: str) -> Facts:
     """Sizes and roles.
 
-    Raises BU046 where config.json lacks a size, no tensor belongs to a layer, or a name cannot be that of a family or
-    of a tensor in a rule.
+    Raises BU046 if config.json lacks a size, no tensor belongs to a layer, or a name is not valid for a family or for a
+    tensor in a rule.
     """
     from bringup.compile.draft.roles import roles_of
 
@@ -131,9 +131,9 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
     keys |= {meaning: key for meaning, words in more.items() if (key := first(words, raw))}
     m, h = values["hidden_size"], values["num_attention_heads"]
     sizes = Sizes(
-        m=m, h=h, g=values.get("num_key_value_heads", h), d=_whole(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
+        m=m, h=h, g=values.get("num_key_value_heads", h), d=_count(raw.get(keys.get("head_dim", ""))) or max(1, m // h),
         f=values["intermediate_size"], vocab=values["vocab_size"], layers=values["num_hidden_layers"],
-        e=_whole(raw.get(keys.get("experts", ""))), x=_whole(raw.get(keys.get("expert_width", ""))),
+        e=_count(raw.get(keys.get("experts", ""))), x=_count(raw.get(keys.get("expert_width", ""))),
     )  # fmt: skip
     roles = roles_of(headers, sizes, hints)
     if not any(tensors.in_layers for tensors in roles.found.values()):
@@ -143,7 +143,7 @@ def facts_of(raw: Mapping[str, Any], headers: Mapping[str, TensorInfo], hints: H
 
 def title_of(name: str) -> str:
     """The graph's class by the family's name: `my_model` is `MyModel`, and `rope`, whose config would have the name of
-    a public class, `RopeModel`. Raises BU046 for a name that neither a module nor a class can have."""
+    a public class, `RopeModel`. Raises BU046 for a name that is not valid for a module and a class."""
     if not re.fullmatch(r"[A-Za-z_]\w{0,99}", name, re.ASCII) or keyword.iskeyword(name):
         shape = "a Python module's name: at most 100 letters, digits and `_`, and no keyword"
         raise cannot(f"`{short(name)}` cannot be {shape}", "name the family: --name NAME")
@@ -154,12 +154,12 @@ def title_of(name: str) -> str:
     raise cannot(f"`{name}` has no letter to begin a class's name with", "name the family: --name NAME")
 
 
-def _whole(value: Any) -> int:
+def _count(value: Any) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
 def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
-    """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that says so, if one does."""
+    """Whether the matrices of `qkv`, `o` or `mlp` have a bias, and the key of config.json that states it, if any."""
     members = {"qkv": ("q", "qkv"), "o": ("o",), "mlp": ("up", "gate_up", "down")}[part]
     has = any(facts.roles.has(role, "bias") for role in members)
     keys = {"qkv": QKV_BIAS, "o": OUT_BIAS, "mlp": MLP_BIAS}[part]
@@ -167,5 +167,5 @@ def bias_key(facts: Facts, part: str) -> tuple[bool, str | None]:
 
 
 def cannot(why: str, help: str) -> BringupError:
-    """BU046."""
+    """BU046 for a checkpoint that cannot be drafted."""
     return fail("BU046", f"no draft: {why}", help=help)

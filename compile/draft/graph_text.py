@@ -1,4 +1,4 @@
-"""The text of a drafted graph: a config class, settings of the public parts, and what they do not have."""
+"""The text of a drafted graph: a config class, settings of the public parts, and classes that these lack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bringup.compile.draft.quoted import one_line, quoted, tuple_of
 from bringup.graphs.config.neutral import NEUTRAL
 from bringup.shown import short, shown
 
-# Classes that the public parts lack and a draft writes.
+# Classes that the public parts lack and a draft defines.
 CLASSES = {
     "ScaleNorm": '''class ScaleNorm(Module):
     """Layer normalisation without a bias."""
@@ -59,7 +59,7 @@ ROPE_WORDS = frozenset(
 
 
 def graph_text(facts: Facts, read: frozenset[str] = frozenset()) -> str:
-    """The file. `read` are keys that a first version of the text was found to read."""
+    """The file. `read` are keys that a first version of the text read when it was run."""
     config, layer = _config(facts, read), _layer(facts)
     classes = [CLASSES[name] for name in (facts.norm, "ParallelLayer") if name in CLASSES]
     if facts.norms != "parallel":
@@ -87,7 +87,7 @@ def _uses(body: str, name: str) -> bool:
 
 
 def comment(question: Question, indent: str = "        ") -> str:
-    """A question as comments, one choice a line."""
+    """A question as comments, one choice on each line."""
     lines = [f"{indent}# ? {question.number}. {one_line(question.text)}"]
     for at, choice in enumerate(question.choices):
         lines.append(f"{indent}#      {'  or' if at else 'here'}: {one_line(choice)}")
@@ -134,10 +134,10 @@ def _config(facts: Facts, read: frozenset[str]) -> str:
 
 
 def _unread(facts: Facts, key: str) -> str:
-    """A key that nothing reads: null and false are the only value that is implemented, others wait for an answer."""
+    """A key that is not read: only null and false are implemented, other values need an answer."""
     value = facts.raw[key]
     if value is None or value is False:
-        question = facts.ask(f"`{short(key)}` is {value}: other values are refused; write what they change")
+        question = facts.ask(f"`{short(key)}` is {value}: other values are rejected; write what they change")
         return comment(question) + f"        fields.only({quoted(key)}, {quoted(value)})\n"
     if key.endswith(("dropout", "dropout_prob")):
         return f"        fields.take({quoted(key)}, float, 0.0)  # of training\n"
@@ -165,7 +165,7 @@ def _experts(facts: Facts) -> list[str]:
 
 
 def _common(facts: Facts) -> list[str]:
-    """`common = read_common(…)`, or each of its fields where a config has other words for sizes."""
+    """`common = read_common(…)`, or each of its fields if a config has other keys for sizes."""
     keys, default = facts.keys, facts.default
     rope = {"theta": _theta(facts)}
     group = _table(facts.raw.get("rope_parameters"))
@@ -218,7 +218,7 @@ def _common(facts: Facts) -> list[str]:
 
 
 def _table(value: object) -> Mapping[str, Any]:
-    """A table of config.json; what is none has no keys: the config class reports it."""
+    """A table of config.json; {} for another value, which the config class reports."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 

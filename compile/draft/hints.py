@@ -1,8 +1,8 @@
 """Hints of installed libraries on an architecture, which a draft uses only after a proof.
 
-transformers: the configuration class (what an absent key means), `conversion_mapping.py` (which tensors it merges, in
-which order) and the text of the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of the
-model's class, read from its source: vLLM itself is not imported.
+transformers: the configuration class (defaults of absent keys), `conversion_mapping.py` (the tensors that it merges,
+and their order) and the text of the modelling file (rope in pairs, the kind of norm). vLLM: `packed_modules_mapping` of
+the model's class, read from its source: vLLM itself is not imported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NO_WORDS: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Hints:
-    """`defaults`: what an absent key of config.json means, {} where nobody knows. `roles`: of a tensor's last word.
-    `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates neighbouring channels.
-    `norm`: the class of norms. `sources`: where each came from, for people."""
+    """`defaults`: of absent keys of config.json, {} if unknown. `roles`: by a tensor's last word.
+    `packed`: parts of a fused tensor, in order, by its last word. `pairs`: whether rope rotates adjacent channels.
+    `norm`: the class of norms. `sources`: the origin of each, for people."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     roles: dict[str, str] = field(default_factory=dict[str, str])
@@ -34,7 +34,7 @@ class Hints:
 
 
 def hints_of(raw: Mapping[str, Any], architecture: str) -> Hints:
-    """All that is installed knows about a config's `model_type` and architecture."""
+    """All hints of installed libraries on a config's `model_type` and architecture."""
     hints = Hints()
     model_type = raw.get("model_type")
     if isinstance(model_type, str) and re.fullmatch(r"[\w-]+", model_type):
@@ -51,7 +51,7 @@ def _from_transformers(hints: Hints, model_type: str) -> None:
     if model_type not in CONFIG_MAPPING:
         return
     kind = cast("Any", CONFIG_MAPPING[model_type])
-    logging.disable(logging.WARNING)  # of defaults that do not go together
+    logging.disable(logging.WARNING)  # warnings on inconsistent defaults
     try:
         hints.defaults = {"rope_theta": getattr(kind, "default_theta", 10000.0), **kind().to_dict()}
     finally:
@@ -83,8 +83,8 @@ def _read_modelling(hints: Hints, model_type: str) -> None:
 
 
 def _read_conversions(hints: Hints, model_type: str) -> None:
-    """`WeightConverter`s that merge two or three tensors: what is merged first is the gate, or the queries."""
-    if find_spec("torch") is None:  # which the table imports
+    """`WeightConverter`s that merge two or three tensors: the first is the gate, or the queries."""
+    if find_spec("torch") is None:  # the table imports it
         return
     try:
         from transformers import conversion_mapping
@@ -103,7 +103,7 @@ def _read_conversions(hints: Hints, model_type: str) -> None:
         hints.sources.append("transformers' WeightConverter table: which tensors are merged")
 
 
-# What merged tensors are called, and what they are merged of, in both libraries.
+# Names of merged tensors, and of their parts, in both libraries.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q", "k", "v"),
     "gate_up_proj": ("gate", "up"),
@@ -135,7 +135,7 @@ def _from_vllm(hints: Hints, architecture: str) -> None:
 
 
 def _packed_modules(models: Path, architecture: str) -> Iterable[Mapping[str, list[str]]]:
-    """The mapping of the class that serves an architecture, from the text of its module."""
+    """The mapping of an architecture's class, from the text of its module."""
     found = re.search(rf"[\"']{re.escape(architecture)}[\"']:\s*\(\s*[\"'](\w+)[\"'],\s*[\"'](\w+)[\"']",
                       (models / "registry.py").read_text("utf-8"))  # fmt: skip
     if not found or not (file := models / f"{found[1]}.py").is_file():

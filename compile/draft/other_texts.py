@@ -1,4 +1,4 @@
-"""The texts of a draft besides graph and adapter: the family, its dialect in GGUF, its test."""
+"""The texts of a draft other than graph and adapter: the family, its dialect in GGUF, its test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPSILON = {True: "attention.layer_norm_rms_epsilon", False: "attention.layer_nor
 
 
 def family_text(facts: Facts) -> str:
-    """The file that is named to bringup: `bringup check DIR/NAME.py --checkpoint SRC`."""
+    """The file that a command names: `bringup check DIR/NAME.py --checkpoint SRC`."""
     name, title = facts.name, facts.title
     served = f", architectures={tuple_of([facts.architecture])}" if facts.architecture else ""
     return (
@@ -82,7 +82,7 @@ def dialect_text(facts: Facts, parameters: dict[str, tuple[str, bool]]) -> str:
 
 
 def test_text(facts: Facts, source: str) -> str:
-    """pytest's file: names and shapes always, logits where transformers has the architecture."""
+    """The test file for pytest: names and shapes always, logits if transformers has the architecture."""
     return (
         f'"""{facts.title}: the checkpoint fits the graph, and logits are the reference\'s; CHECKPOINT: another."""\n\n'
         "from __future__ import annotations\n\nimport os\nfrom pathlib import Path\n\n"

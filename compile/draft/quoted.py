@@ -9,8 +9,9 @@ from typing import Any, cast
 def quoted(value: object) -> str:
     """The Python literal of a JSON value, on one line, with the quotes that formatters prefer.
 
-    A literal contains no call and no name; what `repr` escapes (quotes, controls, surrogates) remains escaped. A number
-    that is not finite is a text, since Python has no literal of it. Raises TypeError for what JSON does not have.
+    A literal contains no call and no name; characters that `repr` escapes (quotes, controls, surrogates) remain
+    escaped. A number that is not finite is a text, since Python has no literal of it. Raises TypeError for values that
+    JSON does not have.
     """
     if isinstance(value, str):
         return repr(value) if '"' in value else '"' + repr("'" + value)[2:]  # a "'" inside: repr takes double quotes
@@ -35,7 +36,7 @@ def tuple_of(values: Iterable[object]) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text for a comment: what is not printable, line ends among it, is written as its escape."""
+    """A text for a comment: characters that are not printable, such as line ends, are escaped."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,8 +1,8 @@
-"""The ways in which a tensor may be stored, as rules; those are readings that the checker proves.
+"""The possible storage layouts of a tensor, as rules; the checker proves which are valid.
 
-A reading is the text of its rules: what is proved is what the draft says. Rules are Python expressions over S, cat,
-stack and the config; `split` separates the parts of a fused tensor. An expression is evaluated without builtins;
-of a checkpoint it has only names that `quoted` wrote.
+A reading is the text of its rules: the proved text is written to the draft. Rules are Python expressions over S, cat,
+stack and the config; `split` separates the parts of a fused tensor. An expression is evaluated without builtins; the
+only names of a checkpoint in it are those that `quoted` wrote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFAULTS = ("out in", "vocab m")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rules by the pattern of their parameter, and what they say about the file."""
+    """Rules by the pattern of their parameter, and a description of the layout."""
 
     meaning: str
     rules: Mapping[str, str]
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Slot:
-    """Tensors that are read together, all ways to read them, and those that hold. The first of these is the draft's."""
+    """Tensors that are read together, all their readings, and the valid ones, of which the first is in the draft."""
 
     tensors: Tensors
     readings: list[Reading]
@@ -46,7 +46,7 @@ class Slot:
 
 
 def slots_of(facts: Facts) -> Iterator[Slot]:
-    """Every tensor with a role, and how it may be stored; the order is that of the graph's parts."""
+    """Every tensor with a role, and its readings, in the order of the graph's parts."""
     found = facts.roles.found
     for role in ("embed", "norm", "norm_1", "norm_2", "norm_3", "norm_4", "q_norm", "k_norm", "router"):
         for tensors in (found[key] for key in ((role, "weight"), (role, "bias")) if key in found):
@@ -101,7 +101,7 @@ def _rotated(facts: Facts, tensors: Tensors, target: str, role: str) -> Slot:
 
 
 def _qkv(facts: Facts, tensors: Tensors) -> Slot:
-    """q, k and v in one tensor: side by side, or head by head, or key head by key head with its queries."""
+    """q, k and v in one tensor: concatenated, or head by head, or for each key head with its queries."""
     rest = " m" if tensors.p == "weight" else ""
     sizes = "h=config.num_heads, g=config.num_kv_heads, d=config.head_dim"
     widths = "config.num_heads * config.head_dim, *(config.num_kv_heads * config.head_dim,) * 2"
@@ -126,7 +126,7 @@ def _qkv(facts: Facts, tensors: Tensors) -> Slot:
 
 
 def _grouped(tensors: Tensors, rest: str, part: int) -> str:
-    """q, k or v where rows are those of key heads, each with its own queries first."""
+    """q, k or v if rows are grouped by key head, each with its own queries first."""
     n = "config.num_heads // config.num_kv_heads"
     widths = f"{n}, 1, 1"
     back = f'.mv("g n d{rest} -> (h:(g n) d){rest}")' if part == 0 else f'.mv("g n d{rest} -> (g n d){rest}")'
@@ -163,7 +163,7 @@ def _mlp(facts: Facts) -> Iterator[Slot]:
 
 
 def _experts(tensors: Tensors, axes: str) -> str:
-    """A tensor an expert, or all experts of a layer in one."""
+    """A tensor for each expert, or all experts of a layer in one."""
     if "{E}" in tensors.pattern:
         return f'stack(S({tensors.quoted}, "{axes}"), over="E", n=config.num_experts)'
     return f'S({tensors.quoted}, "e {axes}")'
@@ -210,7 +210,7 @@ def prove(
 
 
 def without_rule(slots: list[Slot], facts: Facts, signature: Signature, config: Any) -> dict[str, Shape]:
-    """The parameters that no tensor may be, by pattern: the draft has no reading for them, proved or not."""
+    """The parameters, by pattern, for which the draft has no reading, proved or not."""
     readings = {pattern: text for slot in slots for each in slot.readings for pattern, text in each.rules.items()}
     adapter = adapter_from(readings, facts, config)
     lacking = [parameter for name, parameter in signature.items() if not any(adapter.matching(name))]
@@ -218,7 +218,7 @@ def without_rule(slots: list[Slot], facts: Facts, signature: Signature, config: 
 
 
 def adapter_from(rules: Mapping[str, str], facts: Facts, config: Any) -> Adapter:
-    """The adapter that the texts of rules describe."""
+    """The adapter of the texts of rules."""
     adapter = Adapter(facts.name, defaults=DEFAULTS, prefix=facts.roles.prefix)
     names: dict[str, Any] = {"__builtins__": {}, "S": S, "cat": cat, "stack": stack, "tied": tied, "config": config}
     for pattern, text in rules.items():
@@ -229,7 +229,7 @@ def adapter_from(rules: Mapping[str, str], facts: Facts, config: Any) -> Adapter
 def _holds(
     reading: Reading, slot: Slot, facts: Facts, signature: Signature, config: Any, headers: Mapping[str, TensorInfo]
 ) -> bool:
-    """Whether the checker has nothing to say against a reading alone."""
+    """Whether the checker finds no error for a reading alone."""
     try:
         adapter = adapter_from(reading.rules, facts, config)
         own = Signature({name: p for name, p in signature.items() if any(adapter.matching(name))})
@@ -244,6 +244,6 @@ def _holds(
 def _odd(
     rules: Mapping[str, str], facts: Facts, signature: Signature, config: Any, headers: Mapping[str, TensorInfo]
 ) -> bool:
-    """Whether the whole table has a square matrix that is read the other way round than its neighbours (BU107)."""
+    """Whether the whole table reads a square matrix transposed, unlike the others of its layer (BU107)."""
     report = check(make_plan(signature, adapter_from(rules, facts, config), headers))
     return any(finding.code == "BU107" for finding in report.findings)

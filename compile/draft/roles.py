@@ -1,4 +1,4 @@
-"""Which role each tensor of a checkpoint has: by the words of its name, else by its shape."""
+"""The role of each tensor of a checkpoint: by the words of its name, else by its shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sizes:
     x: int = 0
 
     def shapes(self, role: str) -> list[Shape]:
-        """The shapes that a tensor of a role may have, output first."""
+        """The possible shapes of a tensor with a role, output first."""
         m, heads, keys = self.m, self.h * self.d, self.g * self.d
         widths = [width for width in dict.fromkeys((self.f, self.x)) if width]
         return {
@@ -41,10 +41,10 @@ class Sizes:
 
 @dataclass(slots=True)
 class Tensors:
-    """All tensors of one name without numbers: `pattern` has {L} for the layer, and {E} for the expert.
+    """All tensors with the same name without numbers: `pattern` has {L} for the layer, and {E} for the expert.
 
-    `names` are whole. `stem` is the name without its last word, which is weight or bias; `others` are roles that the
-    shape admits too, where the name is not one that is known.
+    `names` are complete. `stem` is the name without its last word, which is weight or bias; `others` are roles that the
+    shape permits too, if the name is not a known one.
     """
 
     stem: str
@@ -70,8 +70,8 @@ class Tensors:
 
 @dataclass(slots=True)
 class Roles:
-    """The tensors by role and by weight or bias; `rest` have none, `buffers` hold no weights. `prefix` is what most
-    names begin with, and rules leave out."""
+    """The tensors by role and by weight or bias; `rest` have no role, `buffers` are not weights. `prefix` is that of
+    most names, which rules omit."""
 
     prefix: str
     found: dict[tuple[str, str], Tensors]
@@ -83,11 +83,11 @@ class Roles:
 
 
 def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> Roles:
-    """A role for every tensor whose name or shape shows one. A role is given once: the surer name has it."""
+    """A role for every tensor whose name or shape shows one. Of several with the same role, the most certain has it."""
     prefix = _prefix(headers)
     roles = Roles(prefix, {}, [], [])
     unsure: list[Tensors] = []
-    for tensors in _alike(headers, prefix, sizes):
+    for tensors in _by_name_pattern(headers, prefix, sizes):
         last = tensors.pattern.rpartition(".")[2]
         buffer = next((why for word, why in BUFFERS.items() if last == word), None)
         if buffer or (tensors.p == "bias" and len(tensors.shape) > 1):
@@ -105,7 +105,7 @@ def roles_of(headers: Mapping[str, TensorInfo], sizes: Sizes, hints: Hints) -> R
 
 
 def _prefix(headers: Mapping[str, TensorInfo]) -> str:
-    """The first word of most names, such as `model.`, where the names of layers begin with it."""
+    """The first word of most names, such as `model.`, if the names of layers begin with it."""
     for name in headers:
         found = re.match(r"((?:[A-Za-z_]\w*\.)+?)[A-Za-z_]\w*\.0\.", name)
         if found:
@@ -113,7 +113,7 @@ def _prefix(headers: Mapping[str, TensorInfo]) -> str:
     return ""
 
 
-def _alike(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
+def _by_name_pattern(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iterator[Tensors]:
     """Tensors whose names differ in their numbers only, in the order of the file."""
     found: dict[tuple[str, Shape], Tensors] = {}
     for name, info in headers.items():
@@ -130,7 +130,7 @@ def _alike(headers: Mapping[str, TensorInfo], prefix: str, sizes: Sizes) -> Iter
 
 
 def _by_name(tensors: Tensors, hints: Hints) -> str:
-    """The role that a name shows, '' where none is known."""
+    """The role by a name, '' for an unknown one."""
     words = [word for word in tensors.stem.split(".") if not word.startswith("{")]
     last = words[-1] if words else ""
     if not tensors.in_layers:
@@ -154,7 +154,7 @@ def _place(words: list[str], last: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def _fits(tensors: Tensors, sizes: Sizes) -> bool:
-    """Whether a tensor's shape is one of its role's, either way round; experts may be stacked."""
+    """Whether a tensor's shape is one of its role's, or its transpose; experts may be stacked."""
     shape = tensors.shape[1:] if len(tensors.shape) == 3 and tensors.shape[0] == sizes.e else tensors.shape
     allowed = sizes.shapes(tensors.role)
     if tensors.p == "bias":
@@ -163,7 +163,7 @@ def _fits(tensors: Tensors, sizes: Sizes) -> bool:
 
 
 def _by_shape(tensors: Tensors, sizes: Sizes, roles: Roles) -> None:
-    """Gives a tensor the first role that is free and whose shape is its own; the others are what a draft asks about."""
+    """Gives a tensor the first free role with its shape; the draft asks about the others."""
     place = (*ATTENTION, *MLP, *NORMS) if tensors.in_layers else tuple(TOP)
     free: list[str] = []
     for role in place:

@@ -55,7 +55,7 @@ TOP: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 IN_ATTENTION = ("attn", "attention", "att")
 IN_MLP = ("mlp", "ffn", "feed_forward", "moe", "experts", "block_sparse_moe", "feedforward")
-# Buffers that hold no weight: tables that every program computes itself.
+# Buffers that are not weights: tables that every program computes itself.
 BUFFERS: Mapping[str, str] = {
     "inv_freq": "rope frequencies: computed from the config",
     "masked_bias": "a constant of the causal mask",
@@ -76,11 +76,11 @@ PARAMETERS: Mapping[str, str] = {
     **{role: f"model.layers.{{L}}.mlp.{role}_proj.{{p}}" for role in ("gate", "up", "down")},
     "router": "model.layers.{L}.mlp.gate.{p}",
 }
-# The same of an MLP without a gate (`bringup.graphs.MLP`), and of experts.
+# The same for an MLP without a gate (`bringup.graphs.MLP`), and for experts.
 PLAIN_MLP = {"up": "model.layers.{L}.mlp.dense_h_to_4h.{p}", "down": "model.layers.{L}.mlp.dense_4h_to_h.{p}"}
 EXPERT_MLP = {role: f"model.layers.{{L}}.mlp.experts.{role}_proj" for role in ("gate", "up", "down")}
 
 
 def first(keys: tuple[str, ...], words: Mapping[str, object]) -> str | None:
-    """The first of the keys that a config has with a value."""
+    """The first of the keys that has a value in a config."""
     return next((key for key in keys if words.get(key) is not None), None)

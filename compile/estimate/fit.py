@@ -1,6 +1,6 @@
-"""Whether a model fits on devices of some memory: weights, cache and workspace of each rank, before anything is bought.
+"""Whether a model fits on devices of some memory: weights, cache and workspace of each rank.
 
-Weights and cache are exact for what is declared. Workspace is an upper bound: no buffer of a layer is used twice.
+Weights and cache are exact for what is declared. Workspace is an upper bound: no buffer of a layer is reused.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from bringup.graphs.core.module import State
 from bringup.graphs.core.step import RING_GAIN
 from bringup.spec import DTYPES
 
-# Bytes of device memory, as the makers' data sheets have them (1 GB = 10^9 bytes).
+# Bytes of device memory, from the manufacturers' data sheets (1 GB = 10^9 bytes).
 DEVICES = {
     "a100-40": 40, "a100-80": 80, "l40s": 48, "h100": 80, "h200": 141, "b200": 180,
     "mi250x": 128, "mi300x": 192, "mi325x": 256, "mi355x": 288,
 }  # fmt: skip
 CHUNK = 2048  # prompt tokens of a step, unless the context is shorter
-MOST_RANKS = 64  # that a larger group is looked for
+MOST_RANKS = 64  # largest group that is suggested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Bytes of the rank that needs most. `cache_each` is that of one sequence; `limit` is what may be used."""
+    """Bytes of the rank that needs most. `cache_each` is the cache of one sequence; `limit` is the usable memory."""
 
     limit: int
     weights: int
@@ -65,11 +65,11 @@ def fit(
     share: float = 0.9,
     packed: bool = False,
 ) -> Need:
-    """What the fullest rank needs of a device with `memory` bytes, of which `share` may be used.
+    """The memory of the fullest rank on a device with `memory` bytes, of which the fraction `share` may be used.
 
     `context` tokens for each of `batch` sequences, cached in pages of `page_size` tokens, in `cache_dtype` or the
-    dtypes that states declare. With `packed`, weights that the checkpoint stores in few bits stay so. Raises what
-    `check` finds, and BU045, BU130 and BU138 where ranks do not fit.
+    dtypes that states declare. With `packed`, quantised weights of the checkpoint remain packed. Raises the findings of
+    `check`, and BU045, BU130 and BU138 if ranks do not fit.
     """
     context, batch, page = (
         whole(name, value, least=1)
@@ -82,7 +82,7 @@ def fit(
     need = _need(job, shares, int(memory * share), parallel, context, batch, page, cache_dtype, packed)
     if need.fits:
         return need
-    least = 0 if packed else _whole(job)
+    least = 0 if packed else _weight_bytes(job)
     for tp in (2**k for k in range(1, MOST_RANKS.bit_length())):
         larger = replace(parallel, tp=tp, ep=parallel.ep if parallel.ep <= tp and tp % parallel.ep == 0 else 1)
         if tp <= parallel.tp or least > need.limit * larger.size:
@@ -119,8 +119,8 @@ def _need(
     )  # fmt: skip
 
 
-def _whole(job: Job) -> int:
-    """Bytes of the weights, each once: no number of ranks needs fewer in all."""
+def _weight_bytes(job: Job) -> int:
+    """Bytes of the weights, each once: the least total of any number of ranks."""
     tied = job.plan.aliases()
     return sum(entry.declared.nbytes for name, entry in job.plan.entries.items() if name not in tied)
 
@@ -130,7 +130,7 @@ def _stages(job: Job) -> Stages:
 
 
 def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str | None) -> int:
-    """Bytes that the states of some layers take for one sequence on a rank."""
+    """Bytes of the states of some layers for one sequence on a rank."""
     total = 0
     for index in layers:
         for _, state in job.graph.layers[index].leaves(State):
@@ -142,22 +142,22 @@ def _cache(job: Job, layers: range, tp: int, context: int, page: int, dtype: str
 
 
 def _row(state: State, tp: int) -> Iterator[int]:
-    """The sizes of a row's axes: key heads are divided, and repeated where they are fewer than the ranks."""
+    """The sizes of a row's axes: key heads are divided, and replicated if they are fewer than the ranks."""
     for axis in state.axes[1:]:
         yield max(1, axis.size // tp) if axis.name == "g" else shape_of((axis,))[0]
 
 
 def _rows(window: int | None, context: int, page: int) -> int:
-    """Tokens in whole pages; with a window, the ring that a program has for it, where that is worth one."""
+    """Tokens in complete pages; with a window, the ring that a program has for it, if that is smaller."""
     paged = -(-context // page) * page
     ring = -(-(window + min(CHUNK, context) - 1) // page) * page if window else paged
     return ring if RING_GAIN * ring <= paged else paged
 
 
 def _workspace(job: Job, parallel: Parallel, tokens: int, batch: int) -> int:
-    """The logits of a step at float32, and what the widest layer computes of `tokens` tokens.
+    """The logits of a step in float32, and the values that the widest layer computes for `tokens` tokens.
 
-    That is its input, its normed input and every output of a matrix: of experts, of all that a token may go to.
+    These are its input, its normed input and every output of a matrix; for experts, of all that a token is routed to.
     """
     config: object = job.graph.config
     hidden, chosen = 0, int(getattr(config, "experts_per_token", 0)) or 1

@@ -15,12 +15,12 @@ from bringup.compile.targets.target import Estimate
 from bringup.diagnostics import fail
 from bringup.spec import DTYPES, TensorInfo
 
-_KIND = 10_000_000  # for each kind of layer: what its traced functions and their MLIR take
+_KIND = 10_000_000  # bytes for each kind of layer: its traced functions and their MLIR
 
 
 @dataclass(frozen=True, slots=True)
 class CompileMemory:
-    """Bytes: of bringup's process without weights, of what it holds of them at once, of any process beside it."""
+    """Bytes: of bringup's process without weights, of the weights that it holds at once, of any child process."""
 
     tools: int
     weights: int
@@ -32,16 +32,16 @@ class CompileMemory:
 
 
 def estimate_of(job: Job, selection: Selection) -> Estimate:
-    """The target's figures for a job's weights, tied ones once."""
+    """The target's estimate for a job's weights, tied ones once."""
     aliases = job.plan.aliases()
     stored = (entry.declared.storage for name, entry in job.plan.entries.items() if name not in aliases)
     return selection.estimate([TensorInfo("", dtype, shape) for shape, dtype in stored])
 
 
 def compile_memory(job: Job, selection: Selection) -> CompileMemory:
-    """The bound for a target. What a user's own dict of weights takes is not in it.
+    """The bound for a target, without the memory of a user's own dict of weights.
 
-    Parameters are made and written one after the other; while one is made, the one before is still hashed.
+    Parameters are computed and written one after the other; while one is computed, the previous one is still hashed.
     """
     estimate = estimate_of(job, selection)
     kinds = _KIND * len(set(job.graph.kinds()))
@@ -52,7 +52,7 @@ def compile_memory(job: Job, selection: Selection) -> CompileMemory:
 
 
 def check_limit(job: Job, selection: Selection) -> None:
-    """Raises BU903 where `ulimit -v` leaves less address space than a compile takes.
+    """Raises BU903 if `ulimit -v` permits less address space than a compile needs.
 
     With less, torch ends the process instead of raising.
     """
@@ -64,17 +64,17 @@ def check_limit(job: Job, selection: Selection) -> None:
     if limit < need:
         raise fail(
             "BU903",
-            f"compiling takes {need:,} bytes of address space, and this process may have {limit:,}",
+            f"compiling needs {need:,} bytes of address space, and this process may have {limit:,}",
             help="raise the limit: ulimit -v unlimited",
         )
 
 
 def _making(entry: Entry, *, dummy: bool) -> int:
-    """What one parameter takes while it is made: its own array, and its sources, mapped, copied or drawn."""
+    """The memory to compute one parameter: its own array, and its sources, mapped, copied or drawn."""
     total = 0 if untouched(entry) else entry.declared.nbytes
     for source in entry.sources:
         if isinstance(source, Computed):
-            total += 2 * 4 * math.prod(source.shape)  # in float32, and once more on the way
+            total += 2 * 4 * math.prod(source.shape)  # in float32, with an intermediate copy
         else:
             total += DTYPES[source.dtype].nbytes(source.shape)
             total += 2 * 4 * math.prod(source.shape) if dummy else 0  # drawn in float32, and its sum

@@ -20,11 +20,11 @@ from bringup.graphs.core.step import BLOCK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Bytes, except `parameters`, `context`, `max_batch_size` and `cache_blocks`, which count.
+    """Bytes, except `parameters`, `context`, `max_batch_size` and `cache_blocks`, which are counts.
 
-    `cache`: all states, a block and a row of padding among them; `rings` is the part of it for sliding windows.
-    `held` says how weights are that the checkpoint stores in few bits, "" where it stores none so.
-    `cache_blocks`: of the paged states, padding's apart; None for as many as all sequences at their full length.
+    `cache`: all states, with a block and a row of padding; `rings` is the part of it for sliding windows.
+    `held` describes the form of quantised weights, "" if the checkpoint has none.
+    `cache_blocks`: of the paged states, without padding; None for enough for all sequences at their full length.
     """
 
     parameters: int
@@ -91,9 +91,9 @@ def dry_run(
     cache_blocks: int | None = None,
     weights_form: str = "auto",
 ) -> Sizes:
-    """The sizes of a compile. Raises what `build` would raise before exporting.
+    """The sizes of a compile. Raises the errors that `build` raises before it exports.
 
-    Nothing of what the target requires has to be installed.
+    The packages that the target requires need not be installed.
     """
     check(job).raise_if_errors()
     context, selection = context_of(job, max_seq_len), select(target, target_options)

@@ -1,1 +1,1 @@
-"""Repairs of an adapter's Python file, where a check can prove them: names of tensors, and the order of axes."""
+"""Repairs of an adapter's Python file that a check proves: names of tensors, and the order of axes."""

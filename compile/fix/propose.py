@@ -19,25 +19,25 @@ from bringup.diagnostics import Diagnostic, Fix
 from bringup.graphs.core.axes import parse
 from bringup.nearest import slips
 
-MOST_NAMES = 12  # that one source could have meant: of more none is certain
-TYPO = 2  # slips of the hand that still leave a name what it was
+MOST_NAMES = 12  # candidate names for one source: if there are more, none is certain
+TYPO = 2  # edits of a letter that still suggest the same name
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Edits that belong together; `slips` tell how far another name is from the one that was written."""
+    """Edits that belong together; `slips` is the edit distance of the new name."""
 
     fixes: tuple[Fix, ...]
     slips: int = 0
 
 
 def proposals(job: Job, file: PyFile, finding: Diagnostic) -> list[list[Proposal]]:
-    """For each mistake in a finding, what might repair it."""
+    """For each mistake in a finding, its possible repairs."""
     mistakes = [p for p in job.plan.problems if set(p.sources) & set(finding.sources)]
     if finding.code == "BU101":
         return list(_renames(job, file, finding, [p for p in mistakes if p.code in ("BU101", "BU109")]))
     if finding.code == "BU102":
-        return list(_turns(job, file, [p for p in mistakes if p.code == "BU102"]))
+        return list(_transpositions(job, file, [p for p in mistakes if p.code == "BU102"]))
     return []
 
 
@@ -55,7 +55,7 @@ class _Leaf:
     bindings: Mapping[str, str]
 
     def respelt(self, pattern: str) -> str:
-        """Its name if the source were written so."""
+        """Its name if the source were spelled like this."""
         return fill(pattern, {**(match(self.source.name, self.name) or {}), **self.bindings})
 
 
@@ -68,9 +68,9 @@ def _leaves(problem: Problem) -> Iterator[_Leaf]:
 
 
 def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
-    """Of each source that is missing, other spellings that stand for tensors which nothing reads.
+    """For each missing source, other spellings that match unread tensors.
 
-    Unless the finding pairs the two, only slips of the hand count.
+    Unless the finding pairs the two, only small edit distances count.
     """
     names, paired = _names(job), bool(set(finding.sources) & job.plan.headers.keys())
     leaves_by_name: dict[str, list[_Leaf]] = {}
@@ -79,7 +79,7 @@ def _renames(job: Job, file: PyFile, finding: Diagnostic, mistakes: list[Problem
         for leaf in _leaves(problem) if isinstance(problem.rule, Rule) else ():
             if absent.intersection(name for name in names.behind(leaf.name) if isinstance(name, str)):
                 leaves_by_name.setdefault(leaf.source.name, []).append(leaf)
-    loose = {name for name in job.plan.unread if part_of(name) is None}  # a quantiser's tensor is no other's new name
+    loose = {name for name in job.plan.unread if part_of(name) is None}  # a quantiser's tensor is never a new name
     free = {known for known, info in names.items() if info.name in loose}
     for pattern, leaves in leaves_by_name.items():
         calls = file.sources(pattern, leaves[0].line)
@@ -98,8 +98,8 @@ def _slips(old: str, new: str) -> int:
     return TYPO + 1 if found is None else found
 
 
-def _turns(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
-    """The axes of each source that lies the other way round: where it states them, else by the adapter's defaults."""
+def _transpositions(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Proposal]]:
+    """The transposed axes of each source: where it states them, else in the adapter's defaults."""
     names, seen = _names(job), set[tuple[str, int]]()
     for problem in mistakes:
         wanted = [axis.size for axis in problem.axes]
@@ -109,10 +109,10 @@ def _turns(job: Job, file: PyFile, mistakes: list[Problem]) -> Iterator[list[Pro
             place = leaf.source.name, leaf.line
             if names.behind(leaf.name) == [job.plan.headers.get(problem.sources[0])] and place not in seen:
                 seen.add(place)
-                yield list(_turned(file, problem, leaf))
+                yield list(_transposed(file, problem, leaf))
 
 
-def _turned(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
+def _transposed(file: PyFile, problem: Problem, leaf: _Leaf) -> Iterator[Proposal]:
     calls = file.sources(leaf.source.name, leaf.line)
     stated, turned = (" ".join(axis.name or str(axis) for axis in axes) for axes in (problem.axes, problem.axes[::-1]))
     if len(calls) == 1:

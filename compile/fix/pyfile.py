@@ -1,4 +1,4 @@
-"""A Python file as text with positions: the positions of sources, `S(…)`, and the result of an edit."""
+"""A Python file as text with positions: those of sources, `S(…)`, and the result of an edit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EditConflict(ValueError):
 
 @dataclass(frozen=True)
 class PyFile:
-    """`text` has the file's own line ends; a byte order mark and the encoding come back when it is written."""
+    """`text` has the file's own line ends; a byte order mark and the encoding are restored when it is written."""
 
     path: Path
     text: str
@@ -28,7 +28,7 @@ class PyFile:
 
     @classmethod
     def read(cls, path: Path) -> PyFile:
-        """Raises SyntaxError for an encoding that Python does not know, OSError when there is no such file."""
+        """Raises SyntaxError for an encoding that Python does not know, OSError if the file does not exist."""
         data = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return cls(path, data.decode(encoding), encoding)
@@ -39,19 +39,19 @@ class PyFile:
 
     @cached_property
     def lines(self) -> list[str]:
-        """With their ends; only what Python takes for one counts."""
+        """Lines with their ends; only ends that Python recognises are counted."""
         return list(io.StringIO(self.text, newline=""))
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where each line starts in the text."""
+        """The offset of each line in the text."""
         starts = [0]
         for line in self.lines:
             starts.append(starts[-1] + len(line))
         return starts
 
     def span(self, node: ast.expr) -> tuple[int, int]:
-        """Where a node begins and ends in the text; the tree counts columns in bytes of UTF-8."""
+        """The range of a node in the text; the tree counts columns in bytes of UTF-8."""
         assert node.end_lineno is not None, "a node that was parsed"
         assert node.end_col_offset is not None, "a node that was parsed"
         return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
@@ -61,14 +61,14 @@ class PyFile:
         return self.starts[line - 1] + len(before)
 
     def fix(self, at: int, old: str, new: str) -> Fix:
-        """The edit that puts `new` where `old` stands at a place of the text."""
+        """The edit that replaces `old` at an offset of the text by `new`."""
         line = max(k for k, start in enumerate(self.starts) if start <= at)
         return Fix(str(self.path), line + 1, at - self.starts[line], old, new)
 
     def edited(self, fixes: Iterable[Fix]) -> PyFile:
         """The file with these edits.
 
-        Raises EditConflict where two of them overlap or begin at one place, or where the file has another text than an
+        Raises EditConflict if two of them overlap or begin at the same offset, or if the file has another text than an
         edit replaces.
         """
         pieces, end, last = list[str](), 0, -1
@@ -81,11 +81,11 @@ class PyFile:
         return PyFile(self.path, "".join(pieces) + self.text[end:], self.encoding)
 
     def _offset(self, fix: Fix) -> int:
-        """Where an edit begins in the text; past its end for a line that the file does not have."""
+        """The offset of an edit in the text; past its end for a line that the file does not have."""
         return self.starts[fix.line - 1] + fix.column if fix.line <= len(self.starts) else len(self.text) + 1
 
     def sources(self, name: str, line: int) -> list[ast.Call]:
-        """The calls `S(name, …)` that may have made a source: those of the statement at `line`, else of the file."""
+        """The calls `S(name, …)` that may have created a source: those of the statement at `line`, else of the file."""
         called = _names_of_s(self.tree)
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.args]
         fitting = [call for call in calls if _last_name(call.func) in called and _spells(call.args[0], name)]
@@ -101,13 +101,13 @@ class PyFile:
                     yield from (node for node in found if isinstance(node.value, str))
 
     def _statements(self, line: int) -> Iterator[ast.stmt]:
-        """The simple statements that a line belongs to."""
+        """The simple statements that contain a line."""
         statements = (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
         return (node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno))
 
 
 def _names_of_s(tree: ast.Module) -> set[str]:
-    """What the file calls `S`."""
+    """The file's own names of `S`."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return {"S"} | {alias.asname for node in imports for alias in node.names if alias.name == "S" and alias.asname}
 
@@ -123,9 +123,9 @@ def _spells(node: ast.expr, name: str) -> bool:
 
 
 def pieces(node: ast.expr) -> list[tuple[str, bool]]:
-    """The text of a string as (text, True), values that an f-string puts in as ("", False); anything else has one."""
+    """The text of a string as (text, True), the values of an f-string as ("", False); other nodes are one value."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [(node.value, True)]
     if isinstance(node, ast.JoinedStr):
         return [(str(p.value), True) if isinstance(p, ast.Constant) else ("", False) for p in node.values]
-    return [("\0", True)]  # no name holds that
+    return [("\0", True)]  # occurs in no name

@@ -13,14 +13,14 @@ _HOLE = re.compile(r"(\{\w+\})")
 
 
 def respelt(pattern: str, bindings: Mapping[str, str], name: str) -> str | None:
-    """The pattern that gives `name` where `pattern` gives another, the variables standing for the same."""
+    """The pattern that yields `name` instead of the name of `pattern`, with the same values of its variables."""
     parts, wanted = _HOLE.split(pattern), ""
     for part in parts:
         if _HOLE.fullmatch(part):
             value = bindings.get(part[1:-1])
             wanted += rf"(?<!\d){re.escape(value)}(?!\d)" if value else r"\d+"
         else:
-            wanted += f"({re.escape(part)}|.*?)"  # as it was, where that is possible
+            wanted += f"({re.escape(part)}|.*?)"  # unchanged if possible
     found = re.fullmatch(wanted, name)
     if not found or any(char in text for text in found.groups() for char in "{}"):
         return None
@@ -29,7 +29,7 @@ def respelt(pattern: str, bindings: Mapping[str, str], name: str) -> str | None:
 
 
 def edits(file: PyFile, node: ast.expr, old: str, new: str) -> list[Fix] | None:
-    """What to edit in the string `node`, which spells `old`, so that it spells `new`; None when it cannot be told."""
+    """The edits of the string `node`, which spells `old`, so that it spells `new`; None if they are not certain."""
     parts = pieces(node)
     spelt = re.fullmatch("".join(f"({re.escape(text)})" if own else "(.*?)" for text, own in parts), old)
     if spelt is None:
@@ -41,7 +41,7 @@ def edits(file: PyFile, node: ast.expr, old: str, new: str) -> list[Fix] | None:
             (k for k in range(len(parts)) if spelt.start(k + 1) <= at and at + len(before) <= spelt.end(k + 1)), -1
         )
         if k < 0 or not parts[k][1]:
-            return None  # it lies in a value that an f-string puts in
+            return None  # it is in a value of an f-string
         text, inside = parts[k][0], at - spelt.start(k + 1)
         whole = text[:inside] + after + text[inside + len(before) :]
         if isinstance(node, ast.JoinedStr):
@@ -53,24 +53,24 @@ def edits(file: PyFile, node: ast.expr, old: str, new: str) -> list[Fix] | None:
 
 
 def _changes(old: str, new: str) -> Iterator[tuple[int, str, str]]:
-    """Between variables, the letters that differ: where, what they were, what they become."""
+    """The different letters between variables: position, old text, new text."""
     at = 0
     for before, after in zip(_HOLE.split(old), _HOLE.split(new), strict=True):
-        same = _alike(before, after)
+        same = _common_prefix(before, after)
         rest, other = before[same:], after[same:]
-        end = _alike(rest[::-1], other[::-1])
+        end = _common_prefix(rest[::-1], other[::-1])
         if before != after:
             yield at + same, rest[: len(rest) - end], other[: len(other) - end]
         at += len(before)
 
 
-def _alike(one: str, other: str) -> int:
-    """How many letters two texts begin with alike."""
+def _common_prefix(one: str, other: str) -> int:
+    """The length of the common prefix of two texts."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _narrowed(file: PyFile, at: int, old: str, new: str) -> Fix:
-    """The edit without the names that stay: whole dotted parts are replaced."""
+    """The edit without unchanged names: complete dotted sections are replaced."""
     before, after = re.split(r"(\.)", old), re.split(r"(\.)", new)
     while len(before) > 1 and len(after) > 1 and before[0] == after[0]:
         at += len(before.pop(0))

@@ -9,27 +9,27 @@ from bringup.compile.fix.trial import Bench, Facts, facts, kind
 from bringup.compile.job import Job
 from bringup.diagnostics import Diagnostic, Fix, Report
 
-MOST_TENSORS = 20_000  # every proof is a check more: of more tensors they would take longer than a look at the file
+MOST_TENSORS = 20_000  # every proof is another check: for more tensors they would take too long
 
 
 def add_fixes(job: Job, report: Report) -> None:
-    """Puts the edits that repair them beside a report's findings.
+    """Adds to a report's findings the edits that repair them.
 
-    An edit holds when the check, done again with it, finds less and nothing new. Of several other names that hold none
-    is certain, unless one is a slip of the hand away and the rest are further. Of several places for the same axes the
-    one counts that repairs most.
+    An edit is valid if the check, repeated with it, has fewer findings and no new ones. If several other names are
+    valid, none is certain, unless one has an edit distance of 1 and the others more. If the same axes can be edited in
+    several places, the place that repairs most is chosen.
     """
     bench = Bench.of(job) if len(job.plan.headers) <= MOST_TENSORS else None
     if bench is None:
         return
     search = _Search(bench, report.findings)
     while any([search.one(place) for place in range(len(report.findings))]):
-        pass  # what is repaired leaves fewer possibilities for the rest
+        pass  # each repair leaves fewer possibilities for the rest
     report.findings = [replace(f, fixes=search.found.get(place, ())) for place, f in enumerate(report.findings)]
 
 
 class _Search:
-    """The edits found so far, by the places of their findings, and what they leave to be repaired."""
+    """The edits found so far, by the index of their findings, and the remaining problems."""
 
     def __init__(self, bench: Bench, findings: list[Diagnostic]) -> None:
         self.bench = bench
@@ -40,12 +40,12 @@ class _Search:
         self.found: dict[int, tuple[Fix, ...]] = {}
 
     def one(self, place: int) -> bool:
-        """Looks for the edits of one finding; whether there are new ones."""
+        """Searches the edits of one finding; returns whether there are new ones."""
         if place in self.found:
             return False
         before = self.job, self.left, self.fixes
         possible = proposals(self.job, self.bench.file, self.findings[place])
-        if not possible or not all(map(self._take, possible)) or self._remain(place):
+        if not possible or not all(map(self._apply, possible)) or self._remain(place):
             self.job, self.left, self.fixes = before
             return False
         new = tuple(fix for fix in self.fixes if fix not in before[2])
@@ -61,8 +61,8 @@ class _Search:
     def _remain(self, place: int) -> Facts:
         return self._facts(place) & self.left
 
-    def _take(self, possible: list[Proposal]) -> bool:
-        """Takes the one proposal that holds; False when none does or several could be meant."""
+    def _apply(self, possible: list[Proposal]) -> bool:
+        """Applies the one valid proposal; False if none is valid or several could be intended."""
         if any(set(proposal.fixes) <= set(self.fixes) for proposal in possible):
             return True
         done = [(proposal.slips, *self._done(proposal)) for proposal in possible]
@@ -73,7 +73,7 @@ class _Search:
         return True
 
     def _done(self, proposal: Proposal) -> tuple[Job, Facts, tuple[Fix, ...]]:
-        """The job, what is left to repair, and the edits, with one proposal more."""
+        """The job, the remaining problems, and the edits, with one more proposal."""
         fixes = tuple(dict.fromkeys([*self.fixes, *proposal.fixes]))
         job = self.bench.with_edits(fixes)
         return (job, facts(job), fixes) if job else (self.job, self.left, self.fixes)

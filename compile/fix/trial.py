@@ -22,13 +22,13 @@ from bringup.userfiles import builtins_of
 _TRIAL = "bringup_fix_trial"
 NAMES = "names"
 Facts = frozenset[tuple[str, str, str]]
-# What an edited file's own code raises: a ValueError is also a conflict of edits, a SyntaxError a quote in a name.
+# Errors of an edited file's own code: a ValueError is also a conflict of edits, a SyntaxError a quote in a name.
 _REFUSALS = (BringupError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NameError,
              AssertionError, re.error)  # fmt: skip
 
 
 def facts(job: Job) -> Facts:
-    """What does not fit, each tensor for itself, so that it does not matter how mistakes are told."""
+    """The problems, separately for each tensor, so that they do not depend on how findings are grouped."""
     plan = job.plan
     found = {(kind(p.code), p.parameter, source) for p in plan.problems for source in p.sources or ("",)}
     found |= {(NAMES, "", name) for name in plan.unread}
@@ -37,40 +37,40 @@ def facts(job: Job) -> Facts:
 
 
 def kind(code: str) -> str:
-    """A code; one for all that say that a name is missing or unread, which may be told as one mistake or as two."""
+    """A code; one for all codes of missing or unread names, which may be one finding or two."""
     return NAMES if code in ("BU101", "BU105", "BU109") else code
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where edits of one job's adapter file are tried."""
+    """Tries edits of one job's adapter file."""
 
     job: Job
     file: PyFile
-    function: str  # what makes the adapter in that file; "" when the file defines a family
+    function: str  # the function in that file that creates the adapter; "" if the file defines a family
 
     @classmethod
     def of(cls, job: Job) -> Bench | None:
-        """None when the adapter is not what one Python file says."""
+        """None if the adapter is not defined by a single Python file."""
         file, function = adapter_file(job)
         if file is None:
             return None
         return cls(job, PyFile.read(file), function)
 
     def with_edits(self, fixes: Iterable[Fix]) -> Job | None:
-        """The job with the adapter of the edited file; None when that makes none, or when edits contradict."""
+        """The job with the adapter of the edited file; None if it defines none, or if edits conflict."""
         try:
             adapter = self._adapter_of(self.file.edited(fixes))
             plan = make_plan(self.job.graph.signature(), adapter, self.job.checkpoint.headers)
         except _REFUSALS:
-            return None  # the file's own code does not like the new name
+            return None  # the file's own code fails with the new name
         return replace(self.job, adapter=adapter, plan=plan)
 
     def _adapter_of(self, file: PyFile) -> Adapter:
-        """Runs the text in a module of its own; the file on disk stays as it is."""
-        module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses look their module up there
+        """Runs the text in a module of its own; the file on disk is not changed."""
+        module = sys.modules[_TRIAL] = ModuleType(_TRIAL)  # dataclasses find their module there
         module.__file__ = str(file.path)
-        module.__dict__["__builtins__"] = builtins_of(file.path)  # modules beside it, too
+        module.__dict__["__builtins__"] = builtins_of(file.path)  # it can import modules next to the file, too
         try:
             exec(compile(file.text, str(file.path), "exec", dont_inherit=True), module.__dict__)
             make: Any = getattr(module, self.function) if self.function else module.__dict__["family"].load("adapter")
@@ -80,7 +80,7 @@ class Bench:
 
 
 def adapter_file(job: Job) -> tuple[Path | None, str]:
-    """The file that holds the job's rules, and the name of the function in it."""
+    """The file with the job's rules, and the name of the function in it."""
     if job.adapter_file:
         return Path(job.adapter_file), "adapter"
     if job.checkpoint.gguf and (dialect := job.family.load("dialect")):

@@ -11,10 +11,10 @@ from bringup.diagnostics import BringupError, Report
 
 
 def check_lora(job: Job, path: str | os.PathLike[str]) -> Report:
-    """Every finding on an adapter of the job's model, as `load_lora` gives or raises them.
+    """Every finding on an adapter of the job's model, those that `load_lora` returns or raises.
 
-    Counted are the parameters that it changes, and its tensors: those that are read, and copies of the base's own,
-    which are left out. What is wrong with the model's own checkpoint is not looked at.
+    The counts are of the parameters that it changes, and of its tensors: those that are read, and copies of the base's
+    own, which are dropped. Findings on the model's own checkpoint are not included.
     """
     began = time.perf_counter()
     report = Report(f"{os.fspath(path)} on {job.family.name}")

@@ -36,8 +36,8 @@ FORMATS = ("safetensors", "numpy")
 def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """LoraWeights in `dtype`, LoraConfig, and the modules of cross attention among them.
 
-    Those no model of ours has: they are converted by their names, and nothing says whether they fit. Raises what is
-    wrong with the adapter, BU169, BU170, BU172, and BU174 for numbers beyond those of `dtype`.
+    No built-in model has cross attention: these modules are converted by name, without a check that they fit. Raises
+    the errors of the adapter, BU169, BU170, BU172, and BU174 for values out of the range of `dtype`.
     """
     cross = _cross_attention(files)
     own = {name: info for name, info in files.checkpoint.headers.items() if name not in cross}
@@ -54,10 +54,10 @@ def request_tensors(job: Job, files: LoraFiles, dtype: str) -> tuple[np.ndarray,
 def convert_lora(
     job: Job, path: str, out: Path, *, dtype: str = "float16", form: str = "safetensors", force: bool = False
 ) -> tuple[str, ...]:
-    """Writes the two tensors; gives the modules of cross attention, as `request_tensors` does.
+    """Writes the two tensors; returns the modules of cross attention, as `request_tensors` does.
 
-    `form` numpy: model.lora_weights.npy and model.lora_config.npy, the names of TensorRT-LLM's own script; safetensors:
-    both in lora.safetensors. Raises BU139 for bfloat16 in numpy's files, which do not have it, BU011 and BU012.
+    `form` numpy: model.lora_weights.npy and model.lora_config.npy, the names in TensorRT-LLM's own script; safetensors:
+    both in lora.safetensors. Raises BU139 for bfloat16 in numpy's files, which do not support it, BU011 and BU012.
     """
     if form == "numpy" and dtype == "bfloat16":
         help = "choose --format safetensors, or another --storage-type"
@@ -76,9 +76,10 @@ def convert_lora(
 
 
 def restore_lora(job: Job, path: str, out: Path, *, force: bool = False) -> int:
-    """Writes what `convert_lora` or TensorRT-LLM's script wrote as peft's files, float32; gives the number of modules.
+    """Converts the output of `convert_lora` or TensorRT-LLM's script to peft's files, float32; returns the number of
+    modules.
 
-    Raises BU173 for files that are not those of this model.
+    Raises BU173 for files of another model.
     """
     weights, config = _read(Path(path))
     stages, signature = _stages(job), job.graph.signature()

@@ -1,4 +1,4 @@
-"""A model with a LoRA merged in, in the published layout."""
+"""A model with a merged LoRA, in the published layout."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def merge_lora(
     job: Job, loaded: Loaded, out: str | Path, *, force: bool = False, progress: Progress | None = None
 ) -> Exported:
-    """Writes the checkpoint of `job` with W + ΔW in place of W, in its own names, files and dtypes.
+    """Writes the checkpoint of `job` with W + ΔW in place of W, with its own names, files and dtypes.
 
-    Sums are taken in float32 and rounded once. Raises what is wrong with the adapter, BU169 for one that changes
-    nothing, BU171 for one that changes one of two parameters that are read from one tensor, BU174 for a sum beyond the
-    dtype of its tensor, and what `export` raises.
+    Sums are computed in float32 and rounded once. Raises the errors of the adapter, BU169 for one without effect, BU171
+    for one that changes one of two parameters that are read from one tensor, BU174 for a sum out of the range of its
+    tensor's dtype, and the errors of `export`.
     """
     loaded.raise_if_errors()
-    alike = _alike(job, loaded)
+    alike = _equal_parameters(job, loaded)
     refuse_wrong_values(job, loaded)
 
     def read(name: str, entry: Entry) -> np.ndarray:
@@ -38,10 +38,10 @@ def merge_lora(
     return export(job, out, read=read, force=force, progress=progress)
 
 
-def _alike(job: Job, loaded: Loaded) -> dict[str, str]:
-    """Parameters that hold what an earlier one does, with the adapter too: {later: first}.
+def _equal_parameters(job: Job, loaded: Loaded) -> dict[str, str]:
+    """Parameters that are equal to an earlier one, with the adapter too: {later: first}.
 
-    Raises BU171 where the adapter does not change both alike: one tensor cannot hold the two.
+    Raises BU171 if the adapter does not change both alike: one tensor cannot have two values.
     """
     same = job.plan.aliases()
     for name, first in same.items():
@@ -56,7 +56,7 @@ def _alike(job: Job, loaded: Loaded) -> dict[str, str]:
 
 
 def _factors_of(lora: Lora, name: str) -> set[tuple[float, frozenset[str]]]:
-    """The scales and the tensors of what is added to a parameter."""
+    """The scales and the tensors of a parameter's factors."""
     entries = lora.plan.entries
     return {
         (factor.scale, frozenset(info.name for each in (factor.a, factor.b) for info in entries[each].tensors))

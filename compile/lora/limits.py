@@ -1,4 +1,4 @@
-"""Slots for LoRAs in the graph of a job: how many, of which rank, for which modules."""
+"""Slots for LoRAs in the graph of a job: their number, rank and modules."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def with_slots(
     modules: Sequence[str] = (),
     count: int = 1,
 ) -> Job:
-    """The job, whose graph has `count` slots for LoRAs of up to `rank` for these modules.
+    """The job with a graph that has `count` slots for LoRAs of up to `rank` for these modules.
 
-    A module has the name that PEFT's `target_modules` would have, or TensorRT-LLM's, such as `attn_q`. LoRAs in the
-    folders `like` decide the rank and the modules that are not given; every linear layer where nothing does. Raises
-    BU024 for modules that the graph does not have, and what is wrong with the folders.
+    A module is named as in PEFT's `target_modules`, or by TensorRT-LLM, such as `attn_q`. The LoRAs in the folders
+    `like` determine the rank and the modules that are not passed; the default is every linear layer. Raises BU024 for
+    modules that the graph does not have, and the errors of the folders.
     """
     loras = [_opened(job, path) for path in like]
     rank = rank or max((need for lora in loras for need in _ranks(lora)), default=1)
@@ -44,7 +44,7 @@ def _opened(job: Job, path: str | PathLike[str]) -> Lora:
 
 
 def _ranks(lora: Lora) -> Iterator[int]:
-    """What each parameter's factors take of a slot, those that are added up one behind the other."""
+    """The rank that each parameter's factors need in a slot; ranks of factors that are summed are added."""
     return (sum(factor.rank for factor in factors) for factors in lora.sites.values())
 
 
@@ -54,8 +54,8 @@ def _modules(lora: Lora) -> Iterator[str]:
 
 
 def _of_graph(job: Job, names: Iterable[str]) -> Iterator[str]:
-    """Names of TensorRT-LLM as the graph's, a fused q, k and v as the three where it has them apart; others as they
-    are."""
+    """TensorRT-LLM's names as the graph's, a fused q, k and v as three if the graph has them separately; other names
+    unchanged."""
     paths = {path: module.lora_parameters for layer in job.graph.layers for path, module in takers(layer)}
     for name in names:
         parts = {name, *(("attn_q", "attn_k", "attn_v") if name == "attn_qkv" else ())}

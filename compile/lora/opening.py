@@ -1,4 +1,4 @@
-"""An adapter of a job's model."""
+"""Opens an adapter of a job's model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bringup.diagnostics import fail
 
 
 def load_lora(job: Job, path: str | os.PathLike[str], dtype: str = "") -> Loaded:
-    """The factors that an adapter adds to the job's parameters, with everything that is wrong; headers are read.
+    """The factors of an adapter for the job's parameters, with all findings; headers are read.
 
-    Arrays are of `dtype`, by default each parameter's. Names are those of the job's adapter, whatever form its own
+    Arrays are of `dtype`, by default each parameter's. Names are those of the job's adapter, whatever format its own
     checkpoint has. Raises as `open_lora` does, BU118 for an adapter that is a function of headers, BU162 for a GGUF
     adapter of another family.
     """
@@ -27,7 +27,7 @@ def load_lora(job: Job, path: str | os.PathLike[str], dtype: str = "") -> Loaded
 
 
 def lora_base(job: Job, files: LoraFiles) -> Base:
-    """The base by the names that an adapter's files have: the family's published ones, or llama.cpp's."""
+    """The base by the names in an adapter's files: the family's published ones, or llama.cpp's."""
     settings = job.graph.config
     if files.architecture:
         dialect = job.family.load("dialect")
@@ -44,5 +44,5 @@ def lora_base(job: Job, files: LoraFiles) -> Base:
 
 
 def published_base(job: Job) -> Base:
-    """The base by the names of the job's adapter file, or else the family's published ones."""
+    """The base by the names in the job's adapter file, or else the family's published ones."""
     return base_of(job.graph.signature(), adapter_of(job.family, None, job.adapter_file, job.graph.config))

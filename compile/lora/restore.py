@@ -1,4 +1,4 @@
-"""From the two tensors of a TensorRT-LLM request back to the files of peft."""
+"""Converts the two tensors of a TensorRT-LLM request to the files of peft."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Place = tuple[int, int]  # layer and module
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`tensors` of adapter_model.safetensors, and the words of adapter_config.json."""
+    """The `tensors` of adapter_model.safetensors, and the contents of adapter_config.json."""
 
     tensors: Mapping[str, np.ndarray]
     config: Mapping[str, Any]
 
 
 def sizes_of_modules(signature: Signature, stages: Stages) -> dict[Place, Sizes]:
-    """How wide the modules of a graph are, by layer and number; q, k and v also as one."""
+    """The sizes of a graph's modules, by layer and number; q, k and v also as one."""
     sizes: dict[Place, Sizes] = {}
     for name, declared in signature.items():
         place = number_of(name, stages)
@@ -53,12 +53,12 @@ def _sizes(axes: Axes) -> Sizes:
 
 
 def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stages) -> Restored:
-    """The adapter of some rows, with names that peft has for the base's modules; scales are in B, and alpha is r.
+    """The adapter for some rows, with peft's names of the base's modules; scales are in B, and alpha is r.
 
-    Parameters that the base has in one matrix get one pair: where their A differ, their ranks stand side by side.
+    Parameters that the base has in one matrix get one pair: if their A differ, their ranks are concatenated.
     """
     places = {place: name for name in signature if (place := number_of(name, stages))}
-    rows_of = {places[row.place]: row for whole in rows for row in _apart(whole, places, signature)}
+    rows_of = {places[row.place]: row for whole in rows for row in _split(whole, places, signature)}
     pairs: list[Pair] = []
     arrays: dict[str, np.ndarray] = {}
     for target in base.published:
@@ -78,8 +78,8 @@ def restored(rows: Sequence[Row], base: Base, signature: Signature, stages: Stag
     return Restored(reverse(lora.plan, arrays), _config(pairs))
 
 
-def _apart(row: Row, places: Mapping[Place, str], signature: Signature) -> Iterator[Row]:
-    """A row; of q, k and v as one, where the graph has them apart, three with the same A."""
+def _split(row: Row, places: Mapping[Place, str], signature: Signature) -> Iterator[Row]:
+    """A row; for a fused q, k and v, three rows with the same A if the graph has them separately."""
     if row.place in places or row.module != IDS["attn_qkv"]:
         yield row
         return
@@ -91,7 +91,7 @@ def _apart(row: Row, places: Mapping[Place, str], signature: Signature) -> Itera
 
 
 def _side_by_side(parts: Mapping[str, Row | None], signature: Signature, arrays: dict[str, np.ndarray]) -> int:
-    """The arrays of parameters that share a pair join `arrays`, under the names of factors; gives the pair's rank."""
+    """Adds the arrays of parameters that share a pair, under the names of factors; returns the pair's rank."""
     import numpy as np
 
     rows = [row for row in parts.values() if row is not None]
@@ -110,7 +110,7 @@ def _side_by_side(parts: Mapping[str, Row | None], signature: Signature, arrays:
 
 
 def _config(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The words of adapter_config.json: alpha is each module's rank, for their scales are in B."""
+    """The contents of adapter_config.json: alpha is each module's rank, because scales are in B."""
     ranks = {pair.module: pair.rank for pair in pairs}
     usual = Counter(ranks.values()).most_common(1)[0][0]
     other = {module: rank for module, rank in ranks.items() if rank != usual}

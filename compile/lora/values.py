@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def refuse_wrong_values(job: Job, loaded: Loaded) -> None:
-    """Before an adapter is applied: raises what is wrong with it, BU168, BU169 and BU172. Reads all its factors."""
+    """Raises the errors of an adapter before it is applied, BU168, BU169 and BU172. Reads all its factors."""
     loaded.raise_if_errors()
     _refuse_copies(job, loaded)
     refuse_wrong_factors(loaded)
 
 
 def refuse_wrong_factors(loaded: Loaded) -> None:
-    """Raises BU169 where B · A of every module is zero, as before training, BU172 for values that are not finite.
+    """Raises BU169 if B · A of every module is zero, as before training, BU172 for values that are not finite.
 
-    BU168 where a tensor has not the values of another one that it should.
+    BU168 if a tensor differs from another one that it should be equal to.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def refuse_wrong_factors(loaded: Loaded) -> None:
 
 
 def _refuse_copies(job: Job, loaded: Loaded) -> None:
-    """Raises BU168 where the adapter's file has other values for a tensor of the base than the base has itself."""
+    """Raises BU168 if the adapter's file has other values for a tensor of the base than the base itself."""
     import numpy as np
 
     read = loaded.files.checkpoint.load or loaded.files.checkpoint.read
@@ -66,10 +66,10 @@ def _refuse_copies(job: Job, loaded: Loaded) -> None:
 
 
 def refuse_copies_of_others(loaded: Loaded, weights: Mapping[str, np.ndarray]) -> None:
-    """Raises BU168 where the adapter's file has other values for a parameter than a bundle has, in the bundle's dtype.
+    """Raises BU168 if the adapter's file has other values for a parameter than a bundle, in the bundle's dtype.
 
-    `weights` are the bundle's, by name. A parameter that is no array of its own there, since it is packed or a part of
-    a larger one, is not compared.
+    `weights` are the bundle's, by name. A parameter without an array of its own there, because it is packed or a part
+    of a larger one, is not compared.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A job's parameters with a LoRA merged in."""
+"""A job's parameters with a merged LoRA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Every parameter, or those in `only`, as W + ΔW: added in float32, in the parameter's dtype.
 
-    Raises as `refuse_wrong_values` does, and BU174 for a sum beyond the parameter's dtype.
+    Raises as `refuse_wrong_values` does, and BU174 for a sum out of the range of the parameter's dtype.
     """
     refuse_wrong_values(job, loaded)
     names = list(job.plan.entries if only is None else only)
@@ -30,8 +30,8 @@ def merged(job: Job, loaded: Loaded, only: Iterable[str] | None = None) -> dict[
 
 
 def merged_array(job: Job, loaded: Loaded, name: str, entry: Entry) -> np.ndarray:
-    """One parameter with what the adapter adds to it, rounded once. Raises BU174 for a sum that its dtype, or that of a
-    tensor that it is stored in, does not hold."""
+    """One parameter plus its ΔW, rounded once. Raises BU174 for a sum out of the range of its dtype, or of that of a
+    tensor that it is stored in."""
     import numpy as np
 
     array = fill(entry, job.checkpoint.load or job.checkpoint.read)
@@ -45,7 +45,7 @@ def merged_array(job: Job, loaded: Loaded, name: str, entry: Entry) -> np.ndarra
 
 
 def _refuse_overflow(entry: Entry, total: np.ndarray, was_finite: np.ndarray, dtype: np.dtype) -> None:
-    """Raises BU174 where the base's number is finite, and the sum as `dtype` is not."""
+    """Raises BU174 if the base's value is finite, and the sum as `dtype` is not."""
     import numpy as np
     from ml_dtypes import finfo
 
@@ -61,7 +61,7 @@ def _refuse_overflow(entry: Entry, total: np.ndarray, was_finite: np.ndarray, dt
 
 
 def added_to(lora: Lora, name: str, loaded: Loaded) -> np.ndarray | None:
-    """ΔW of a parameter, float32; None where the adapter adds nothing to it."""
+    """ΔW of a parameter, float32; None if the adapter does not change it."""
     factors = lora.sites.get(name)
     if factors is None:
         return None

@@ -1,4 +1,4 @@
-"""Where in a checkpoint's files the bytes of a parameter or a tensor are, for the whole model and for each rank."""
+"""The byte ranges of a parameter or a tensor in a checkpoint's files, for the whole model and for each rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 3  # ranges of a tensor that are listed
 
 
 def ranks_of(job: Job, parallel: Parallel | None, rank: int | None) -> dict[int, Plan]:
-    """The plan of one rank, or of all; none where nothing is divided. Raises as `rank_plan` does."""
+    """The plan of one rank, or of all; {} without a division. Raises as `rank_plan` does."""
     if parallel is None:
         return {}
     stages = Stages(job.graph.layer_path, len(job.graph.layers))
@@ -36,7 +36,7 @@ def of_parameter(name: str, entry: Entry, ranks: Mapping[int, Plan]) -> Iterator
 
 
 def of_tensor(info: TensorInfo, ranks: Mapping[int, Plan]) -> Iterator[tuple[str, str]]:
-    """Rows: where a tensor is in its file, and, by rank, which of its bytes are read for which parameters."""
+    """Rows: the range of a tensor in its file, and, by rank, which of its bytes are read for which parameters."""
     yield from _rows("bytes", _slices(info, [(0, info.nbytes)]))
     for number, plan in ranks.items():
         found = False
@@ -54,7 +54,7 @@ def _places(entry: Entry) -> list[str]:
 
 
 def _slices(info: TensorInfo, spans: Sequence[Span]) -> list[str]:
-    """`model.safetensors[2240:526528]`, as Python slices the file's bytes; of arrays in memory, the tensor's."""
+    """`model.safetensors[2240:526528]`, a Python slice of the file's bytes; for arrays in memory, of the tensor's."""
     file = info.file.name if info.file else info.name
     if not info.plain:
         return [f"{file}, all of `{info.name}` from byte {info.offset} on, which is not stored in order"]

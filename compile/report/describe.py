@@ -11,7 +11,7 @@ from bringup.spec import DTYPES, FLOATS, TensorInfo
 
 
 def how(entry: Entry) -> str:
-    """In a word or two: `as stored`, `transposed`, `rows 0 to 49`, `3 copies`."""
+    """A summary in a few words: `as stored`, `transposed`, `rows 0 to 49`, `3 copies`."""
     nests = entry.region.nests
     if any(isinstance(source, Computed) for source in entry.sources):
         return "computed"
@@ -60,7 +60,7 @@ def _places(nest: Nest, source: str) -> str:
 
 
 def dtypes(entry: Entry) -> Iterator[str]:
-    """What becomes of the element type of each source."""
+    """The conversion of the dtype of each source."""
     stored = entry.declared.storage[1]
     views = dict.fromkeys(nest.view for nest in entry.region.nests)
     for view in views:
@@ -74,5 +74,5 @@ def dtypes(entry: Entry) -> Iterator[str]:
 
 
 def _widens(old: str, new: str) -> bool:
-    """Whether every value of one float type is one of the other."""
+    """Whether every value of one float type is also one of the other."""
     return DTYPES[old].bits < DTYPES[new].bits or old == new

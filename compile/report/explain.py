@@ -21,21 +21,21 @@ from bringup.diagnostics import did_you_mean, fail
 from bringup.graphs.core.axes import show, sizes_of
 from bringup.spec import Site, TensorInfo
 
-MOST = 6  # lines of a kind before the rest is counted
+MOST = 6  # lines of a kind before a count of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A title and labelled lines; a label holds until the next one."""
+    """A title and labelled lines; a label applies until the next one."""
 
     title: str
     rows: list[tuple[str, str]]
 
 
 def explain(job: Job, name: str, parallel: Parallel | None = None, rank: int | None = None) -> list[Explanation]:
-    """The parameter and the tensor of that name, whichever there are; with `parallel`, for each rank or for one.
+    """The parameter and the tensor of that name, whichever exist; with `parallel`, for each rank or for one.
 
-    Raises BU010 when there is neither, BU045, BU130 and BU138 where ranks do not fit.
+    Raises BU010 if neither exists, BU045, BU130 and BU138 if ranks do not fit.
     """
     ranks = byte_ranges.ranks_of(job, parallel, rank)
     explanations = [_parameter(job, name, ranks)] if name in job.plan.signature else []
@@ -82,7 +82,7 @@ def _tensor(job: Job, name: str, ranks: Mapping[int, Plan]) -> Explanation:
         requested_by = plan.wanted[name]
         rows += [("read by", f"{requested_by}, which cannot be computed"), *_problems(job, requested_by)]
     else:
-        rows.append(("read by", "nothing: `bringup check` says BU105"))
+        rows.append(("read by", "nothing: `bringup check` reports BU105"))
     return Explanation(f"tensor {name}", rows)
 
 
@@ -92,11 +92,11 @@ def _header(info: TensorInfo) -> str:
 
 def _computed(source: Computed) -> str:
     exactness = "exact" if source.exact else "not exact"
-    return f"{source.name}, gives {list(source.shape)} {source.dtype} ({exactness})"
+    return f"{source.name}, returns {list(source.shape)} {source.dtype} ({exactness})"
 
 
 def _line(label: str, site: Site | None) -> Iterator[tuple[str, str]]:
-    """A site, and its line of source where that can be read."""
+    """A site, and its line of source if that can be read."""
     if site:
         yield label, f"{site}  {linecache.getline(site.file, site.line).strip()}".rstrip()
 
@@ -109,7 +109,7 @@ def _limited(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:
-    """Why a parameter cannot be computed."""
+    """The reasons why a parameter cannot be computed."""
     for problem in (p for p in job.plan.problems if p.parameter == parameter):
         facts = [problem.message, *(f"`{name}`" for name in problem.sources[:MOST])]
         wanted = problem.expected or show(problem.axes)
@@ -119,7 +119,7 @@ def _problems(job: Job, parameter: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A source where a rule writes it: in which expression, and by what name the checkpoint has it."""
+    """A source as a rule writes it: its expression, and its name in the checkpoint."""
 
     source: Source
     owner: Expr
@@ -127,7 +127,7 @@ class _Leaf:
 
 
 def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
-    """How each source's axes, as the rules state them, become the declared ones."""
+    """The conversion of each source's axes, as the rules state them, to the declared ones."""
     names, wanted = job.adapter.names(job.plan.headers), show(entry.declared.axes)
     rows: list[str] = []
     for leaf in leaves:
@@ -138,7 +138,7 @@ def _axes(job: Job, entry: Entry, leaves: list[_Leaf]) -> list[str]:
 
 
 def _stored(job: Job, entry: Entry, leaf: _Leaf, names: Names) -> str:
-    """The axes of a source as it is stored: its own, the adapter's default, or those that `mv` gives it."""
+    """The axes of a source as it is stored: its own, the adapter's default, or the left side of `mv`."""
     if isinstance(leaf.owner, Mv) and leaf.owner.of is leaf.source and not leaf.source.axes:
         return show(leaf.owner.before)
     defaults = job.adapter.default_axes(entry.declared.axes) if isinstance(leaf.owner, Source) else ()

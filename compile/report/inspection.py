@@ -24,7 +24,7 @@ from bringup.grouping import counted
 from bringup.shown import shown
 from bringup.spec import DTYPES, Shape, TensorInfo
 
-MOST_NEAR = 3  # families that are named where none serves the architecture
+MOST_NEAR = 3  # families that are named if none serves the architecture
 # Files next to the weights: of a tokenizer, or of generation.
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -52,14 +52,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """`family` is the name of the one that serves the architecture, None where none does.
+    """`family` is the name of the one that serves the architecture, None if none does.
 
-    The words of the config are `known` (the family reads them), `neutral` (they change no number, whatever the family)
-    or `unread`. `refused` are findings on words that are read. Where no family serves the architecture, `near` are the
-    families that fit the config best, with the words that each leaves unread. `tied` are parameters that the config
-    ties, with the tensor that they are; `quantized` are facts about the quantisation, `tokenizer` files with their
-    bytes.
-    `findings` are what is wrong with the checkpoint's files.
+    The keys of the config are `known` (the family reads them), `neutral` (they never affect the result) or `unread`.
+    `refused` are findings on keys that are read. If no family serves the architecture, `near` are the families that fit
+    the config best, with the keys that each leaves unread. `tied` are parameters that the config ties, with their
+    tensor; `quantized` are facts about the quantisation, `tokenizer` files with their bytes. `findings` are the errors
+    of the checkpoint's files.
     """
 
     source: str
@@ -80,7 +79,7 @@ class Inspection:
 
 
 def inspection(checkpoint: Checkpoint) -> Inspection:
-    """Reads no tensor, and imports neither torch nor numpy. Raises BU121 where the config's architectures are none."""
+    """Reads no tensor, and imports neither torch nor numpy. Raises BU121 for invalid `architectures` of the config."""
     raw = checkpoint.config
     names, family = architectures(raw), _family(checkpoint)
     read, refused, settings = _read(family, raw) if family else (set[str](), [], None)
@@ -137,16 +136,16 @@ def _family(checkpoint: Checkpoint) -> Family | None:
 
 
 def _read(family: Family, raw: Mapping[str, Any]) -> tuple[set[str], list[Diagnostic], Any]:
-    """The keys that a family reads, what it finds wrong with their values, and the settings; None for stand-ins."""
+    """The keys that a family reads, the findings on their values, and the settings; None for stand-ins."""
     fields = Fields(raw, family.name)
     settings = family.load("config").from_fields(fields)
-    unknown = {each.parameter for each in fields.findings if each.code == "BU120"} & raw.keys()  # of a config inside
+    unknown = {each.parameter for each in fields.findings if each.code == "BU120"} & raw.keys()  # not nested
     refused = [each for each in fields.findings if each.parameter not in unknown]
     return fields.read & raw.keys() - unknown, refused, None if fields.wrong else settings
 
 
 def _near(raw: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Families in the order of how many words they leave unread, refuse or miss; of equals those that read most."""
+    """Families ordered by the number of keys that are unread, rejected or missing; then by that of keys read."""
     found: list[tuple[int, int, str, list[str]]] = []
     for family in (each for each in FAMILIES if each.architectures):
         read, wrong, _ = _read(family, raw)
@@ -168,7 +167,7 @@ def _tied(family: Family, settings: Any, checkpoint: Checkpoint) -> Iterator[tup
 
 
 def _quantized(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """The words of `quantization_config`, and the formats that names and dtypes of tensors show."""
+    """The keys of `quantization_config`, and the formats that names and dtypes of tensors show."""
     words = quantization_words(checkpoint.config)
     yield from ((key, shown(words[key])) for key in WORDS if key in words)
     method = str(words.get("quant_method", ""))
@@ -179,7 +178,7 @@ def _quantized(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
-    """The files of a tokenizer next to the weights; a GGUF file may hold one itself."""
+    """The files of a tokenizer next to the weights; a GGUF file may contain one itself."""
     place = checkpoint.provenance.get("path")
     if place is None:
         return

@@ -1,7 +1,7 @@
 """The part of a model that each parameter belongs to, and the sizes of the parts of each layer.
 
-Told from structure alone, so that it holds for any graph: what keeps a state for the next step is attention, what has
-only vectors is a norm, an axis `vocab` or `position` makes a table of embeddings.
+Determined by structure alone, so that it applies to any graph: a module with a state for the next step is attention,
+one with only vectors is a norm, one with an axis `vocab` or `position` is a table of embeddings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARTS = ("embedding", "attention", "feed-forward", "norm", "other")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A layer by its full name (`transformer.h.3`), or what lies `before` or `after` the layers; bytes by part."""
+    """A layer by its full name (`transformer.h.3`), or the modules `before` or `after` the layers; bytes by part."""
 
     name: str
     nbytes: dict[str, int]
@@ -49,7 +49,7 @@ def _parts(module: Module, name: str, part: str, layers: set[int]) -> Iterator[t
 
 
 def places(graph: Graph, plan: Plan) -> list[Place]:
-    """What each layer stores, tied parameters counted once, in the order of declaration."""
+    """The sizes of each layer's parts, tied parameters counted once, in the order of declaration."""
     before, after = Place("before", {}), Place("after", {})
     layers = {
         f"{graph.layer_path}.{index}": Place(f"{graph.layer_path}.{index}", {}) for index in range(len(graph.layers))

@@ -69,16 +69,16 @@ class Recorder:
         self.onward.warn(finding)
 
     def elapsed(self) -> float:
-        """Seconds since the recorder was made."""
+        """Seconds since the recorder was created."""
         return time.perf_counter() - self._start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Everything that a report shows.
+    """The data of a report.
 
-    `files` are a bundle's, in bytes; `sizes` is None when the checkpoint does not fit; `parity` is there when the
-    numbers were compared with a reference.
+    `files` are a bundle's, in bytes; `sizes` is None if the checkpoint does not fit; `parity` is set if logits were
+    compared with a reference.
     """
 
     job: Job
@@ -115,7 +115,7 @@ def record_of(
     bundle: Path | None = None,
     parity: Parity | None = None,
 ) -> Record:
-    """The record of a job whose work is over: `error` is what ended it, if it did not end well."""
+    """The record of a finished job: `error` is the one that ended it, None if it succeeded."""
     report = check(job)
     findings = [
         *report.findings,
@@ -149,6 +149,6 @@ def record_of(
 
 
 def _target_name(target: str, *, known: bool) -> str:
-    """A target's name as the user wrote it, with its own where that is an alias: `cpu (iree-cpu)`."""
+    """A target's name as the user wrote it, with the full name if that is an alias: `cpu (iree-cpu)`."""
     full = select(target).name if known else target
     return target if full == target else f"{target} ({full})"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bringup.compile.text.tokenizer import Tokenizer
 
 
-GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that nobody reads
+GREEDY = Draw(0.0, 1.0, 0.0)  # for a token that is not read
 
 
 class Batch:
@@ -128,7 +128,7 @@ class Batch:
         if inputs := self.interface.entries[-1].token_inputs:
             names = ", ".join(f"`{spec.name}`" for spec in inputs)
             help = "run one sequence at a time: bringup.load(bundle)"
-            raise fail("BU029", f"this model takes {names} besides tokens, which a batch does not have", help=help)
+            raise fail("BU029", f"this model needs {names} besides tokens, which a batch does not support", help=help)
         checked = request.checked()
         check_vocabulary(checked.tokens, self.manifest["vocab_size"])
         checked.shift.check(self.manifest["vocab_size"])
@@ -203,7 +203,7 @@ class Batch:
         ]
 
     def _draw(self, planned: Sequence[Planned], start: float) -> list[Drawn]:
-        """The same for a decode step whose tokens the executor samples."""
+        """As `_run`, for a decode step whose tokens the executor samples."""
         last = [len(each.cached.tokens) + each.count == len(each.job.tokens) for each in planned]
         with ExitStack() as failed:
             draws = [
@@ -240,7 +240,7 @@ class Batch:
 
 
 def _add(planned: Planned, seconds: float) -> None:
-    """A step to the stats of its request: to prefill until the first new token, to decode from then on."""
+    """Adds a step to the stats of its request: to prefill until the first new token, to decode from then on."""
     stats, job = planned.job.stats, planned.job
     if len(job.tokens) == len(job.request.tokens):
         stats.prefill_tokens += planned.count

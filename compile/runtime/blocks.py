@@ -11,7 +11,7 @@ from collections.abc import Sequence
 def block_digest(before: bytes, tokens: Sequence[int]) -> bytes:
     """The digest of a full block: of the digest of the previous block (or a salt), and its own tokens.
 
-    Equal digests are equal prefixes: the keys and values of a token depend on all tokens before it, and on no other.
+    Equal digests are equal prefixes: the keys and values of a token depend on all tokens before it, and on no others.
     """
     return hashlib.sha256(before + array("q", tokens).tobytes()).digest()
 
@@ -28,9 +28,9 @@ class BlockPool:
         self.clear()
 
     def clear(self) -> None:
-        """Frees all blocks, and forgets what they hold."""
+        """Frees all blocks, and removes their digests."""
         self._users = [0] * self.count
-        self._free = OrderedDict.fromkeys(range(self.count))  # in the order in which they are allocated
+        self._free = OrderedDict.fromkeys(range(self.count))  # in order of allocation
         self._blocks: dict[bytes, int] = {}
         self._digests: dict[int, bytes] = {}
 
@@ -50,7 +50,7 @@ class BlockPool:
         return block
 
     def find(self, digest: bytes) -> int | None:
-        """The block that is published under a digest, for one more user, or None. It must not be written to."""
+        """The block that is published under a digest, with one more user, or None. It must not be written to."""
         block = self._blocks.get(digest)
         if block is not None:
             self._users[block] += 1

@@ -16,7 +16,7 @@ from bringup.diagnostics import BringupError, Diagnostic
 
 
 class RequestFailed(BringupError):
-    """What stops one request of a step, and no other: its number is `request`."""
+    """An error of one request in a step that does not affect the others: its number is `request`."""
 
     def __init__(self, request: int, *findings: Diagnostic) -> None:
         super().__init__(*findings)
@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
 
 @contextmanager
 def failing(job: Job) -> Generator[None]:
-    """What fails in the block stops this request alone."""
+    """Attributes an error in the block to this request alone."""
     try:
         yield
     except BringupError as error:
@@ -41,7 +41,7 @@ def failing(job: Job) -> Generator[None]:
 
 
 def check(planned: Planned, logits: np.ndarray) -> None:
-    """Raises RequestFailed where logits of a step, [R, V], that the request needs are no numbers."""
+    """Raises RequestFailed if logits of a step, [R, V], that the request needs are not finite."""
     job = planned.job
     with failing(job):
         for row in logits if job.scores_prompt else logits[-1:] if planned.done else ():
@@ -49,7 +49,7 @@ def check(planned: Planned, logits: np.ndarray) -> None:
 
 
 def score_prompt(planned: Planned, logits: np.ndarray) -> None:
-    """Scores the tokens of a prompt that follow those which a step has taken in: logits [R, V] are of the last R."""
+    """Scores the prompt tokens that follow those of a step: logits [R, V] are of the last R."""
     job = planned.job
     if not job.scores_prompt:
         return
@@ -60,7 +60,7 @@ def score_prompt(planned: Planned, logits: np.ndarray) -> None:
 
 
 def draw_from(job: Job, logits: np.ndarray) -> Drawn:
-    """The next token by logits [V]."""
+    """Samples the next token from logits [V]."""
     request = job.request
     shifted = request.shift(logits, job.tokens[len(request.tokens) :]) if request.shift else logits
     token = next_token(shifted, request.temperature, request.top_p, job.random, request.top_k)
@@ -68,5 +68,5 @@ def draw_from(job: Job, logits: np.ndarray) -> Drawn:
 
 
 def draw_by_executor(job: Job) -> Draw:
-    """What an executor draws the next token by."""
+    """The settings with which an executor samples the next token."""
     return draw_of(job.request.temperature, job.request.top_p, job.random)

@@ -19,11 +19,12 @@ NO_INPUTS: Mapping[str, np.ndarray] = {}
 
 @dataclass(slots=True)
 class Cached:
-    """What the caches hold of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
+    """The cached state of one sequence: its tokens, in its blocks, and its row of the per-sequence states.
 
-    `digests` are those of its full blocks. `outgrown`: how many of the manifest's `recompute_lengths` the sequence is
-    longer than; keys of one number do not fit queries of another. `longest`: tokens that it ever had. `slot` is that
-    of its LoRA, -1 for none, and `lora` the LoRA's number: the blocks of one say nothing of another.
+    `digests` are those of its full blocks. `outgrown` is the number of the manifest's `recompute_lengths` that the
+    sequence exceeds; keys computed for one number do not match queries of another. `longest` is the largest number of
+    tokens that it has had. `slot` is that of its LoRA, -1 for none, and `lora` the LoRA's number: blocks of different
+    LoRAs cannot be shared.
     """
 
     row: int
@@ -37,9 +38,9 @@ class Cached:
 
 
 class Part(NamedTuple):
-    """The tokens of one sequence that a step takes in, with the arrays that the model takes besides (a row each).
+    """The tokens of one sequence that a step processes, with the model's further inputs (a row for each token).
 
-    `total`: tokens of the sequence once the prompt is in that these belong to.
+    `total`: tokens of the sequence after the complete prompt that these belong to.
     """
 
     cached: Cached
@@ -49,7 +50,7 @@ class Part(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Of one part: logits, float32 [R, V], of its last token or of all; hidden states by name, [N, m] each."""
+    """The results of one part: logits, float32 [R, V], of its last token or of all; hidden states by name, [N, m]."""
 
     logits: np.ndarray
     hidden: dict[str, np.ndarray]
@@ -58,9 +59,9 @@ class Results(NamedTuple):
 class Engine:
     """The sequences of one executor.
 
-    A step that fails leaves the caches undefined: `reset`, and begin every sequence anew. `share_blocks`: sequences
-    that begin alike use the same blocks, where the states allow it and depend on tokens alone; they are then rewound by
-    whole blocks only.
+    A step that fails leaves the caches undefined: `reset`, and recompute every sequence. `share_blocks`: sequences with
+    a common prefix use the same blocks, if the states permit it and depend on tokens alone; they can then be rewound by
+    complete blocks only.
     """
 
     def __init__(
@@ -84,22 +85,22 @@ class Engine:
 
     @property
     def executor(self) -> Executor:
-        """What runs the steps. Another one that takes its place begins with a whole step."""
+        """The object that runs the steps. A new executor begins with a complete step."""
         return self._executor
 
     @executor.setter
     def executor(self, executor: Executor) -> None:
         self._executor = executor
-        self._drawing = executor if isinstance(executor, TokenExecutor) else None  # a slow check: once, not each token
-        self._continued: tuple[str, list[Chunk]] | None = None  # the step that the executor can go on with
+        self._drawing = executor if isinstance(executor, TokenExecutor) else None  # a slow check, done once
+        self._continued: tuple[str, list[Chunk]] | None = None  # the step that the executor can continue from
 
     @property
     def max_tokens(self) -> int:
-        """The longest sequence: the context or, where that is shorter, what all blocks hold."""
+        """The longest sequence: the context, or the capacity of all blocks if that is smaller."""
         return min(self.max_seq_len, self.pool.count * BLOCK)
 
     def reset(self) -> None:
-        """Forgets all sequences."""
+        """Removes all sequences."""
         self.pool.clear()
         self._rows = list(range(self.interface.max_batch_size))
         self.executor.reset()
@@ -107,18 +108,18 @@ class Engine:
     # --- sequences and their blocks
 
     def open(self) -> Cached | None:
-        """A new sequence. None while as many are open as the program takes."""
+        """A new sequence; None if the largest number of sequences is open."""
         return Cached(self._rows.pop(0)) if self._rows else None
 
     def close(self, cached: Cached) -> None:
-        """Gives back a sequence's row and its blocks. Those that are full can be found until they are used again."""
+        """Releases a sequence's row and its blocks. Full blocks can be found until they are allocated again."""
         self.rewind(cached, 0)
         self._rows.append(cached.row)
 
     def rewind(self, cached: Cached, count: int) -> None:
-        """Keeps the first `count` tokens, and the blocks that hold them.
+        """Keeps the first `count` tokens and their blocks.
 
-        What states hold of later tokens is masked, and written over.
+        The states of later tokens are masked, and overwritten.
         """
         assert count % BLOCK == 0 or not self.share_blocks, "another sequence may read the block that would be written"
         blocks = -(-count // BLOCK)
@@ -127,19 +128,19 @@ class Engine:
         del cached.tokens[count:], cached.blocks[blocks:], cached.digests[count // BLOCK :]
 
     def outgrown(self, total: int) -> int:
-        """How many of the model's `recompute_lengths` a sequence of so many tokens is longer than."""
+        """The number of the model's `recompute_lengths` that a sequence of `total` tokens exceeds."""
         return sum(total > length for length in self.recompute_lengths)
 
     def varies(self, total: int) -> bool:
-        """Whether states of a token depend on how long its sequence was when the token was taken in: dynamic rope."""
+        """Whether the states of a token depend on the length of its sequence when it was processed: dynamic rope."""
         return self.states_vary_past is not None and total > self.states_vary_past
 
     def missing(self, cached: Cached, total: int) -> int:
-        """How many more blocks a sequence needs for `total` tokens."""
+        """The number of further blocks that a sequence needs for `total` tokens."""
         return max(-(-min(total, self.max_tokens) // BLOCK) - len(cached.blocks), 0)
 
     def reserve(self, cached: Cached, count: int) -> bool:
-        """Blocks for `count` more tokens. False, and none taken, when not enough are free."""
+        """Reserves blocks for `count` more tokens. Returns False, and reserves none, if too few are free."""
         needed = self.missing(cached, len(cached.tokens) + count)
         if needed > self.pool.num_free:
             return False
@@ -147,16 +148,16 @@ class Engine:
         return True
 
     def next_digest(self, cached: Cached, tokens: Sequence[int]) -> bytes | None:
-        """The digest of the first block that is not full yet, of a sequence that begins with `tokens`.
+        """The digest of the first block that is not full yet, for a sequence that begins with `tokens`.
 
-        None when it will not be full before the last of `tokens`, which has to be computed for its logits, and where
-        no other sequence can use it.
+        None if the block will not be full before the last of `tokens`, which must be computed for its logits, or if no
+        other sequence can use it.
         """
         shareable = self.share_blocks and not self.varies(len(tokens))
         return self._digest(cached, tokens) if shareable and (len(cached.digests) + 1) * BLOCK < len(tokens) else None
 
     def share(self, cached: Cached, tokens: Sequence[int]) -> None:
-        """Takes over the blocks of other sequences that hold what comes next of `tokens`, as far as there are any."""
+        """Shares the blocks of other sequences that contain the next of `tokens`, as many as there are."""
         while len(cached.tokens) == len(cached.digests) * BLOCK == len(cached.blocks) * BLOCK:
             digest = self.next_digest(cached, tokens)
             block = None if digest is None else self.pool.find(digest)
@@ -169,29 +170,29 @@ class Engine:
     # --- steps
 
     def prefill_size(self, count: int) -> int:
-        """The length of the prefill entry that the next of `count` tokens are put into."""
+        """The length of the prefill entry for the next of `count` tokens."""
         return next(chunks_of(count, self.prefill_sizes))[1]
 
     def prefill(self, parts: Sequence[Part]) -> list[Results]:
-        """Several tokens of each sequence, whose blocks are reserved. Results in the order of `parts`.
+        """Processes several tokens of each sequence, whose blocks are reserved. Results in the order of `parts`.
 
-        One token of each is what `decode` takes, which computes no padding.
+        For one token of each, `decode` avoids padding.
         """
         return self._step(parts, decode=all(len(part.tokens) == 1 for part in parts))
 
     def decode(self, parts: Sequence[Part]) -> list[Results]:
-        """One token of each sequence, whose blocks are reserved. Results in the order of `parts`."""
+        """Processes one token of each sequence, whose blocks are reserved. Results in the order of `parts`."""
         return self._step(parts, decode=True)
 
     def can_draw(self, count: int) -> bool:
-        """Whether the executor draws the tokens of a decode step of so many sequences."""
+        """Whether the executor samples the tokens of a decode step with this number of sequences."""
         return self._drawing is not None and self._drawing.can_draw(self._entry(count, count, decode=True).name)
 
     def draw(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[int]:
-        """As `decode`, with a token drawn for each sequence; see `TokenExecutor.draw`.
+        """As `decode`, with a sampled token for each sequence; see `TokenExecutor.draw`.
 
-        Where each sequence takes in the token that was drawn for it last, in the blocks that it had, the executor goes
-        on by itself.
+        If each sequence continues with the token that was sampled for it last, in the blocks that it has, the executor
+        continues by itself.
         """
         executor, entry = self._drawing, self._entry(len(parts), len(parts), decode=True)
         assert executor is not None
@@ -212,11 +213,11 @@ class Engine:
         return tokens
 
     def _may_go_on(self, chunk: Chunk) -> bool:
-        """Whether there is a row for the token after this one in the blocks that a sequence has."""
+        """Whether the blocks of a sequence have a row for the token after this one."""
         return chunk.length < min(len(chunk.blocks) * BLOCK, self.max_tokens)
 
     def _entry(self, tokens: int, sequences: int, *, decode: bool) -> Entry:
-        """The smallest that takes so many."""
+        """The smallest entry for these numbers of tokens and sequences."""
         entries = (entry for entry in self.interface.entries if entry.decode is decode)
         fitting = [each for each in entries if each.num_tokens >= tokens and each.num_sequences >= sequences]
         return min(fitting, key=lambda each: (each.num_tokens, each.num_sequences))
@@ -230,7 +231,7 @@ class Engine:
         return self._split(parts, results)
 
     def _taken(self, cached: Cached, tokens: Sequence[int], total: int) -> None:
-        """Notes what a step has written; blocks that are full now can be found."""
+        """Records the tokens that a step has written; full blocks can then be found."""
         cached.tokens += tokens
         cached.longest = max(cached.longest, len(cached.tokens))
         while self.share_blocks and (full := len(cached.digests)) < len(cached.tokens) // BLOCK:
@@ -245,7 +246,7 @@ class Engine:
         return block_digest(before, tokens[full * BLOCK : (full + 1) * BLOCK])
 
     def _split(self, parts: Sequence[Part], results: Mapping[str, np.ndarray]) -> list[Results]:
-        """The rows of each part: of hidden states a row for each token, of logits as the program gives them."""
+        """The rows of each part: of hidden states a row for each token, of logits as the program returns them."""
         ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
         spans = [slice(end - len(part.tokens), end) for part, end in zip(parts, ends, strict=True)]
         logits = results["logits"].astype(np.float32)
@@ -258,13 +259,13 @@ class Engine:
 
 
 def _chunk(part: Part) -> Chunk:
-    """What a step takes in of a sequence, with the blocks that hold it."""
+    """The tokens of a sequence in a step, with their blocks."""
     cached, length = part.cached, len(part.cached.tokens) + len(part.tokens)
     return Chunk(list(part.tokens), len(cached.tokens), cached.blocks[: -(-length // BLOCK)], cached.row, part.total)
 
 
 def _inputs(entry: Entry, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-    """What the model takes besides the step, all parts together, in its dtype, padded to the entry's length."""
+    """The model's further inputs, those of all parts concatenated, in its dtype, padded to the entry's length."""
     found: dict[str, np.ndarray] = {}
     if entry.chooses_loras:
         slots = [part.cached.slot for part in parts]

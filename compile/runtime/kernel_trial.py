@@ -18,9 +18,9 @@ from bringup.diagnostics import fail
 
 
 def trial_of(bundle: str | PathLike[str], say: Callable[[str], None] = lambda name: None) -> list[Row]:
-    """Every launch of a bundle with what its kernels did; `say` hears the name of each entry point.
+    """Every launch of a bundle with the findings on its kernels; `say` receives the name of each entry point.
 
-    Raises BU603 for what is no bundle, BU018 for one whose target has no kernels that the emulator runs.
+    Raises BU603 for an invalid bundle, BU018 for one without kernels that the emulator supports.
     """
     folder, manifest, weights = opened_files(bundle)
     target = of_bundle(manifest).target

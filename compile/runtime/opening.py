@@ -1,4 +1,4 @@
-"""A bundle that is opened for running. Imports no torch unless the bundle's target is torch."""
+"""Opens a bundle for running. Imports torch only if the bundle's target is torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_OF_MEMORY = 0.8  # the share of available memory that weights may take; map
 
 @dataclass(slots=True)
 class Opened:
-    """What a session or a batch runs on."""
+    """The opened bundle of a session or a batch."""
 
     manifest: dict[str, Any]
     executor: Executor
@@ -43,21 +43,21 @@ class Opened:
         return _weights(self.folder, self.manifest)
 
     def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer. Raises BU014 when it has none, BU608 when it is not the one it was compiled with."""
+        """The bundle's tokenizer. Raises BU014 if it has none, BU608 if it is not the one it was compiled with."""
         from bringup.compile.text.tokenizer import load_tokenizer
 
         if not (self.folder / TOKENIZER).is_dir():
             raise fail("BU014", f"`{self.folder}` has no tokenizer", help="give token ids with --tokens 1,2,3")
         files = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(f"{TOKENIZER}/")}
-        check_files(self.folder, {"files": files})  # another bundle may stand there by now
+        check_files(self.folder, {"files": files})  # the bundle may have been replaced since
         return load_tokenizer(self.folder / TOKENIZER / "tokenizer.json", trusted=True)
 
 
 def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:
-    """Opens a bundle. Raises BU603 when it is none, BU609 when its weights are not its program's, BU018 for a
-    device, BU923 where its target is not installed, BU922 where what that runs with is not.
+    """Opens a bundle. Raises BU603 for an invalid one, BU609 if its weights do not match its program, BU018 for an
+    unknown device, BU923 if its target is not installed, BU922 if a package that it runs with is not.
 
-    A bundle that is replaced meanwhile is opened again: what is opened is all of one compile.
+    A bundle that is replaced meanwhile is opened again: all parts are from one compile.
     """
     start = time.perf_counter()
     folder = Path(as_path("bundle", bundle))
@@ -68,14 +68,14 @@ def open_bundle(bundle: str | PathLike[str], executor: str | None) -> Opened:
             except (OSError, RuntimeError, BringupError):
                 if same():
                     raise
-                continue  # a compile has put another bundle there meanwhile
+                continue  # a compile has replaced the bundle meanwhile
             if same():
                 opened.seconds = time.perf_counter() - start
                 return opened
 
 
 def opened_files(bundle: str | PathLike[str]) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
-    """The folder, the manifest and the weights of a bundle, with nothing that runs it. Raises BU603 for no bundle."""
+    """The folder, the manifest and the weights of a bundle, without an executor. Raises BU603 for an invalid one."""
     folder = Path(as_path("bundle", bundle))
     manifest = read_manifest(folder)
     return folder, manifest, _weights(folder, manifest)

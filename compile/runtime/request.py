@@ -68,7 +68,7 @@ class Request:
 
 
 class CheckedRequest(NamedTuple):
-    """A request whose parts have their types."""
+    """A request whose fields are validated and converted."""
 
     tokens: list[int]
     max_new_tokens: int

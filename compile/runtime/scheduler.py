@@ -130,7 +130,7 @@ class Scheduler:
             self.running.append(self.waiting.pop(0))
 
     def _share(self, job: Job, cached: Cached) -> int:
-        """Takes over the tokens that other requests have computed, and gives their number. Begins anew what has
+        """Shares the tokens that other requests have computed, and returns their number. Recomputes a sequence that has
         outgrown its states."""
         outgrown = self.engine.outgrown(len(job.tokens))
         if outgrown != cached.outgrown:
@@ -142,9 +142,9 @@ class Scheduler:
         return len(cached.tokens) - before
 
     def _next(self, job: Job, cached: Cached) -> Planned:
-        """All tokens that a step could take in at once.
+        """All tokens that a step could process at once.
 
-        Where states vary with the length that a sequence had, that is what it took in at once when they were new.
+        If states depend on the length of the sequence, these are the tokens that were processed at once originally.
         """
         taken, end = len(cached.tokens), len(job.tokens)
         if self.engine.varies(end):
@@ -179,7 +179,7 @@ class Scheduler:
 
     def _fills_an_entry(self, first: Planned) -> bool:
         """Whether a prompt fills at least half of the longest entry: an entry for several sequences computes the scores
-        of all tokens with the keys of each. Its count is then what the entry takes."""
+        of all tokens with the keys of each. Its count is then the length of the entry."""
         size = self.engine.prefill_size(first.count)
         if size < max(self.engine.prefill_sizes) or 2 * first.count < size:
             return False
@@ -187,7 +187,7 @@ class Scheduler:
         return True
 
     def _reserve(self, planned: Sequence[Planned]) -> list[Planned]:
-        """Those that have blocks for what they take in: the youngest that run give up theirs for older ones."""
+        """The jobs that have blocks for their tokens: the youngest running ones release theirs for older ones."""
         for each in planned:
             while each.job.cached and not self.engine.reserve(each.cached, each.count):
                 self.preemptions += 1

@@ -13,11 +13,11 @@ from bringup.compile.runtime.token_ids import check_vocabulary
 from bringup.diagnostics import fail
 from bringup.shown import shown
 
-MOST_SHIFT = 1e6  # of a logit: far beyond any, and a float32 is exact enough behind it
+MOST_SHIFT = 1e6  # of a logit: far more than any logit, and within the precision of float32
 
 
 class Shift(NamedTuple):
-    """What is added to the logits of tokens: `bias` by token, less `presence` for a token that was drawn before, less
+    """Added to the logits of tokens: `bias` by token, minus `presence` for a token that was sampled before, minus
     `frequency` for each time that it was."""
 
     bias: Mapping[int, float]
@@ -28,12 +28,12 @@ class Shift(NamedTuple):
         return bool(self.bias or self.presence or self.frequency)
 
     def check(self, vocabulary: int) -> None:
-        """Raises BU015 for the bias of a token that is not in a vocabulary of so many."""
+        """Raises BU015 for the bias of a token outside of a vocabulary of this size."""
         if self.bias:
             check_vocabulary(list(self.bias), vocabulary)
 
     def __call__(self, logits: np.ndarray, drawn: Sequence[int]) -> np.ndarray:
-        """Logits [V] after it, where `drawn` are the tokens so far, without the prompt.
+        """The shifted logits [V]; `drawn` are the tokens so far, without the prompt.
 
         https://platform.openai.com/docs/guides/text-generation (frequency and presence penalties)
         """
@@ -47,14 +47,14 @@ class Shift(NamedTuple):
 
 
 def shift(bias: object, presence: object, frequency: object) -> Shift:
-    """Raises BU024 for a bias that is no mapping of tokens, BU019 for what is no number."""
+    """Raises BU024 for a bias that is not a mapping of tokens, BU019 for an invalid number."""
     given = mapping("logit_bias", bias, object)
     biases = {whole("logit_bias", token, least=0): _number("logit_bias", value) for token, value in given.items()}
     return Shift(biases, _number("presence_penalty", presence), _number("frequency_penalty", frequency))
 
 
 def _number(name: str, given: object) -> float:
-    """A number of the size of logits; numpy's too."""
+    """A number in the range of logits, also numpy's."""
     number = float(cast(Any, given)) if hasattr(given, "__float__") else math.nan
     if not -MOST_SHIFT <= number <= MOST_SHIFT:
         raise fail("BU019", f"{name} {shown(given)} is not a number from {-MOST_SHIFT:,.0f} to {MOST_SHIFT:,.0f}")
@@ -62,7 +62,7 @@ def _number(name: str, given: object) -> float:
 
 
 class Score(NamedTuple):
-    """A token with the logarithm of its probability, and the likeliest tokens of its place with theirs, in order."""
+    """A token with its log probability, and the most likely tokens at its position with theirs, in order."""
 
     token: int
     logprob: float
@@ -70,7 +70,7 @@ class Score(NamedTuple):
 
 
 def score_of(logits: np.ndarray, token: int, count: int) -> Score:
-    """By the softmax of logits [V] as the program gives them, with the `count` likeliest; equal ones by number."""
+    """Scores by the softmax of the program's logits [V], with the `count` most likely tokens; equal ones by number."""
     wide = logits.astype(np.float64)
     largest = wide.max()
     logprobs = wide - (largest + np.log(np.exp(wide - largest).sum()))

@@ -36,17 +36,17 @@ class Session:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
         self.stats = Stats(opened.seconds)
         self.max_seq_len: int = opened.manifest["max_seq_len"]
-        self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …
+        self.hidden: dict[str, np.ndarray] = {}  # of the last processed tokens, [N, m] each: `hidden.3`, …
         self._opened = opened
         self._engine = Engine(opened.manifest, opened.executor, opened.interface, share_blocks=False)
         self.loras = Loras(opened.interface, opened.executor)
         self._slot = -1
         self._cached = self._begin()
-        self._turn = 0  # goes up with every use from outside: a `generate` under way sees that it was overtaken
+        self._turn = 0  # incremented by every call of a user: a running `generate` notices other calls
 
     @property
     def executor(self) -> Executor:
-        """What runs the steps. Another one may take its place."""
+        """The object that runs the steps. It can be replaced."""
         return self._engine.executor
 
     @executor.setter
@@ -71,7 +71,7 @@ class Session:
         return self._opened.tokenizer()
 
     def reset(self) -> None:
-        """Forgets the sequence."""
+        """Removes the sequence."""
         self._turn += 1
         self._engine.reset()
         self._cached = self._begin()
@@ -125,19 +125,19 @@ class Session:
         invalid token, BU016 if the tokens exceed the context, BU029 for other inputs.
         """
         self._turn += 1
-        return self._take(self._checked(tokens, inputs), inputs)
+        return self._process(self._checked(tokens, inputs), inputs)
 
     def decode(self, token: SupportsIndex, **inputs: np.ndarray) -> np.ndarray:
         """One more token: its logits, float32 [V]. Raises as `prefill` does."""
         self._turn += 1
-        return self._take(self._checked([token], inputs), inputs, decode=True)[0]
+        return self._process(self._checked([token], inputs), inputs, decode=True)[0]
 
-    def _take(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
+    def _process(self, tokens: list[int], inputs: Mapping[str, np.ndarray], *, decode: bool = False) -> np.ndarray:
         held = self._cached.tokens
         total = len(held) + len(tokens)
         outgrown = self._engine.outgrown(total)
         if held and outgrown != self._cached.outgrown:
-            return self._take_again(tokens, inputs)
+            return self._recompute(tokens, inputs)
         self._cached.outgrown = outgrown
         results: list[Results] = []
         at = 0
@@ -149,16 +149,16 @@ class Session:
         self.hidden = {name: np.concatenate([each.hidden[name] for each in results]) for name in results[0].hidden}
         return np.concatenate([each.logits for each in results]) if self.interface.all_logits else results[-1].logits
 
-    def _take_again(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _recompute(self, tokens: list[int], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Recomputes the states of all tokens; returns the results of the last ones, `tokens`."""
         earlier = self._cached.tokens
         if inputs:
             total, lengths = len(earlier) + len(tokens), self.manifest["recompute_lengths"]
             message = f"{total} tokens are computed from the first one, since this model changes past {lengths} tokens"
-            raise fail("BU029", message, help="reset the session, and give all tokens with their inputs at once")
+            raise fail("BU029", message, help="reset the session, and pass all tokens with their inputs at once")
         self._engine.reset()
         self._cached = self._begin()
-        logits = self._take(earlier + tokens, inputs)[-len(tokens) :]
+        logits = self._process(earlier + tokens, inputs)[-len(tokens) :]
         self.hidden = {name: array[-len(tokens) :] for name, array in self.hidden.items()}
         return logits
 
@@ -205,7 +205,7 @@ class Session:
             self.reset()
         turn, prompt = self._turn, self._checked(prompt[len(self._cached.tokens) :], {})
         start = time.perf_counter()
-        logits = self._take(prompt, {})[-1]
+        logits = self._process(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
         token = next_token(logits, temperature, top_p, random) if max_new_tokens else 0
         for index in range(max_new_tokens):
@@ -226,7 +226,7 @@ class Session:
         """Processes a token, and samples the next one, on the device if the executor supports it."""
         total = len(self._cached.tokens) + 1
         if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
-            return next_token(self._take([token], {}, decode=True)[0], temperature, top_p, random)
+            return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random)
         draw = draw_of(temperature, top_p, random)
         with self._reserved(Part(self._cached, [token], total)) as part:
             (drawn,) = self._engine.draw([part], [draw])
@@ -240,7 +240,7 @@ class Session:
         wanted = {spec.name: (len(tokens), *spec.shape[1:]) for spec in self.interface.entries[-1].token_inputs}
         if (found := {name: np.shape(array) for name, array in inputs.items()}) != wanted:
             raise fail(
-                "BU029", f"inputs {found or 'none'}: this model takes {wanted or 'none'} with {len(tokens)} tokens"
+                "BU029", f"inputs {found or 'none'}: this model needs {wanted or 'none'} with {len(tokens)} tokens"
             )
         return tokens
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stats:
-    """Of one sequence: the tokens that it took in, and the seconds of the steps that took them in; of loading."""
+    """Counts and times of one sequence: its processed tokens, the seconds of their steps, and of loading."""
 
     load_seconds: float = 0.0
     prefill_tokens: int = 0

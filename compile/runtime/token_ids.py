@@ -11,10 +11,10 @@ from bringup.shown import shown
 
 
 def integers(tokens: Iterable[SupportsIndex]) -> list[int]:
-    """Token ids, from any iterable. Raises BU015 for what is no integer, and for what is no iterable."""
+    """Token ids, from any iterable. Raises BU015 for other values, and for an argument that is no iterable."""
     try:
         listed = list(tokens)
-    except TypeError:  # a number; a torch tensor or an array of no dimensions
+    except TypeError:  # a number, or a torch tensor or array without dimensions
         raise fail("BU015", f"tokens are integers in a list, not a {type(tokens).__name__}") from None
     return [_integer(token) for token in listed]
 
@@ -27,7 +27,7 @@ def _integer(token: SupportsIndex) -> int:
 
 
 def check_vocabulary(tokens: list[int], size: int) -> None:
-    """Raises BU015 for a token that is not in a vocabulary of so many, and when there are no tokens."""
+    """Raises BU015 for a token outside of a vocabulary of this size, and for an empty list."""
     wrong = [token for token in tokens if not 0 <= token < size]
     if wrong or not tokens:
         message = f"token {wrong[0]} is not in the vocabulary of {size}" if wrong else "there are no tokens"
@@ -35,14 +35,14 @@ def check_vocabulary(tokens: list[int], size: int) -> None:
 
 
 def check_input(count: int, most: int | None) -> None:
-    """Raises BU016 for a longer prompt than a bundle takes; None is no limit of its own."""
+    """Raises BU016 for a prompt that exceeds the bundle's longest; None is no limit of its own."""
     if most is not None and count > most:
         message = f"{count} tokens are more than the bundle's longest prompt of {most}"
         raise fail("BU016", message, help="compile with a larger --max-input-len")
 
 
 def check_context(count: int, context: int) -> None:
-    """Raises BU016 for more tokens than a context has room for."""
+    """Raises BU016 for more tokens than the context."""
     if count > context:
         message = f"{count} tokens do not fit the bundle's context of {context}"
         raise fail("BU016", message, help="compile with a larger --max-seq-len")

@@ -1,1 +1,1 @@
-"""From a program to code that runs: torch, and MLIR compiled by IREE."""
+"""From a program to executable code: the protocol of targets, and the built-in targets."""

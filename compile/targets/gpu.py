@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 CUDA = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ROCM = ("gfx90a", "gfx942")
 REFERENCE, EMULATE, GPU = "reference", "emulate", "gpu"
-# A process that compiles kernels: resident memory with Triton 3.9.0 on x86-64 Linux. GPT-2 small takes 173 MB for the
-# 23 kernels of sm_90; a fifth is added for others.
+# A process that compiles kernels: resident memory with Triton 3.9.0 on x86-64 Linux. GPT-2 small needs 173 MB for the
+# 23 kernels of sm_90; a fifth is added for other models.
 TRITON = 210_000_000
 
 
 class GpuTarget(ScheduleTarget):
-    """A family's target for one architecture. A bundle has the schedule, its kernels compiled, and no compiler.
+    """A family's target for one architecture. A bundle has the schedule, its compiled kernels, and no compiler.
 
-    Programs are traced as for `schedule`; what no kernel takes as one launch is split. The cubins are for the driver,
-    the PTX for the emulator, the schedule for both and for the reference.
+    Programs are traced as for `schedule`; groups without a single kernel are split. The cubins are for the driver, the
+    PTX for the emulator, the schedule for both and for the reference.
     """
 
     phases = ("schedule", "ptx", "ttgir")
-    runs_with = ()  # that depends on the executor
+    runs_with = ()  # depends on the executor
     stages_of = SCHEDULE_TARGET
 
     def __init__(self, family: str, architecture: str) -> None:
@@ -72,7 +72,7 @@ class GpuTarget(ScheduleTarget):
     def lower(
         self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
-        """A dump is that of `schedule`, and has each function after the splits too."""
+        """A dump is that of `schedule`, with each function after the splits too."""
         from bringup.compile.gpu.kernel_plan import planned, write_plan
         from bringup.compile.gpu.sampling import sampling_of
         from bringup.compile.schedule.codec import schedule_to_json
@@ -97,7 +97,7 @@ class GpuTarget(ScheduleTarget):
     def load(
         self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
     ) -> Executor:
-        """`gpu` is the default. Raises BU614 where there is none, BU615 for another, BU616 for too old a driver."""
+        """`gpu` is the default. Raises BU614 without a GPU, BU615 for another GPU, BU616 for an outdated driver."""
         schedule = read_schedule(folder, interface)
         if device == REFERENCE:
             return reference_executor(schedule, interface, weights)
@@ -120,7 +120,7 @@ class GpuTarget(ScheduleTarget):
         return GpuExecutor(driver, plan, read, schedule, interface, weights, count)
 
     def emit(self, phase: str, program: EncodedProgram, options: Options, dump_dir: Path | None) -> bytes:
-        """The schedule with the time that its bytes take at least; the PTX, or Triton's IR, of all kernels."""
+        """The schedule with the least time that its bytes need; or the PTX, or Triton's IR, of all kernels."""
         from bringup.compile.gpu.sampling import sampling_of
         from bringup.compile.schedule.floors import devices_of
         from bringup.compile.schedule.text import text_of
@@ -135,7 +135,7 @@ class GpuTarget(ScheduleTarget):
         return (GPU, EMULATE, REFERENCE) if self.architecture in EMULATED else (GPU, REFERENCE)
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
-        """What tracing takes, or a process of Triton's: they do not run at one time."""
+        """The memory of tracing, or of a process of Triton: they do not run at the same time."""
         found = super().estimate(weights, options)
         return replace(found, children=max(found.children, TRITON))
 
@@ -162,9 +162,9 @@ class GpuTarget(ScheduleTarget):
 
 
 def binary_of(folder: Path, architecture: str, planned: PlannedKernel) -> bytes:
-    """A cubin, or an hsaco, of a bundle. Raises ValueError for one that is not what it was.
+    """A cubin, or an hsaco, of a bundle. Raises ValueError for one that differs from its digest.
 
-    And for an hsaco that takes other arguments than `kernels.json` has.
+    And for an hsaco with other arguments than those in `kernels.json`.
     """
     from bringup.compile.gpu.code_checks import code_problems
     from bringup.compile.gpu.kernel_plan import files_of
@@ -173,7 +173,7 @@ def binary_of(folder: Path, architecture: str, planned: PlannedKernel) -> bytes:
     file = files_of(architecture).binary(folder, planned.digest)
     found = file.read_bytes()
     if hashlib.sha256(found).hexdigest() != planned.digest:
-        raise ValueError(f"`{file.name}` has other bytes than its name says")
+        raise ValueError(f"`{file.name}` does not match the digest in its name")
     if file.suffix == ".hsaco":
         for problem in code_problems(planned, kernel_of(found), architecture):
             raise ValueError(f"`{file.name}`: {problem}")
@@ -181,7 +181,7 @@ def binary_of(folder: Path, architecture: str, planned: PlannedKernel) -> bytes:
 
 
 def programs_of(folder: Path, plan: KernelPlan) -> dict[str, str]:
-    """The PTX of a bundle's kernels, by digest of the cubin. Raises ValueError for one that is not what it was."""
+    """The PTX of a bundle's kernels, by digest of the cubin. Raises ValueError for one that differs from its digest."""
     from bringup.compile.gpu.kernel_plan import CUDA_FILES
 
     digests = {each.digest: each.ptx_digest for each in plan.kernels.values()}
@@ -189,13 +189,13 @@ def programs_of(folder: Path, plan: KernelPlan) -> dict[str, str]:
     for digest, wanted in sorted(digests.items()):
         text = CUDA_FILES.text(folder, digest).read_bytes()
         if hashlib.sha256(text).hexdigest() != wanted:
-            raise ValueError(f"`{digest}.ptx` has other bytes than `kernels.json` says")
+            raise ValueError(f"`{digest}.ptx` does not match its digest in `kernels.json`")
         found[digest] = text.decode()
     return found
 
 
 def _section(kernel: Kernel, compiled: Compiled, phase: str) -> str:
-    """The text of one kernel after a line that names it."""
+    """The text of one kernel, after a line with its name."""
     constants = ", ".join(f"{name}={value}" for name, value in kernel.constants if "\n" not in str(value))
     text = compiled.assembly if phase == "ptx" else compiled.ttgir
     return f"// {kernel.stem}({', '.join(kernel.types)}) {constants}\n{text}"

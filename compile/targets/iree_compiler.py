@@ -21,19 +21,19 @@ _COMMON = (
     "--iree-opt-level=O3",
     "--iree-dispatch-creation-enable-aggressive-fusion=false",
 )
-# What costs a tenth of the compile and gains nothing: constants evaluated now instead of at load (weights are no
-# constants here), and where in the MLIR an error of the running module would come from.
+# Steps that take a tenth of the compile without a benefit: constants evaluated now instead of at load (weights are not
+# constants here), and the source lines in the MLIR of an error of the running module.
 _QUICK = (
     "--iree-opt-const-eval=false",
     "--iree-llvmcpu-debug-symbols=false",
     "--iree-vm-bytecode-module-strip-source-map=true",
     "--iree-vm-bytecode-module-strip-debug-ops=true",
 )
-# Executables stay linked into one library, and are not cached one by one. A cache by content needs a library for each,
-# --iree-hal-link-executables=false: GPT-2 small has 70, and iree-compile takes 29 s of processors instead of 12. And at
-# most 9 s of 14 could be saved after an edit of a layer: the phases up to executables take 5, with layers inlined.
-# Tiling at global optimisation packs each weight once, at load: twice the memory, and the most speed.
-# GPT-2 small on 2 cores, ms for 512 tokens of prefill / one of decode: f32 packed 555 / 15, not 724 / 23.
+# Executables remain linked into one library, and are not cached one by one. A cache by content needs a library for
+# each, --iree-hal-link-executables=false: GPT-2 small has 70, and iree-compile takes 29 s of processor time instead of
+# 12. At most 9 s of 14 could be saved after an edit of a layer: the phases up to executables take 5, with layers
+# inlined. Tiling at global optimisation packs each weight once, at load: twice the memory, and the highest speed. GPT-2
+# small on 2 cores, ms for 512 tokens of prefill / one of decode: float32 packed 555 / 15, unpacked 724 / 23.
 _PACKED = (
     "--iree-opt-data-tiling=false",
     "--iree-global-opt-data-tiling=true",
@@ -47,7 +47,7 @@ _PLAIN = (
 
 
 class LoweringError(RuntimeError):
-    """iree-compile refused the module; the message is its first error line, `log` all it said."""
+    """An error of iree-compile for the module; the message is its first error line, `log` its complete output."""
 
     def __init__(self, message: str, log: str) -> None:
         super().__init__(message)
@@ -56,9 +56,9 @@ class LoweringError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IreeOptions:
-    """`backend` and `device_flags` name the target; `pack_weights` trades memory for speed on CPUs.
+    """`backend` and `device_flags` select the device; `pack_weights` uses more memory for speed on CPUs.
 
-    `dump_dir` keeps the text of each phase.
+    `dump_dir` receives the text of each phase.
     """
 
     backend: str = "llvm-cpu"
@@ -86,7 +86,7 @@ class IreeOptions:
 
 
 class Compilation:
-    """iree-compile under way, in a folder that is the caller's. Leaving the `with` block ends it."""
+    """A running iree-compile, in a folder of the caller's. Leaving the `with` block ends it."""
 
     def __init__(self, text: str, options: IreeOptions, folder: Path) -> None:
         self.options = options
@@ -107,9 +107,10 @@ class Compilation:
             path.unlink(missing_ok=True)
 
     def result(self) -> bytes:
-        """The compiled module; nothing of the work is left. Raises LoweringError with the compiler's first error.
+        """The compiled module; temporary files are removed. Raises LoweringError with the compiler's first error.
 
-        The IR is verified between the passes, a quarter of the whole time, only to find out why a module failed.
+        Only after a failure, the IR is verified between the passes, which takes a quarter of the time, to find the
+        cause.
         """
         if self.process.wait() > 0:
             self.process = self._start("--verify=true")
@@ -130,7 +131,7 @@ class Compilation:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=minimal(TMPDIR=str(self.source.parent)),  # its own temporary files go with the folder
+                env=minimal(TMPDIR=str(self.source.parent)),  # its own temporary files are removed with the folder
                 preexec_fn=partial(die_with, os.getpid()),
             )
 
@@ -146,9 +147,10 @@ def compile_mlir(text: str, options: IreeOptions | None = None) -> bytes:
 
 @cache
 def accepted_cpus() -> tuple[str, ...]:
-    """The names that `--iree-llvmcpu-target-cpu` accepts besides `host` and `generic`, as iree-compile lists them.
+    """The names that `--iree-llvmcpu-target-cpu` accepts in addition to `host` and `generic`, as iree-compile lists
+    them.
 
-    None where iree-compile is not installed or prints no such list.
+    () if iree-compile is not installed or prints no such list.
     """
     device = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
@@ -159,7 +161,7 @@ def accepted_cpus() -> tuple[str, ...]:
             done = subprocess.run(
                 command, cwd=folder, input="module {}", capture_output=True, text=True, env=minimal(), check=False
             )
-        except (ImportError, OSError, ValueError):  # ValueError: the package is there, its program is not
+        except (ImportError, OSError, ValueError):  # ValueError: the package is installed, its program is missing
             return ()
     _, _, names = done.stderr.partition("List of accepted CPUs: ")
     return tuple(names.partition("\n")[0].split(", ")) if names else ()

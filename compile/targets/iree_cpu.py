@@ -58,13 +58,13 @@ class IreeCpu(Target):
         ),
     }
     phases = ("mlir", "vmfb")
-    # Of float8_e4m3fn IREE 3.13 writes 0 for numbers below the normal range, which are to be rounded to subnormal ones
-    # (or to the smallest normal one): small keys and values would be lost.
+    # IREE 3.13 writes 0 for float8_e4m3fn values below the normal range, which should be rounded to subnormal ones (or
+    # to the smallest normal one): small keys and values would be lost.
     cache_dtypes = ("float32", "bfloat16", "float16")
     implementations = IMPLEMENTATIONS
 
     def settings(self, options: Options, dump_dir: Path | None) -> IreeOptions:
-        """What iree-compile is called with."""
+        """The options of iree-compile."""
         from bringup.compile.targets.iree_compiler import IreeOptions
 
         return IreeOptions(
@@ -102,7 +102,7 @@ class IreeCpu(Target):
 
             def finish() -> str:
                 module = _compiled(compilation.result)
-                if not dump_dir:  # its flags are others than those of the key
+                if not dump_dir:  # with it, flags differ from those of the key
                     store.put(inputs, module, what=MODULE, seconds=time.perf_counter() - start)
                 write_file(folder / MODULE, module)
                 return _size(module)
@@ -117,14 +117,14 @@ class IreeCpu(Target):
         return IreeExecutor((folder / MODULE).read_bytes(), interface, weights, device=device or DEFAULT_DEVICE)
 
     def cache_key(self, options: Options) -> Mapping[str, str]:
-        """The processor counts where the module is compiled for the host's."""
+        """The processor is an input if the module is compiled for the host's."""
         flags = " ".join(self.settings(options, None).flags())
         return {"flags": flags, **({"processor": processor()} if options["cpu"] == "host" else {})}
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
         """Measured as `target.TRACING`, with IREE 3.13: 605 MB, 480 MB in iree-compile, 1,645 MB.
 
-        IREE packs matrices of floats when it loads them.
+        IREE packs float matrices when it loads them.
         """
         matrices = (
             DTYPES[info.dtype].nbytes(info.shape) for info in weights if len(info.shape) == 2 and info.dtype in FLOATS
@@ -150,7 +150,7 @@ class IreeCpu(Target):
 
         try:
             runtime.get_device(name)  # pyright: ignore[reportUnknownMemberType]
-        except (ValueError, RuntimeError) as error:  # not a driver's name; a driver whose library is not there
+        except (ValueError, RuntimeError) as error:  # not a driver's name; a driver without its library
             known = ", ".join(self.devices())
             raise fail(
                 "BU018", f"there is no executor `{name}`: {error}", help=f"for a CPU, IREE has {known}"
@@ -171,7 +171,7 @@ def _text(program: EncodedProgram, dump_dir: Path | None) -> str:
 
 
 def _compiled(work: Callable[[], bytes]) -> bytes:
-    """The result of `work`. Raises BU401 where the compiler refuses the program, BU90x where the machine refuses."""
+    """The result of `work`. Raises BU401 if the compiler rejects the program, BU90x for errors of the system."""
     from bringup.compile.targets.iree_compiler import LoweringError
 
     try:

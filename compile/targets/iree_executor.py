@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
-"""Runs a vmfb without torch: 64-byte aligned weights are used where they lie, states stay on the device."""
+"""Runs a vmfb without torch: 64-byte aligned weights are used in place, states remain on the device."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class IreeExecutor:
     def close(self) -> None:
         """Frees weights and states, as the end of the last reference does; see `program.Closeable`.
 
-        What a worker of IREE has not released yet is freed when the next executor is opened or closed.
+        Memory that a worker of IREE has not released yet is freed when the next executor is opened or closed.
         """
         self._states, self._functions, self._context = {}, {}, None
         free_released()
@@ -67,7 +67,7 @@ class IreeExecutor:
     def step(self, entry: str, step: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs one entry; see `program.Executor`.
 
-        An entry gives the states of sequences back, updated in place: the views returned are those passed.
+        An entry returns the states of sequences, updated in place: the returned views are those passed.
         """
         rt, wanted, changed = self._rt, self._entries[entry], self._interface.sequence_states
         args = rt.VmVariantList(len(self._states) + len(FIELDS) + len(wanted.inputs))
@@ -130,7 +130,7 @@ class IreeExecutor:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The array's memory as bytes: bfloat16 and fp8 arrays do not export a buffer themselves."""
+    """The array's memory as bytes: bfloat16 and fp8 arrays do not support the buffer protocol themselves."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

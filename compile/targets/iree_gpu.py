@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bringup.compile.targets.iree_compiler import IreeOptions
     from bringup.spec import TensorInfo
 
-# By family: IREE's device, its flag for the architecture, and the architectures. IREE 3.13 refuses sm_90.
+# By family: IREE's device, its flag for the architecture, and the architectures. IREE 3.13 rejects sm_90.
 FAMILIES = {
     "iree-cuda": ("cuda", "--iree-cuda-target", ("sm_80", "sm_89")),
     "iree-rocm": ("hip", "--iree-rocm-target", ("gfx942",)),
@@ -30,13 +30,13 @@ class IreeGpu(IreeCpu):
 
     options = MappingProxyType({})
     stages_of = IREE_CPU
-    takes_loras = False  # nothing runs its module, and so nothing fills slots
+    takes_loras = False  # no executor runs its module, so none fills slots
 
     def __init__(self, family: str, architecture: str) -> None:
         self.name = f"{family}:{architecture}"
         self._device, self._flag, _ = FAMILIES[family]
         self._architecture = architecture
-        self.summary = f"torch-mlir and IREE, for {architecture}: compile only, `bringup run` refuses the bundle"
+        self.summary = f"torch-mlir and IREE, for {architecture}: compile only, `bringup run` rejects the bundle"
 
     def settings(self, options: Options, dump_dir: Path | None) -> IreeOptions:
         from bringup.compile.targets.iree_compiler import IreeOptions
@@ -51,7 +51,7 @@ class IreeGpu(IreeCpu):
     def load(
         self, folder: Path, interface: Interface, weights: Mapping[str, np.ndarray], device: str | None
     ) -> Executor:
-        """Raises BU619."""
+        """Raises BU619: bringup does not run these bundles."""
         raise self._compile_only()
 
     def devices(self) -> Sequence[str]:
@@ -65,7 +65,7 @@ class IreeGpu(IreeCpu):
         return {"flags": " ".join(self.settings(options, None).flags())}
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
-        """That of `iree-cpu` without packed weights: the compiler is the same."""
+        """The estimate of `iree-cpu` without packed weights: the compiler is the same."""
         return super().estimate((), {"pack-weights": "no"})
 
     def _compile_only(self) -> BringupError:

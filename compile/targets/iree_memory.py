@@ -12,14 +12,14 @@ from collections import deque
 
 import numpy as np
 
-# A worker takes two references away without the lock. Each may undo one that Python adds or removes at the same moment.
+# A worker removes two references without the lock. Each may undo one that Python adds or removes at the same moment.
 _REFERENCES = 4
-# Without a lock: the collector may close an executor, and so come here, while another call is at work.
+# Without a lock: the collector may close an executor, and so call this, during another call.
 _exported: deque[memoryview] = deque()
 
 
 def export_memory(array: np.ndarray) -> memoryview:
-    """The array's memory, [bytes] of uint8, for IREE. It stays until IREE has released it and `free_released` ran."""
+    """The array's memory, [bytes] of uint8, for IREE. It is kept until IREE has released it and `free_released` ran."""
     view = array.data
     for _ in range(_REFERENCES):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(view))

@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false, reportIndexIssue=false
-"""Program -> MLIR text in the torch dialect: a private function a stage, a public one an entry.
+"""Program -> MLIR text in the torch dialect: a private function for each stage, a public one for each entry.
 
-Weights are `util.global`s initialised from named parameters of scope "model". States go in and out as values
-of stages and entries: (states..., Step, inputs...) -> (outputs..., states...); slots of LoRAs, which no step changes,
-go in only. IREE inlines the stages, updates each state in place, gives the same buffers back, and generates code for
-equal dispatches once. Its other form, mutable arguments (`torch.overwrite.tensor.contents`), copies every state whole
-on every step: GPT-2 small then takes 50 ms to decode instead of 15.
+Weights are `util.global`s initialised from named parameters of scope "model". States are arguments and results of
+stages and entries: (states..., Step, inputs...) -> (outputs..., states...); slots of LoRAs, which no step changes, are
+arguments only. IREE inlines the stages, updates each state in place, returns the same buffers, and generates code for
+equal dispatches once. Its other form, mutable arguments (`torch.overwrite.tensor.contents`), copies every complete
+state in every step: GPT-2 small then takes 50 ms to decode instead of 15.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _builtin(spec: TensorSpec) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageText:
-    """A stage as MLIR: its function, the types of its results, and the states that come first among them."""
+    """A stage as MLIR: its function, the types of its results, and the updated states, which are the first results."""
 
     text: str
     results: tuple[str, ...]
@@ -187,7 +187,7 @@ class _EntryText:
 def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
     """The module's text.
 
-    `keep_attention` leaves scaled_dot_product_attention whole: better on CUDA and ROCm, worse on a CPU.
+    `keep_attention` does not decompose scaled_dot_product_attention: faster on CUDA and ROCm, slower on a CPU.
     """
     functions = program.interface.functions
     stages = {f.name: stage_text(f, program.exported[f.name], keep_attention=keep_attention) for f in functions}
@@ -195,7 +195,7 @@ def to_mlir(program: Program, *, keep_attention: bool = False) -> str:
 
 
 def module_text(interface: Interface, stages: Mapping[str, StageText]) -> str:
-    """The module of stages that were made one by one."""
+    """The module of stages that were converted one by one."""
     used = {
         name
         for entry in interface.entries

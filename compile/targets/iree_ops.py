@@ -1,4 +1,4 @@
-"""What IREE compiles in place of the references of some ops.
+"""Implementations of some ops for IREE, in place of their references.
 
 N tokens of the step · B sequences · L keys of a sequence · H query heads · G key heads · R = H / G · K channels of a
 query and a key · V of a value
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bringup.graphs.core.step import Step
     from bringup.graphs.ops.quantised import Quantised
 
-AT_A_TIME = 1 << 20  # elements of a weight in few bits that are dequantised at once, unless there would be more pieces
+AT_A_TIME = 1 << 20  # elements of a quantised weight that are dequantised at once, unless there would be more pieces
 MOST_PIECES = 32
 
 
@@ -36,9 +36,9 @@ def row_attention(
     window: int | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Decode as products and sums: of a matrix product, IREE 3.13 repacks the whole cache for a single row.
+    """Decode as products and sums: for a matrix product, IREE 3.13 repacks the complete cache for a single row.
 
-    GPT-2 at float32 takes 15.3 ms a token so, and 20.0 ms with matrix products.
+    GPT-2 at float32 takes 15.3 ms for each token in this form, and 20.0 ms with matrix products.
     """
     return attend(q_NHK, k_BLGK, v_BLGV, Terms(step, scale, window, **settings), _one_query)
 
@@ -62,11 +62,11 @@ def _one_query(
 
 
 def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
-    """Some rows of the weight at a time: IREE 3.13 dequantises in a dispatch of its own, before the product.
+    """Processes some rows of the weight at a time: IREE 3.13 dequantises in a dispatch of its own, before the product.
 
-    SmolLM2's head, [49152, 576] in int8, takes 105 ms and 113 MB of memory for floats at once, and 18 ms and 8 MB so.
-    What depends on weights alone, IREE computes once, at load, and keeps: small matrices and pieces of large ones in
-    floats. So codes depend on x as well, by a number that is 0 but where x is NaN.
+    SmolLM2's head, [49152, 576] in int8, takes 105 ms and 113 MB of memory for floats at once, and 18 ms and 8 MB in
+    this form. IREE computes values that depend on weights alone once, at load, and keeps them: small matrices and
+    pieces of large ones as floats. So codes are made to depend on x as well, by a number that is 0 unless x is NaN.
     """
     from torch.nn import functional as F
 

@@ -51,9 +51,9 @@ PASSES = "-fuse-rows,-fuse-epilogues,-fuse-experts,-fuse-rotary,-fuse-norms"
 
 
 class LlvmTarget(ScheduleTarget):
-    """A bundle has the schedule, and object files that no C compiler and no linker had a part in.
+    """A bundle has the schedule, and object files that need neither a C compiler nor a linker.
 
-    Where the processor is another one, kernels are compiled as the bundle is opened: the schedule says all of them.
+    On another processor, kernels are compiled when the bundle is opened: the schedule determines all of them.
     """
 
     name = "llvm"
@@ -87,7 +87,7 @@ class LlvmTarget(ScheduleTarget):
     def lower(
         self, program: EncodedProgram, folder: Path, options: Options, store: ModuleStore, dump_dir: Path | None
     ) -> Generator[Callable[[], str]]:
-        """A dump is that of `schedule`, and has each function after the splits too."""
+        """A dump is that of `schedule`, with each function after the splits too."""
         from bringup.compile.llvm.files import write_objects
         from bringup.compile.schedule.codec import schedule_to_json
 
@@ -140,7 +140,7 @@ class LlvmTarget(ScheduleTarget):
         return "\n".join(texts_of(_kernels(calls), machine)).encode()
 
     def cache_key(self, options: Options) -> Mapping[str, str]:
-        """The processor counts where kernels are compiled for the host's."""
+        """The processor is an input if kernels are compiled for the host's."""
         return {"processor": processor()} if options["cpu"] == "host" else {}
 
     def estimate(self, weights: Sequence[TensorInfo], options: Options) -> Estimate:
@@ -169,7 +169,7 @@ def _machine(options: Options) -> Machine:
 
 
 def _launches(program: EncodedProgram, machine: Machine, dump_dir: Path | None) -> tuple[Schedule, Calls]:
-    """The schedule, and by function the calls of each group. Raises BU504 for an operation that no kernel takes."""
+    """The schedule, and by function the calls of each group. Raises BU504 for an operation without a kernel."""
     from bringup.compile.llvm.select.registry import calls_of
     from bringup.compile.schedule.split import split_groups
 
@@ -181,7 +181,7 @@ def _launches(program: EncodedProgram, machine: Machine, dump_dir: Path | None) 
 
 
 def _calls(schedule: Schedule, machine: Machine) -> Calls:
-    """Raises ValueError where a schedule has an operation that no kernel takes."""
+    """Raises ValueError for a schedule with an operation without a kernel."""
     from bringup.compile.llvm.select.registry import calls_of
 
     found: dict[str, tuple[tuple[Call, ...], ...]] = {}
@@ -189,7 +189,7 @@ def _calls(schedule: Schedule, machine: Machine) -> Calls:
         calls = [calls_of(graph, group, machine) for group in graph.groups]
         if None in calls:
             group = graph.groups[calls.index(None)]
-            raise ValueError(f"no kernel for the CPU takes `{group.name}` of `{name}`")
+            raise ValueError(f"there is no CPU kernel for `{group.name}` of `{name}`")
         found[name] = tuple(each for each in calls if each is not None)
     return found
 
@@ -199,7 +199,7 @@ def _kernels(calls: Calls) -> list[Kernel]:
 
 
 def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> tuple[list[bytes], int]:
-    """The object files of all kernels, from the cache where it has them; and how many it did not have."""
+    """The object files of all kernels, from the cache if it has them; and the number of those that it did not have."""
     from bringup.compile.llvm.module import compiled, texts_of
 
     start = time.perf_counter()

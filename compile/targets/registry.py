@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 BUILT_IN: tuple[Target, ...] = (TORCH, IREE_CPU, LLVM, SCHEDULE_TARGET, *GPU_TARGETS, *IREE_GPU)
-FORMER = {"cpu": IREE_CPU.name}  # what manifests of the first bundles say
+FORMER = {"cpu": IREE_CPU.name}  # names in manifests of the first bundles
 _WORD = r"[a-z0-9][a-z0-9._-]*"
 _NAME = re.compile(_WORD)  # of an option
 _TARGET = re.compile(rf"{_WORD}(:{_WORD})?")
@@ -42,21 +42,21 @@ class Registered:
 def aliases() -> dict[str, str]:
     """Other names of targets, by name: `cpu` is the best target for the processor of this machine.
 
-    The threads of `llvm` are POSIX threads, which Windows does not have: IREE runs there.
+    The threads of `llvm` are POSIX threads, which Windows does not support: there it is IREE.
     """
     return {"cpu": IREE_CPU.name if sys.platform == "win32" else LLVM.name}
 
 
 def names() -> list[str]:
-    """What `--target` takes. No plugin is imported: of an installed package the names of its entry points."""
+    """The values of `--target`. No plugin is imported: for an installed package, the names of its entry points."""
     known = [target.name for target in BUILT_IN]
     return list(dict.fromkeys([*known, *aliases(), *(point.name for point in plugins.points(plugins.TARGETS))]))
 
 
 def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]:
-    """Our own targets, then those that installed packages offer (entry point group `bringup.targets`).
+    """The built-in targets, then those of installed packages (entry point group `bringup.targets`).
 
-    A plugin that cannot be loaded is left out; `failed` receives its error.
+    A plugin that cannot be loaded is omitted; `failed` receives its error.
     """
     yield from (Registered(target=target) for target in BUILT_IN)
     for point in plugins.points(plugins.TARGETS):
@@ -68,7 +68,7 @@ def registered(failed: list[BringupError] | None = None) -> Iterator[Registered]
 
 
 def find(name: object) -> Registered:
-    """The target of a name or an alias. Raises BU006 for an unknown one, BU402 where several packages offer it."""
+    """The target of a name or an alias. Raises BU006 for an unknown one, BU402 if several packages have one."""
     full = aliases().get(name, name) if isinstance(name, str) else name
     for target in BUILT_IN:
         if target.name == full:
@@ -86,17 +86,17 @@ def find(name: object) -> Registered:
 
 
 def family_of(target: Target) -> str:
-    """The name before the colon; "" for a target of no family."""
+    """The name before the colon; "" for a target without a family."""
     return target.name.partition(":")[0] if ":" in target.name else ""
 
 
 def target_named(name: str) -> Target:
-    """The target of a name or an alias; a target of yours may delegate to it. Raises as `find` does."""
+    """The target of a name or an alias; a user's target may delegate to it. Raises as `find` does."""
     return find(name).target
 
 
 def of_bundle(manifest: Mapping[str, Any]) -> Registered:
-    """The target of a bundle. Raises BU923 where it is not installed, naming the distribution that offered it."""
+    """The target of a bundle. Raises BU923 if it is not installed, with the name of its distribution."""
     name, package = manifest["target"], manifest.get("target_package") or ""
     full = FORMER.get(name, name)
     failed: list[BringupError] = []
@@ -120,19 +120,19 @@ def _listed() -> str:
 
 
 def _loaded(point: EntryPoint) -> Registered:
-    """Raises BU026 for what cannot be loaded, or is no usable target."""
+    """Raises BU026 for an entry point that cannot be loaded, or is not a usable target."""
     target: Target = plugins.load(point, Target, _problem)
     module = plugins.module_of(point)
     files = {Path(file) for file in (getattr(sys.modules.get(module), "__file__", None),) if file}
     for part in (target, *target.implementations.values()):
         files |= set(files_behind(part))
-    # Where no file is known, a path that cannot be read: then no key can be computed, and nothing is cached.
+    # If no file is known, a path that cannot be read: then no key can be computed, and nothing is cached.
     package = point.dist.name if point.dist else ""
     return Registered(target=target, package=package or "?", files=frozenset(files or {Path(f"<{module}>")}))
 
 
 def _problem(target: Any) -> str:
-    """What makes a plugin's object unusable as a target; "" for nothing."""
+    """The reason why a plugin's object is unusable as a target; "" for none."""
     if isinstance(target, type):
         return "is a class; name an object of it"
     name, options = getattr(target, "name", None), getattr(target, "options", None)

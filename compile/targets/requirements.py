@@ -1,4 +1,4 @@
-"""Distributions that targets require: which are installed, and how the others are."""
+"""Distributions that targets require: their installed versions, and the commands that install them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bringup.diagnostics import fail
 if TYPE_CHECKING:
     from bringup.compile.targets.registry import Registered
 
-EXTRAS = {"triton": "gpu", "cuda-bindings": "gpu", "llvmlite": "llvm"}  # the least that has it; others: `compile`
+EXTRAS = {"triton": "gpu", "cuda-bindings": "gpu", "llvmlite": "llvm"}  # the smallest extra; others: `compile`
 
 
 def installed(name: str) -> str:

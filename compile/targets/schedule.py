@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bringup.graphs.core.graph import Graph
 
 SCHEDULE = "schedule.json"
-# Every operation that a kernel may implement: each stays one node of the plan.
+# Every operation that may have a kernel: each remains one node of the plan.
 OPAQUE = frozenset(
     [
         "attention",
@@ -69,7 +69,7 @@ OPAQUE = frozenset(
 
 
 class ScheduleTarget(Target):
-    """A bundle has `schedule.json`: the functions after all passes, and where each temporary is in one arena."""
+    """A bundle has `schedule.json`: the functions after all passes, and the offset of each temporary in one arena."""
 
     name = "schedule"
     summary = "a list of launches and a memory plan, run by torch on the CPU: the plan that kernels are written for"
@@ -85,7 +85,7 @@ class ScheduleTarget(Target):
     activations = ACTIVATIONS
 
     def layout(self, graph: Graph) -> Adapter:
-        """Matrices that read the same activations are side by side."""
+        """Matrices that read the same activations are concatenated."""
         return fused()
 
     def encode(self, function: Function, exported: ExportedProgram) -> bytes:
@@ -137,7 +137,7 @@ SCHEDULE_TARGET = ScheduleTarget()
 
 
 def read_schedule(folder: Path, interface: Interface) -> Schedule:
-    """The schedule of a bundle. Raises ValueError for what `lower` does not write."""
+    """The schedule of a bundle. Raises ValueError for one that `lower` did not write."""
     from bringup.compile.schedule.codec import schedule_from_json
     from bringup.compile.schedule.validate import validate
 
@@ -150,7 +150,7 @@ def read_schedule(folder: Path, interface: Interface) -> Schedule:
 
 
 def reference_executor(schedule: Schedule, interface: Interface, weights: Mapping[str, np.ndarray]) -> Executor:
-    """What runs the launches by torch. Raises ValueError for operations that it does not have."""
+    """The executor that runs the launches by torch. Raises ValueError for operations that it does not support."""
     from bringup.compile.schedule.reference import ReferenceExecutor
     from bringup.compile.schedule.reference_ops import check_operators
 
@@ -167,7 +167,7 @@ def summary_of(schedule: Schedule) -> str:
 def schedule_of(
     program: EncodedProgram, options: Options, dump_dir: Path | None, split: Callable[[OpGraph], OpGraph] | None = None
 ) -> Schedule:
-    """The schedule of a program: its functions after the passes, and after `split` where groups are too large."""
+    """The schedule of a program: its functions after the passes, and after `split`, which splits large groups."""
     from bringup.compile.schedule.codec import graph_from_json
     from bringup.compile.schedule.pass_list import run_passes, selected
     from bringup.compile.schedule.schedule import scheduled

@@ -45,12 +45,12 @@ class Selection:
 
     @property
     def package(self) -> str:
-        """The distribution that offers the target; "" for bringup itself."""
+        """The distribution of the target; "" for bringup itself."""
         return self.registered.package
 
     @property
     def form(self) -> StageCodec:
-        """How traced stages are encoded, and what besides them decides the result."""
+        """The encoding of traced stages, and the other inputs of its result."""
         target = self.target
         owner = target.stages_of or target
         return StageCodec(
@@ -66,7 +66,7 @@ class Selection:
         )
 
     def laid_out(self, job: Job) -> Job:
-        """The job with the plan of the buffers that the target's layout makes of its parameters."""
+        """The job with the plan of the target's buffers, which its layout computes from the parameters."""
         layout = self.target.layout(job.graph)
         return job if layout is None else replace(job, plan=lay_out(job.plan, layout))
 
@@ -74,7 +74,7 @@ class Selection:
         return tools((*target.requires, *([self.package] if self.package else [])))
 
     def settings(self) -> Inputs | None:
-        """What decides the target's results besides source files, as inputs of a key; None where that is unknown."""
+        """The inputs of the target's results other than source files, for a key; None if they are unknown."""
         own = self.target.cache_key(self.options)
         if own is None:
             return None
@@ -86,26 +86,26 @@ class Selection:
         }
 
     def check_cache_dtype(self, graph: Graph) -> None:
-        """Raises BU024 for attention caches of a dtype that the target does not compile."""
+        """Raises BU024 for a dtype of attention caches that the target does not support."""
         chosen, known = graph.options.cache_dtype, self.target.cache_dtypes
         if chosen is not None and chosen != graph.dtype and chosen not in known:
-            message = f"target `{self.name}` does not take `{chosen}` as the dtype of caches"
-            others = _others(lambda target: chosen in target.cache_dtypes)
+            message = f"target `{self.name}` does not support `{chosen}` as the dtype of caches"
+            others = _supporting(lambda target: chosen in target.cache_dtypes)
             raise fail("BU024", message, help=f"--cache-dtype takes {_listed(known)} here{others}")
 
     def check_activations(self, graph: Graph) -> None:
-        """Raises BU024 for activations that the target's products with packed weights do not round to."""
+        """Raises BU024 for activations that the target's products with packed weights do not support."""
         chosen, known = graph.options.activations, self.target.activations
         if chosen is not None and chosen not in known:
-            message = f"target `{self.name}` does not take `{chosen}` as activations of packed weights"
+            message = f"target `{self.name}` does not support `{chosen}` as activations of packed weights"
             help = f"--activations takes {_listed(known)} here" if known else "leave --activations out"
             takers = ", ".join(f"`{target.name}`" for target in BUILT_IN if chosen in target.activations)
             raise fail("BU024", message, help=f"{help}; {takers} take {chosen}")
 
     def check_loras(self, graph: Graph) -> None:
-        """Raises BU412 for slots of LoRAs that the target does not compile."""
+        """Raises BU412 for slots of LoRAs that the target does not support."""
         if graph.options.max_lora_rank and not self.target.takes_loras:
-            message = f"target `{self.name}` takes no LoRAs at run time"
+            message = f"target `{self.name}` does not support LoRAs at run time"
             help = "leave --max-lora-rank out, or compile for `cpu`, `iree-cpu`, `torch` or `cuda:sm_90`"
             raise fail("BU412", message, help=help)
 
@@ -125,7 +125,7 @@ class Selection:
         return self.target.estimate(weights, self.options)
 
     def inputs(self) -> Inputs | None:
-        """What decides the target's results, source files among it; None where that is unknown."""
+        """The inputs of the target's results, source files among them; None if they are unknown."""
         sources, settings = digests(self.registered.files), self.settings()
         return None if sources is None or settings is None else {**sources, **settings}
 
@@ -133,7 +133,7 @@ class Selection:
 def select(name: object, options: object = None) -> Selection:
     """The target of a name, with values for some of its options: texts, numbers, or True and False for yes and no.
 
-    Raises BU006 for an unknown target, BU024 for an option that it does not have and for a value that is not valid.
+    Raises BU006 for an unknown target, BU024 for an unknown option and for an invalid value.
     """
     return _selected(find(name), {} if options is None else mapping("target_options", options))
 
@@ -149,7 +149,7 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
         if name not in target.options:
             known = list(target.options)
             listed = f"target `{target.name}` has {', '.join(known) if known else 'no options'}"
-            help = did_you_mean(name, known) or listed + _others(lambda each, name=name: name in each.options)
+            help = did_you_mean(name, known) or listed + _supporting(lambda each, name=name: name in each.options)
             raise fail("BU024", f"`{target.name}` has no option `{name}`", help=help)
     values = {name: _value(name, option, given[name]) for name, option in target.options.items() if name in given}
     return Selection(
@@ -159,19 +159,19 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
 
 
 def _value(name: str, option: Option, value: object) -> str:
-    """A value as the text that manifests and keys have."""
+    """A value as the text in manifests and keys."""
     help = "give a text or an integer"
     if not isinstance(value, str | int):
         raise _refused(name, value, help)
     try:
         text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-    except ValueError:  # Python writes no number of so many digits
+    except ValueError:  # Python does not format a number with so many digits
         raise fail("BU024", f"the target option `{name}` does not take so large a number", help=help) from None
     if not text or not text.isprintable():
         raise _refused(name, value, help)
     if known := option.known():
         if text not in known:
-            others = _others(lambda each: name in each.options and text in each.options[name].known())
+            others = _supporting(lambda each: name in each.options and text in each.options[name].known())
             raise _refused(name, value, f"{did_you_mean(text, known)} it takes {_listed(known)}{others}".lstrip())
         return text
     if option.kind == "integer":
@@ -182,8 +182,8 @@ def _value(name: str, option: Option, value: object) -> str:
     return text
 
 
-def _others(has: Callable[[Target], bool]) -> str:
-    """`; --target … takes it`: the first of our targets that has what another one lacks; "" for none."""
+def _supporting(has: Callable[[Target], bool]) -> str:
+    """`; --target … takes it`: the first built-in target that supports it; "" for none."""
     return next((f"; `--target {target.name}` takes it" for target in BUILT_IN if has(target)), "")
 
 

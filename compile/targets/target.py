@@ -83,34 +83,36 @@ class Target(Protocol):
     summary: str
     """One line for `bringup targets`."""
     requires: tuple[str, ...] = ()
-    """Distributions that have to be installed, by their names on PyPI."""
+    """Distributions that must be installed, by their names on PyPI."""
     runs_with: tuple[str, ...] = ()
-    """Those of `requires` that running a bundle takes."""
+    """Those of `requires` that are needed to run a bundle."""
     options: Mapping[str, Option] = MappingProxyType({})
-    """What `--target-option NAME=VALUE` takes."""
+    """The options of `--target-option NAME=VALUE`."""
     phases: tuple[str, ...] = ()
-    """What `--emit` takes besides `graph`, `plan`, `program` and `bundle`; see `emit`."""
+    """The values of `--emit` in addition to `graph`, `plan`, `program` and `bundle`; see `emit`."""
     opaque: frozenset[str] = frozenset()
-    """Names of operations (bringup.graphs.ops) that stay operators in the traced program."""
+    """Names of operations (bringup.graphs.ops) that remain opaque operators in the traced program."""
     cache_dtypes: tuple[str, ...] = CACHE_DTYPES
-    """The dtypes of attention caches that it compiles, besides the one that a model computes in."""
+    """The dtypes of attention caches that it supports, in addition to the model's dtype."""
     implementations: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     """By name of an operation: a function that is traced in place of the operation's reference."""
 
     stages_of: Target | None = None
-    """The target whose stages these are, where `encode` is its own: what is traced for one is cached for both."""
+    """The target whose `encode` this one uses: a stage that is traced for one of them is cached for both."""
 
     fixed_sizes: bool = False
-    """Whether its programs have a block table of the greatest length only, so that no size of a stage is open.
+    """Whether its programs have a block table of the greatest length only, so that no size of a stage is dynamic.
 
-    Such stages are traced several times as fast; `encode` then takes a `Recorded` (compile/program/record.py) as well.
+    Such stages are traced several times as fast; `encode` must then also support a `Recorded`
+    (compile/program/record.py).
     """
 
     takes_packed: bool = False
     """Whether it compiles the operations of packed weights (`quant_linear`, `quant_experts`, …)."""
 
     activations: tuple[str, ...] = ()
-    """What products with packed weights may round activations to (`Quantised.activations`); floats are always taken."""
+    """The dtypes to which products with packed weights may round activations (`Quantised.activations`); floats always
+    work."""
 
     takes_loras: bool = False
     """Whether it compiles `lora_shrink` and `lora_expand`, and its executor fills slots (`LoraExecutor`)."""

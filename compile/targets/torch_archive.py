@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""`.pt2` files: what torch.export saves and loads, without work that torch repeats for nothing.
+"""`.pt2` files: saves and loads torch.export's format, without redundant work of torch.
 
-Measured with torch 2.13, on layers of 100 operations: two thirds of a save computed a canonical form that is thrown
-away; half of a load asked Python for the types of the same few classes again, and half of the rest made a tensor
-without content for each value, though most are like another. The files are those of torch.export.save.
+Measured with torch 2.13, on layers of 100 operations: two thirds of a save computed a canonical form that is discarded;
+half of a load requested the type hints of the same few classes again, and half of the rest created a tensor without
+data for each value, although most are equal. The files are those of torch.export.save.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bringup.compile.program.lean_tracing import uncached
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_REPLACING = RLock()  # what is replaced in torch is there for all threads
+_REPLACING = RLock()  # a replacement in torch affects all threads
 
 
 def save_archive(program: ExportedProgram) -> bytes:
-    """The bytes of a `.pt2` file, without example inputs: torch's safe loader refuses fake tensors."""
+    """The bytes of a `.pt2` file, without example inputs: torch's safe loader rejects fake tensors."""
     from torch._export.serde import serialize
 
     inputs, program.example_inputs = program.example_inputs, None
@@ -39,9 +39,10 @@ def save_archive(program: ExportedProgram) -> bytes:
 
 
 def load_archive(file: IO[bytes]) -> ExportedProgram:
-    """The program of a `.pt2` file, in which values of one shape and dtype share a tensor without content.
+    """The program of a `.pt2` file, in which values of one shape and dtype share a tensor without data.
 
-    It is for running: passes that tell aliases by those tensors are misled. Raises what torch.export.load raises.
+    It is for running only: passes that detect aliases by those tensors give wrong results. Raises the errors of
+    torch.export.load.
     """
     from torch._export.serde import serialize
 
@@ -59,7 +60,7 @@ def _unchanged(program: Any, constants: object = None) -> Any:
 
 
 def _shared(real: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The method, which makes one tensor of each shape, strides, dtype and device."""
+    """The method with a cache: one tensor for each shape, strides, dtype and device."""
     tensors: dict[object, Any] = {}
 
     def deserialize(self: Any, meta: Any) -> Any:
@@ -93,7 +94,7 @@ _TYPING = _typing()
 
 @contextmanager
 def _replaced(owner: Any, name: str, substitute: Callable[[Any], Any]) -> Generator[None]:
-    """Replaces a name in torch's serializer for a while; nothing where a version of torch has no such name."""
+    """Replaces a name in torch's serializer in the block; a no-op if a version of torch has no such name."""
     with _REPLACING:
         real = getattr(owner, name, None)
         if real is not None:

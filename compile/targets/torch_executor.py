@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TorchExecutor(TorchStates):
-    """Executor of exported graphs; weights share memory with the arrays given."""
+    """Executor of exported graphs; weights share memory with the passed arrays."""
 
     def __init__(
         self, exported: Mapping[str, ExportedProgram], interface: Interface, weights: Mapping[str, np.ndarray]
@@ -68,7 +68,7 @@ def encode(function: Function, program: ExportedProgram) -> bytes:
 
 
 def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProgram]:
-    """Every function of a program, from `<function>.pt2` as `encode` made it."""
+    """Every function of a program, from the files `<function>.pt2` of `encode`."""
     for op in (quant_linear, quant_experts, fp8_linear, fp8_experts):
         operator_of(op)  # torch loads only programs whose operators it knows
     with gc_paused():
@@ -76,9 +76,9 @@ def load_functions(folder: Path, interface: Interface) -> dict[str, ExportedProg
 
 
 def _load(path: Path) -> ExportedProgram:
-    """From an open file: torch hands paths to code that knows UTF-8 only. Raises ValueError for what is no zip file."""
+    """Opens the file itself: torch's code for paths supports UTF-8 only. Raises ValueError for another format."""
     with opened(path) as file:
-        if file.read(2) != b"PK":  # torch would print its tracebacks
+        if file.read(2) != b"PK":  # otherwise torch would print its tracebacks
             raise ValueError(f"`{path.name}` is not what torch.export saves")
         file.seek(0)
         return load_archive(file)

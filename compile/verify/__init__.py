@@ -1,1 +1,1 @@
-"""The verify command: runs a bundle beside a reference, and attributes the error."""
+"""The verify command: compares a bundle with a reference, and attributes the error."""

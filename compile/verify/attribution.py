@@ -1,4 +1,4 @@
-"""The steps that a session took beside a reference: where they part first, and why."""
+"""The steps of a session compared with a reference: the first difference, and its cause."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from bringup.graphs.core.module import Const
 
 
 class Proof:
-    """What was run, and what should have come of it.
+    """A session's steps and the expected results.
 
-    `rounded` gives the reference in the job's own dtypes; None where it has no other than `reference`.
+    `rounded` computes the reference in the job's own dtypes; None if only `reference` exists.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Proof:
         self.scaled: dict[str, Scaled] = {}
 
     def compare(self, parity: Parity) -> None:
-        """Adds the logits of every phase; in 16 bits those of the graph in float32 before them."""
+        """Adds the logits of every phase; in 16 bits after those of the graph in float32."""
         evidence = self.evidence
         parity.differences = [
             evidence.phase(entry.name)
@@ -69,7 +69,7 @@ class Proof:
         ]
         if evidence.rounds and evidence.is_exact and evidence.logits is not None:
             parity.differences.insert(0, evidence.exact())
-        if parity.ok:  # else logits decide
+        if parity.ok:  # otherwise the logits decide
             self.scaled = {
                 found.entry: found for found in self.scales.worst(self.session.interface.entries, self.feeds)
             }
@@ -79,7 +79,7 @@ class Proof:
             ]
 
     def explain(self, parity: Parity, *, source: str, bundled: bool, bisect: bool) -> None:
-        """Adds the table of modules, and what is at fault when something is."""
+        """Adds the table of modules, and the cause if there is a difference."""
         departing = None if parity.ok else self._departing(parity)
         of_graph = departing is not None and self._graph_departs(departing)
         in_rounding = departing is not None and not of_graph
@@ -100,7 +100,7 @@ class Proof:
             parity.findings.append(_unexplained(parity, departing, self.scaled.get(departing.entry), bisected=bisect))
 
     def _refuse_nonsense(self, reference: Referring) -> None:
-        """Raises BU708 for the first module of a reference that gives NaN or infinity."""
+        """Raises BU708 for the first module of a reference whose output has NaN or infinity."""
         logits = reference.logits(self.tokens)
         if logits is None or np.isfinite(logits).all():
             return
@@ -109,7 +109,7 @@ class Proof:
         raise not_finite(reference.name, name, given[name])
 
     def _departing(self, parity: Parity) -> Feed:
-        """The first step whose logits are not the reference's; the furthest off where each by itself is near enough."""
+        """The first step whose logits differ; if each alone is within the tolerance, that with the largest error."""
         evidence = self.evidence
         graph = parity.differences[0].phase == GRAPH and not parity.differences[0].ok
         found = [evidence.exact(index) if graph else evidence.of("", [feed]) for index, feed in enumerate(self.feeds)]
@@ -119,22 +119,21 @@ class Proof:
         return next(first, max(pairs, key=lambda pair: pair[1].excess)[0]) if pairs else self.feeds[0]
 
     def _wrapping(self) -> Feed | None:
-        """The step in which the longest ring begins anew: it reads what a shorter prompt has no part in."""
+        """The step in which the longest ring wraps around: it reads rows that a shorter prompt does not."""
         longest = max(ring_rows(self.session.interface), default=None)
         return next((feed for feed in self.feeds if longest is not None and feed.end > longest), None)
 
     def _graph_departs(self, feed: Feed) -> bool:
-        """Whether the graph, run by torch in float32, departs in this step: then no program is at fault."""
+        """Whether the graph, run by torch in float32, differs in this step: then the program is not the cause."""
         evidence = self.evidence
         if evidence.logits is None or not evidence.is_exact:
             return False
         return not evidence.exact(self.feeds.index(feed)).ok
 
     def _modules(self, feed: Feed, source: str, *, in_rounding: bool) -> list[Layer]:
-        """Each module in that step, after those of its run that came before.
+        """Each module in that step, after the earlier steps of its run.
 
-        In float32 where the reference is; in 16 bits where it has only those, or where the graph departs
-        `in_rounding` only.
+        In float32 if the reference is; in 16 bits if it has only those, or if the graph differs `in_rounding` only.
         """
         evidence, dtype = self.evidence, self.job.graph.dtype
         low = evidence.rounds and (in_rounding or not evidence.is_exact)
@@ -194,14 +193,14 @@ class Proof:
             parity.findings.append(self.departure.finding)
 
     def save(self, place: Path) -> list[Path]:
-        """A file of the reference's activations; or a folder of that, ours, and the departing operation's tensors."""
+        """A file of the reference's activations; or a folder with it, bringup's, and the wrong operation's tensors."""
         versions = {"model": self.job.graph.config.family, "bringup": __version__}
         computed = {"dtype": self.reference.dtype or self.job.graph.dtype, **versions}
         job = exact(self.job) if self.evidence.is_exact else self.job
         graph = Eager(job, self.session.max_seq_len)
         step = sequence_step(self.tokens, 0, len(self.tokens), self.session.max_seq_len)
         theirs = self.reference.activations(self.tokens)
-        _, odd = graph.observe(step, theirs)  # what it calls by a name of ours and means otherwise: a router's scores
+        _, odd = graph.observe(step, theirs)  # values with an equal name but another meaning: a router's scores
         theirs = {name: array for name, array in theirs.items() if name.removesuffix(INPUT) not in odd}
         if self.evidence.logits is not None:
             theirs[LOGITS] = self.evidence.logits

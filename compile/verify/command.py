@@ -1,4 +1,4 @@
-"""Proof by numbers: a program's logits against a reference's, and, where they part, the place where they do."""
+"""Compares a program's logits with a reference's, and locates the first difference."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["activations", "load_activations", "parity_of", "record", "save_activ
 
 TRANSFORMERS = "transformers"
 DECODE_STEPS = 16
-# For a model that is compiled to be verified: into a second bucket and a second cache block.
+# For a model that is compiled for verification: uses a second bucket and a second cache block.
 TOKENS = 61 + DECODE_STEPS
 
 
@@ -62,16 +62,16 @@ def verify(
 ) -> Parity:
     """Compares a bundle, or a model compiled for the purpose, with a reference on the same checkpoint and config.
 
-    `model` is a bundle's folder, a model's name, or a job (`open_job`). A model's name wins over a bundle of that name,
-    which is written as a path (`./gpt2`, or a `Path`). A bundle has its own config, adapter, dtype, target and context;
-    of the options that choose them only `checkpoint` counts. `against` is `transformers` or a file of saved
-    activations. `target_options` and `max_seq_len` are what a model is compiled for. `prompt_tokens` are the prompt's
-    ids, or how many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure
-    from torch down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's
-    alone. A bundle gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016
-    for tokens that it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
-    those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
-    does not serve.
+    `model` is a bundle's folder, a model's name, or a job (`open_job`). A model's name takes precedence over a bundle
+    of that name, which is written as a path (`./gpt2`, or a `Path`). A bundle has its own config, adapter, dtype,
+    target and context; of the options for these only `checkpoint` applies. `against` is `transformers` or a file of
+    saved activations. `target_options` and `max_seq_len` are for compiling a model. `prompt_tokens` are the prompt's
+    ids, or the number of seeded random ones; None selects prompts that reach every entry point. `bisect` locates the
+    operation of a difference from torch. `save` writes activations: a folder, or a .safetensors file for the
+    reference's alone. A bundle gets the result as parity.json. Raises BU007 for a context that the model does not
+    support, BU015 and BU016 for invalid tokens, BU029 for a model with further inputs, BU608 if a bundle's files differ
+    from the compiled ones, BU703 if transformers has no such model, BU706 to BU708 for an unsuitable file of
+    activations.
     """
     against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
@@ -104,11 +104,11 @@ def verify(
             job = _of_tokens(job_of_bundle(manifest, checkpoint))
             saved = saved and fitted(saved, job, against)
             parity = compared(folder, bundled=True)
-            if same():  # else another bundle was put there meanwhile
+            if same():  # otherwise another bundle was written there meanwhile
                 write_parity(folder, parity, progress)
         return parity
     job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
-    if saved:  # all of this before the work of compiling
+    if saved:  # all of these checks precede the compile
         saved = fitted(saved, job, against)
     elif job.checkpoint.format != "gguf":
         known_config(job.config)
@@ -122,9 +122,9 @@ def verify(
 
 
 def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
-    """Puts the result into a bundle as parity.json, whole or not at all; a bundle that takes no files is a warning.
+    """Writes the result to a bundle as parity.json, atomically; a bundle that is not writable is a warning.
 
-    It is no part of what was compiled, and the manifest does not list it: `manifest` in it is the SHA-256 of the
+    It is not part of the compiled bundle, and the manifest does not list it: its key `manifest` is the SHA-256 of the
     manifest.json that it belongs to.
     """
     whole = {"manifest": sha256(bundle / MANIFEST), **parity.as_json()}
@@ -137,7 +137,7 @@ def write_parity(bundle: Path, parity: Parity, progress: Progress) -> None:
 
 
 def _of_tokens(job: Job) -> Job:
-    """A job whose model can be run on tokens alone; any other raises BU029, one that quantises its weights BU415."""
+    """A job whose model needs only tokens; others raise BU029, one that quantises its weights BU415."""
     if recipe := job.graph.options.quantize:
         message = (
             f"the weights are quantised by {recipe} as they are loaded: their logits are not those of the checkpoint"
@@ -149,12 +149,12 @@ def _of_tokens(job: Job) -> Job:
     message = ", ".join(f"`{name}`" for name in job.graph.inputs)
     help = "feed it yourself, with `Session.prefill(tokens, NAME=rows)`, and compare with a reference of your own"
     raise fail(
-        "BU029", f"`{job.graph.config.family}` takes {message} as well as tokens; verify gives only tokens", help=help
+        "BU029", f"`{job.graph.config.family}` takes {message} as well as tokens; verify passes only tokens", help=help
     )
 
 
 def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, decode: int) -> int:
-    """How many tokens a model is compiled for to be verified."""
+    """The context, in tokens, that a model is compiled for to be verified."""
     if saved:
         length = len(saved.tokens)
     elif prompt is None:
@@ -166,7 +166,7 @@ def _context(job: Job, saved: Saved | None, prompt: list[int] | int | None, deco
 
 
 def _ring_contexts(graph: Graph) -> Iterator[int]:
-    """The contexts from which on a program has a ring for each window, of those that few tokens fill."""
+    """The contexts from which on a program has a ring for each window that a few tokens fill."""
     chunk, context = max(BUCKETS), graph.config.max_positions
     for window in {leaf.window for _, leaf in graph.leaves(State)}:
         ring = CacheSizes(context=context, chunk=chunk).ring(window)
@@ -186,10 +186,10 @@ def parity_of(
     bisect: bool = False,
     save: str | Path | None = None,
 ) -> Parity:
-    """Prefill and decode logits of a session against transformers', or against saved activations; see `verify`.
+    """Prefill and decode logits of a session compared with transformers', or with saved activations; see `verify`.
 
-    `saved` is one that `fitted` gave, `source` its file. `bundled`: the session's weights come from a bundle that may
-    not be the job's.
+    `saved` is a result of `fitted`, `source` its file. `bundled`: the session's weights are those of a bundle, which
+    may differ from the job's.
     """
     config, dtype = job.graph.config, job.graph.dtype
     spans = windows(job.graph)
@@ -229,7 +229,7 @@ def parity_of(
 
 
 def _advice(session: Session, job: Job, saved: Saved | None, *, bundled: bool) -> Callable[[int], str]:
-    """How to have so many tokens verified."""
+    """The advice for verifying a given number of tokens."""
 
     def advice(count: int) -> str:
         if saved:
@@ -249,7 +249,7 @@ def _random(seed: int, vocab: int, count: int) -> list[int]:
 
 
 def activations(job: Job, tokens: list[int]) -> dict[str, np.ndarray]:
-    """What every module of our graph takes and gives, run by torch on the job's weights; see `reference.record`."""
+    """The inputs and outputs of every module of the graph, run by torch with the job's weights: see `record`."""
     from bringup.compile.bisect.eager import Eager
 
     eager = Eager(job, len(tokens))

@@ -1,4 +1,4 @@
-"""What a verification knows of its logits: the reference's, how far rounding moves them, and the graph's own."""
+"""The logits of a verification: the reference's, the effect of rounding on them, and the graph's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bringup.graphs.core.options import CACHE_DTYPES
 from bringup.graphs.core.step import CacheSizes
 from bringup.spec import DTYPES
 
-GRAPH = "graph in float32"  # the phase that holds the graph's own logits to the reference's, before any rounding
+GRAPH = "graph in float32"  # the phase that compares the graph's own logits with the reference's, without rounding
 
 
 def exact(job: Job) -> Job:
@@ -35,23 +35,23 @@ def exact(job: Job) -> Job:
 
 
 def rounds(job: Job) -> bool:
-    """Whether a job's program computes, or caches what attention keeps, in less than float32."""
+    """Whether a job's program computes, or caches keys and values, in less than float32."""
     options = job.graph.options
     return job.graph.dtype != "float32" or job.graph.cache_dtype != "float32" or options.activations is not None
 
 
 def rounding(job: Job) -> Job:
-    """The job that rounds as the program does: with packed weights where activations are rounded for these."""
+    """The job that rounds as the program does: with packed weights if activations are rounded for these."""
     return pack_job(job).job if job.graph.options.activations else job
 
 
 def coarsest(job: Job) -> str:
-    """Of the dtypes that a job's program computes and caches in, the one with the fewest bits."""
+    """The dtype with the fewest bits among those that a job's program computes and caches in."""
     return min(job.graph.cache_dtype, job.graph.dtype, key=lambda name: (DTYPES[name].bits, -UNIT.get(name, 1.0)))
 
 
 class Referring(Protocol):
-    """Who is right: transformers, or a file. `dtype` is what its numbers were computed in, "" when unsaid."""
+    """The reference: transformers, or a file. `dtype` is the one of its computation, "" if unknown."""
 
     @property
     def name(self) -> str: ...
@@ -62,10 +62,10 @@ class Referring(Protocol):
 
 
 class Evidence:
-    """The bound of every row of logits, and what stays within it.
+    """The tolerance of every row of logits, and the rows within it.
 
-    The feeds are those of a program whose caches have `sizes`. `rounded` are the reference's logits in
-    the job's dtypes, where these round; without them the graph's own rounding is measured.
+    The feeds are those of a program whose caches have `sizes`. `rounded` are the reference's logits in the job's
+    dtypes, if these round; without them the graph's own rounding is measured.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Evidence:
         return [rows_of(feed, self.graph) for feed in self.feeds]
 
     def exact(self, index: int | None = None) -> Difference:
-        """The graph's own logits in float32 beside the reference's, of one feed or of all."""
+        """The graph's own logits in float32 compared with the reference's, for one feed or for all."""
         some = slice(None) if index is None else slice(index, index + 1)
         rows = np.concatenate([rows_at(feed) for feed in self.feeds[some]])
         return judge(GRAPH, np.concatenate(self.of_graph[some]), Bound(self.bound.wanted).at(rows), 0.0)
 
     def phase(self, name: str) -> Difference:
-        """What the session gave in the steps of an entry."""
+        """The session's logits in the steps of an entry, compared with the reference."""
         return self.of(name, [feed for feed in self.feeds if feed.entry == name])
 
     def of(self, name: str, feeds: Sequence[Feed]) -> Difference:
-        """What the session gave in these steps, compared with the reference, and where that fails with its choices."""
+        """The session's logits in these steps, compared with the reference; if that fails, with its choices."""
         rows = np.concatenate([rows_at(feed) for feed in feeds])
         ours, bound = np.concatenate([feed.logits for feed in feeds]), self.bound.at(rows)
         found = judge(name, ours, bound, self.median)
@@ -133,12 +133,12 @@ class Evidence:
 
     @cached_property
     def is_proven(self) -> bool:
-        """Whether the graph's logits in float32 are known to be the reference's."""
+        """Whether the graph's logits in float32 are known to equal the reference's."""
         return self.is_exact and self.logits is not None and self.exact().ok
 
     @cached_property
     def _explained(self) -> list[Explained]:
-        """Of each feed what float32 gives with the choices that the session has made."""
+        """For each feed the float32 logits with the choices that the session has made."""
         explaining = Explaining(self.graph, self.rounding_graph)
 
         def beyond(feed: Feed) -> Callable[[np.ndarray], np.ndarray]:
@@ -149,5 +149,5 @@ class Evidence:
 
 
 def rows_at(feed: Feed) -> np.ndarray:
-    """Which rows of the sequence a feed's logits are."""
+    """The indices in the sequence of a feed's rows of logits."""
     return np.arange(feed.end - len(feed.logits), feed.end)

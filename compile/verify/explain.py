@@ -1,9 +1,9 @@
-"""Which of the choices that rounding leaves open a compiled program has taken, found by its logits.
+"""Finds, by its logits, the choices of a compiled program that rounding leaves open (experts, keys).
 
-A row whose choice is open may be far from the reference and right. It is right when the graph in float32 gives these
-logits with one of the choices that the row may have taken: they are searched, choice by choice, in the order of
-computing. The search takes one choice after the other, so that several at once may escape it: a row that is left open
-may be as far off as one other choice of its own moves it, and no further.
+A row with an open choice may differ from the reference and be right. It is right if the graph in float32 has these
+logits with one of the possible choices, which are searched one by one in the order of computation. Several differing
+choices at once may escape the search: an unexplained row may differ by as much as one other choice of its own moves it,
+and no more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bringup.compile.parity.rounding import rms
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWEEPS = 8  # over the choices of a step: one that follows from another is found in a later one
+SWEEPS = 8  # over the choices of a step: one that follows from another is found in a later sweep
 Beyond = Callable[[np.ndarray], np.ndarray]
 
 
@@ -30,8 +30,8 @@ Beyond = Callable[[np.ndarray], np.ndarray]
 class Explained:
     """The rows of a feed in float32, with the choices that explain them best, and the number of choices of its step.
 
-    `reach` is float64 [R]: the largest distance, RMS, that one other choice of a row gave. 0 where it has only one:
-    nothing escapes that search.
+    `reach` is float64 [R]: the largest distance, RMS, of another choice of a row. It is 0 for a row with a single
+    choice: the search covers that completely.
     """
 
     logits: np.ndarray
@@ -40,16 +40,16 @@ class Explained:
 
 
 class Explaining:
-    """Follows the steps of a session by two graphs: one in float32, one that rounds as the program does."""
+    """Follows the steps of a session with two graphs: one in float32, one that rounds as the program does."""
 
     def __init__(self, exact: Eager, rounding: Eager) -> None:
         self.exact, self.rounding = exact, rounding
-        self.seen: dict[int, list[np.ndarray]] = {}  # of each choice, what rounding moves its scores, step by step
+        self.seen: dict[int, list[np.ndarray]] = {}  # by choice, the effect of rounding on its scores in each step
 
     def explain(self, feed: Feed, beyond: Beyond) -> Explained:
-        """What float32 gives of a feed. `beyond` says of logits like the feed's which rows are too far from the feed's.
+        """The float32 logits of a feed. `beyond` returns which rows of logits like the feed's differ too much from it.
 
-        The steps before it must have been followed; the caches then hold what the choices found give.
+        All earlier steps must have been followed; the caches then have the values for the choices found.
         """
         before, rounded_before = self.exact.copy_of_states(), self.rounding.copy_of_states()
         with Choosing() as low:
@@ -58,7 +58,7 @@ class Explaining:
         logits, choices = self._run(feed, plan)
         rows = feed.end - feed.first
         within = [self._within(index, gap) for index, gap in enumerate(moved(low.choices, choices, rows))]
-        skipped = rows - len(logits)  # rows of which the session gives no logits
+        skipped = rows - len(logits)  # rows without logits of the session
         reach, tried = np.zeros(len(logits)), np.zeros(len(logits), int)
         for sweep in range(SWEEPS if plan.choices else 0):
             start = plan
@@ -86,7 +86,7 @@ class Explaining:
         return Explained(logits, np.where(tried > 1, reach, 0.0), len(choices))
 
     def _within(self, index: int, gap: np.ndarray | None) -> np.ndarray | None:
-        """How close two scores of a row are that rounding may exchange; see `OPEN`."""
+        """The distance of two scores of a row up to which rounding may swap them; see `OPEN`."""
         if gap is None:
             return None
         self.seen.setdefault(index, []).append(gap)
@@ -102,9 +102,9 @@ class Explaining:
         logits: np.ndarray,
         reach: np.ndarray,
     ) -> dict[int, Swap]:
-        """For each row the swap in one choice that brings float32 nearest to the feed's logits, if any does.
+        """For each row the swap in one choice that moves float32 closest to the feed's logits, if any does.
 
-        `reach` takes in how far each moves its row.
+        `reach` is updated with the distance that each moves its row.
         """
         skipped = feed.end - feed.first - len(logits)
         error, best = rms(feed.logits - logits), dict[int, Swap]()
@@ -126,12 +126,12 @@ class Explaining:
 
 
 def _with_all_held(plan: Plan, choices: list[Choice]) -> Plan:
-    """The choices of a run of the plan, all of them held."""
+    """The choices of a run of the plan, all of them fixed."""
     return Plan.of(choices, len(plan.held))
 
 
 def rows_of(feed: Feed, graph: Eager) -> np.ndarray:
-    """The rows of a feed's step, as a graph computes them; it has taken in the steps before."""
+    """The rows of a feed's step, as a graph computes them that has processed the earlier steps."""
     whole = graph(feed.step, decode=feed.decode).float().numpy()
     count = feed.end - feed.first
     return whole[count - len(feed.logits) : count]

@@ -1,8 +1,8 @@
-"""Which operation of a 16-bit program is as if multiplied by something, read off the logits that a session gave.
+"""Finds an operation of a 16-bit program with a wrong factor, from the logits of a session.
 
-The bound of a row of logits is several roundings wide, and an operation that is wrong by 1 % stays within it. But it
-moves all logits in one direction, which the graph in float32 gives: the logits with the result of that operation a
-little larger, less those without. What rounding puts into that direction averages out over rows.
+The tolerance of a row of logits is several roundings wide, so it does not reveal an operation that is wrong by 1 %. But
+such an error moves all logits in one direction, which the graph in float32 determines: the logits with a slightly
+larger result of that operation, minus those without. The effect of rounding in that direction averages out over rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """An operation of an entry, in the calls of one function of the program, and the factor found on it."""
+    """An operation of an entry, in the calls of one function of the program, and its measured factor."""
 
     entry: str
     function: str
@@ -37,7 +37,7 @@ class Scaled:
 
     @property
     def text(self) -> str:
-        """For a message."""
+        """The text for a message."""
         found = self.scale
         return (
             f"the logits are as if `{self.operation.target}` in `{self.function}`, or an operation near it, gave "
@@ -46,13 +46,13 @@ class Scaled:
 
 
 class Scales:
-    """Compares what a session gave with the graph run by torch in the session's own dtype, and in float32."""
+    """Compares a session's logits with the graph run by torch in the session's own dtype, and in float32."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
 
     def worst(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> Iterator[Scaled]:
-        """Of each entry the operation whose factor rounding explains least; none where nothing rounds to 16 bits."""
+        """For each entry the operation whose factor rounding explains least; none if nothing rounds to 16 bits."""
         if self.evidence.dtype not in ROUNDOFF:
             return
         for entry in entries:
@@ -60,11 +60,11 @@ class Scales:
                 yield max(found, key=lambda each: each.scale.excess)
 
     def departing(self, entries: Sequence[Entry], feeds: Sequence[Feed]) -> list[str]:
-        """The entries in which an operation is off on average."""
+        """The entries with an operation whose average factor is wrong."""
         return [found.entry for found in self.worst(entries, feeds) if found.scale.excess > 1]
 
     def _of(self, entry: Entry, feeds: Sequence[Feed]) -> Iterator[Scaled]:
-        """Each operation that moves logits in a way of its own; none where the steps give too few rows."""
+        """Each operation with a distinct effect on the logits; none if the steps have too few rows."""
         chosen = [feed for feed in feeds if feed.entry == entry.name]
         if sum(len(feed.logits) for feed in chosen) < LEAST:
             return
@@ -94,7 +94,7 @@ class Scales:
 
 
 def taken_by(executor: Executor, feeds: Sequence[Feed]) -> Iterator[Feed]:
-    """The feeds as another executor takes them."""
+    """The same feeds, run by another executor."""
     run = -1
     for feed in feeds:
         if feed.run != run:
@@ -112,7 +112,7 @@ def _listed(graph: Eager, feed: Feed) -> list[Operation]:
 
 
 class _Steps:
-    """The steps of one entry, which a graph takes again and again: those before them in their runs it takes once."""
+    """The steps of one entry, which a graph repeats; the earlier steps of their runs are computed once."""
 
     def __init__(self, graph: Eager, feeds: Sequence[Feed], entry: str) -> None:
         self.graph, self.entry = graph, entry
@@ -127,7 +127,7 @@ class _Steps:
             self.runs.append((graph.copy_of_states(), steps[own[0] : own[-1] + 1]))
 
     def rows(self, stages: Collection[int] = (), index: int = -1) -> np.ndarray:
-        """The rows of these steps, float32 [R, V]; with the operation at `index` of these stages a little larger."""
+        """The rows of these steps, float32 [R, V]; with a slightly larger result of operation `index` of `stages`."""
         found: list[np.ndarray] = []
         for before, steps in self.runs:
             self.graph.restore(before)

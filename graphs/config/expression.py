@@ -1,8 +1,8 @@
-"""Regular expressions of strangers, matched in bounded time.
+"""Regular expressions from untrusted files, matched in bounded time.
 
-Python's `re` may take exponential time: here every part of an expression maps all places where it may begin to all
-where it may end, as the bits of a number, so that nothing is tried twice. The syntax is that of `re`, without back
-references, look-behind, flags and possessive quantifiers.
+Python's `re` may need exponential time. Here each part of an expression maps the set of all positions at which it may
+begin to the set of all positions at which it may end. Sets are bit masks, so no position is tried twice. The syntax is
+that of `re`, without back references, look-behind, flags and possessive quantifiers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from functools import reduce
 
 LONGEST = 500  # characters of an expression
-DEEPEST = 2  # repetitions in one another: more multiply the time
+DEEPEST = 2  # nested repetitions: each level multiplies the time
 MOST_TIMES = 1000
 _TIMES = re.compile(r"\{(\d{1,4})(,?)(\d{0,4})\}")
 _SET = re.compile(r"\[\^?\]?(?:\\.|[^\\\]])*\]")
 _ESCAPED = re.compile(r"\\[dDwWsS]|\\[^\w\s]")
 
-Part = Callable[[str, int], int]  # of a text and the places where it may begin: those where it may end
+Part = Callable[[str, int], int]  # (text, mask of the positions where it may begin) -> mask of those where it may end
 
 
 class Expression:
-    """A compiled expression. Raises ValueError for one that is too long, too deep, or not understood."""
+    """A compiled expression. Raises ValueError for one that is too long, too deeply nested, or not supported."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
@@ -33,7 +33,7 @@ class Expression:
             raise ValueError("a `)` without `(`")
 
     def matches(self, text: str) -> bool:
-        """Whether a text begins with a match, as `re.match` tells."""
+        """Whether the text begins with a match, as in `re.match`."""
         return self._part(text, 1) != 0
 
     def __eq__(self, other: object) -> bool:
@@ -47,7 +47,7 @@ class Expression:
 
 
 class _Reader:
-    """Reads an expression from left to right; `depth` is how many repetitions are in one another below here."""
+    """Reads an expression from left to right; `depth` is the number of nested repetitions below this point."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -88,14 +88,14 @@ class _Reader:
             most = int(found[3]) if found[3] else None if found[2] else least
         else:
             return part
-        self._skips("?")  # lazy: the ends are the same
+        self._skips("?")  # lazy: the possible ends are the same
         if self.text[self.at : self.at + 1] in ("*", "+", "?") and self.at < len(self.text):
             raise ValueError("a repetition of a repetition")
         if max(least, most or 0) > MOST_TIMES or (most is not None and most < least):
             raise ValueError(f"a repetition of {least} to {most}")
         self.depth += most != 1
         if self.depth > DEEPEST:
-            raise ValueError(f"more than {DEEPEST} repetitions in one another")
+            raise ValueError(f"more than {DEEPEST} nested repetitions")
         return _repetition(part, least, most)
 
     def _one(self) -> Part:
@@ -158,7 +158,7 @@ def _bits(places: int) -> list[int]:
 
 def _repetition(part: Part, least: int, most: int | None) -> Part:
     def ends(text: str, begins: int) -> int:
-        for _ in range(min(least, len(text) + 2)):  # by then places that can stay have, and others have run out
+        for _ in range(min(least, len(text) + 2)):  # after as many rounds as positions, the set no longer changes
             begins = part(text, begins)
         found, new, more = begins, begins, most
         while new and more != least:

@@ -1,7 +1,7 @@
 """Reading a config.json so that no key is overlooked.
 
-Each key is read by the family, stands in a table of keys that change no number, or is a finding: a scale, window or
-rope type that the graph does not implement never passes silently.
+Each key is read by the family, listed as a key that does not affect the result, or reported: a scale, window or rope
+type that the graph does not implement is never ignored silently.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bringup.shown import shown
 
 T = TypeVar("T", int, float, str, bool)
 
-MOST = 1 << 63  # of any number: what a 64-bit integer holds
-MOST_ELEMENTS = 1 << 31  # of a size; the largest vocabularies have 2^18, the longest contexts 10^7
-MOST_LAYERS = 1000  # each is an object; the deepest published models have 126
-MOST_EXPERTS = 1 << 17  # of all layers: each has tensors of its own; Kimi K2 has 23,424
+MOST = 1 << 63  # any integer: the range of 64 bits
+MOST_ELEMENTS = 1 << 31  # a size; the largest vocabularies have 2^18, the longest contexts 10^7
+MOST_LAYERS = 1000  # each layer is an object; the deepest published models have 126
+MOST_EXPERTS = 1 << 17  # of all layers: each has its own tensors; Kimi K2 has 23,424
 
 
 class Fields:
-    """The keys of one config.json, ticked off as a family reads them."""
+    """The keys of one config.json. It records which keys were read, and the findings."""
 
     def __init__(self, raw: Mapping[str, Any], family: str, allow: Mapping[str, str] | None = None) -> None:
         self.raw = raw
@@ -34,23 +34,23 @@ class Fields:
         self.allowed = dict(allow or {})
         self.read: set[str] = set()
         self.findings: list[Diagnostic] = []
-        self.doubtful = False  # whether some whole number is none: it is not compared with others
+        self.doubtful = False  # whether an integer is invalid: the values are then not compared with each other
 
     @property
     def wrong(self) -> bool:
-        """Whether an error was noted: some of the values read are then stand-ins."""
+        """Whether an error was found: some of the values read are then stand-ins."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
     def sound(self, *keys: str) -> bool:
-        """Whether no error was noted about these keys: their values are those of the config."""
+        """Whether no error was found for these keys: their values are those of the config."""
         return all(f.severity is not Severity.ERROR or f.parameter not in keys for f in self.findings)
 
     def take(self, key: str, kind: type[T], default: T | None = None, *, null: T | None = None) -> T:
-        """The value of a key: `default` when it is absent, `null` when it is null.
+        """The value of a key: `default` if it is absent, `null` if it is null.
 
-        Without them the key is needed, and may not be null: transformers 5.23 refuses null where the annotation of its
-        configuration class does not admit None, and where it does, None is not the default but a value of its own. A
-        missing or mistyped value is a finding.
+        Without these arguments the key is required and must not be null: transformers 5.23 rejects null if the
+        annotation in its configuration class does not permit None; otherwise None is a value of its own and not the
+        default. A missing value or one of another type is a finding; the result is then a stand-in.
         """
         self.read.add(key)
         value: Any = self.raw.get(key)
@@ -83,7 +83,7 @@ class Fields:
         least: int = 1,
         most: int = MOST_ELEMENTS,
     ) -> int:
-        """A whole number that counts something: at least 1, and no more than a machine can hold."""
+        """An integer from `least` (1) to `most`, such as a number of heads or channels."""
         return self._number(key, default, most, "size", null=null, least=least)
 
     def _number(
@@ -104,11 +104,11 @@ class Fields:
         return value
 
     def layers(self, key: str) -> int:
-        """How many layers there are; an object is made for each."""
+        """The number of layers, at most MOST_LAYERS; each becomes an object."""
         return self._number(key, None, MOST_LAYERS, "layers")
 
     def experts(self, key: str, default: int, *, least: int = 1) -> int:
-        """How many experts a layer of a mixture has."""
+        """The number of experts in each layer, at most MOST_EXPERTS in all layers together."""
         layers: object = self.raw.get("num_hidden_layers")
         each = layers if isinstance(layers, int) and 0 < layers <= MOST_LAYERS else 1
         most = MOST_EXPERTS // each
@@ -152,7 +152,7 @@ class Fields:
         return ()
 
     def indices(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers; none when it is absent or null."""
+        """A list of integers; empty if the key is absent or null."""
         self.read.add(key)
         value: Any = self.raw.get(key)
         if value is None or (isinstance(value, list) and all(type(v) is int for v in cast(list[Any], value))):
@@ -162,7 +162,7 @@ class Fields:
         return ()
 
     def group(self, key: str) -> dict[str, Any]:
-        """The settings under one key; none when it is absent or null."""
+        """The object under a key; empty if the key is absent or null."""
         self.read.add(key)
         value: Any = self.raw.get(key)
         if value is not None and not isinstance(value, dict):
@@ -171,21 +171,21 @@ class Fields:
         return cast("dict[str, Any]", value or {})
 
     def only(self, key: str, *allowed: Any) -> None:
-        """A key for which the graph implements only some values; the first is what an absent key means.
+        """Reports values of a key that the graph does not implement; the first allowed value is the default.
 
-        Null is one of them where it is listed. Values are compared with their types: 0 is not false, 1 is not true.
+        Null is allowed only if it is listed. Types are compared as well: 0 is not false, 1 is not true.
         """
         self.read.add(key)
         value = self.raw.get(key, allowed[0])
-        fits = key not in self.raw or any(value == known and _alike(value, known) for known in allowed)
+        fits = key not in self.raw or any(value == known and _equal_in_json(value, known) for known in allowed)
         numbers = any(isinstance(known, int) and not isinstance(known, bool) for known in allowed)
-        unknown = self.stopped and numbers  # nothing to compare with
+        unknown = self.stopped and numbers  # the allowed values are computed from stand-ins
         if not fits and key not in self.allowed and not unknown:
             message = f"config says `{key}` = {shown(value)}; the {self.family} graph implements {_listed(allowed)}"
             self.error("BU122", message, key)
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
-        """A key whose value names something that the graph has to have; --allow-config cannot make up for it."""
+        """A key whose value selects an implementation of the graph; --allow-config does not apply to it."""
         value = self.take(key, str, default)
         if value in known:
             return value
@@ -195,7 +195,7 @@ class Fields:
 
     @property
     def stopped(self) -> bool:
-        """Whether a size that planning needs is unknown: then some values of the config are stand-ins."""
+        """Whether a size that planning needs is unknown: some values of the config are then stand-ins."""
         return any(finding.stops for finding in self.findings)
 
     def error(
@@ -208,9 +208,9 @@ class Fields:
         severity: Severity = Severity.ERROR,
         stops: str | None = None,
     ) -> None:
-        """Adds a finding about a key, unless there is one: one mistake is one finding, which then stops what both do.
+        """Adds a finding for a key, unless it has one: one mistake is one finding, which then stops what either would.
 
-        `stops` as in `Diagnostic`; left out, a BU121 or BU124 leaves a size unknown, and others nothing.
+        `stops` as in `Diagnostic`; if omitted, a BU121 or BU124 leaves a size unknown, and other codes stop nothing.
         """
         stops = ("size" if code in ("BU121", "BU124") else "") if stops is None else stops
         any_severity = severity is not Severity.ERROR
@@ -223,33 +223,33 @@ class Fields:
             self.findings.append(finding)
 
     def overruled(self, key: str, value: Any, by: str, used: Any) -> None:
-        """Warns that one key says other than another, which transformers obeys."""
+        """Warns that two keys contradict each other, and that the one that transformers obeys is used."""
         message = f"config says `{key}` = {shown(value)} and `{by}` = {shown(used)}; the latter is used"
         help = f"transformers does not look at `{key}` here either: remove the one that is wrong"
         self.error("BU151", message, key, help, severity=Severity.WARNING)
 
     def ignored(self, key: str, value: Any, differs: str) -> None:
-        """Warns of a key that other code reads and transformers, whose logits are computed, does not."""
+        """Warns of a key that other code reads, but not transformers, whose logits are the reference."""
         message = f"config says `{key}` = {shown(value)}, which transformers does not read; neither does bringup"
         self.error("BU151", message, key, f"{differs}: is the checkpoint for that?", severity=Severity.WARNING)
 
     def _state(self, key: str) -> str:
-        """What stands under a key, for a sentence about it."""
+        """The state of a key (absent, null, its value), as part of a message."""
         return f"is {'null' if self.raw[key] is None else shown(self.raw[key])}" if key in self.raw else "is missing"
 
     def done(self) -> list[Diagnostic]:
-        """Ends the reading: every finding, with those on keys that nobody read."""
+        """Ends the reading: every finding, and those on keys that were not read."""
         self.findings += unread_keys(self.raw, self.read, self.allowed, self.family)
         return self.findings
 
 
-def _alike(value: Any, known: Any) -> bool:
-    """Whether two equal values are so for JSON: Python takes true for 1."""
+def _equal_in_json(value: Any, known: Any) -> bool:
+    """Whether two equal values are also equal in JSON: in Python, true equals 1."""
     return isinstance(value, bool) == isinstance(known, bool)
 
 
 def _converted(value: object, kind: type[T]) -> T | None:
-    """What a value of the wrong JSON type says without doubt: `"1e-6"`, `"32"`, `32.0`, `"true"`; else None."""
+    """The value that one of the wrong JSON type clearly stands for: `"1e-6"`, `"32"`, `32.0`, `"true"`; else None."""
     if isinstance(value, str):
         try:
             value = cast(object, json.loads(value.strip().lower()))

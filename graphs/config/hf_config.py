@@ -1,4 +1,4 @@
-"""The base of the families' config dataclasses: made from the words of a config.json."""
+"""The base of the families' config dataclasses, which are created from config.json."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bringup.diagnostics import BringupError, Diagnostic, Severity
 from bringup.graphs.config.fields import Fields
 from bringup.graphs.config.unread_keys import misspelt, unknown_key
 
-# How the checkpoint is stored is nothing to a graph: adapters/schemes reads it.
+# A graph does not depend on how the checkpoint is stored: adapters/schemes reads it.
 OF_CHECKPOINT = frozenset({"quantization_config", "compression_config"})
 
 
 def architectures(raw: Mapping[str, Any]) -> list[str]:
-    """The architectures that a config.json names; none when it names none. Raises BU121 for what are no names."""
+    """The architectures that a config.json lists; [] if none. Raises BU121 if they are not strings."""
     fields = Fields(raw, "the choice of a graph")
     names = fields.words("architectures")
     if fields.findings:
@@ -23,22 +23,22 @@ def architectures(raw: Mapping[str, Any]) -> list[str]:
 
 
 def quantisation(raw: Mapping[str, Any]) -> str:
-    """The `quant_method` of a config.json's `quantization_config`; "" where it has none."""
+    """The `quant_method` of a config.json's `quantization_config`; "" without one."""
     words = raw.get("quantization_config")
     method = cast("Mapping[str, Any]", words).get("quant_method") if isinstance(words, Mapping) else None
     return method if isinstance(method, str) else ""
 
 
 class HFConfig:
-    """Base of the families' frozen config dataclasses: built from the words of a config.json."""
+    """Base of the families' frozen config dataclasses, created from config.json."""
 
     __slots__ = ()
     family: ClassVar[str]
-    model_types: ClassVar[tuple[str, ...]] = ()  # of config.json; a class that names none takes any
+    model_types: ClassVar[tuple[str, ...]] = ()  # of config.json; a class that lists none accepts all
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Reads every key that changes a number; what does not fit is noted in `fields`."""
+        """Reads every key that affects the result; `fields` records what is wrong."""
         raise NotImplementedError
 
     @classmethod
@@ -51,9 +51,9 @@ class HFConfig:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], allow: Mapping[str, str] | None = None) -> tuple[Self, list[Diagnostic]]:
-        """The config, and what is wrong with it. After a BU121 or a BU124 some of its values are stand-ins.
+        """The config, and its findings. After a BU121 or a BU124 some of its values are stand-ins.
 
-        A misspelt key is one finding: its value is read as that of the key which was meant.
+        A misspelt key is one finding: its value is read as that of the key that it resembles.
         """
         fields = Fields(raw, cls.family, allow)
         fields.read |= OF_CHECKPOINT
@@ -65,6 +65,6 @@ class HFConfig:
         again.read |= OF_CHECKPOINT
         corrected = cls.from_fields(again)
         if any(finding.parameter in intended.values() for finding in again.findings):
-            return config, findings  # the key that was meant does not take such a value
+            return config, findings  # the value is not valid for the resembled key
         wrong = [unknown_key(key, raw[key], fields.read, cls.family) for key in intended]
         return corrected, [*wrong, *again.done()]

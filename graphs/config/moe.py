@@ -1,4 +1,4 @@
-"""The sigmoid routing of DeepSeek-V3 and GLM-4.5 as configs describe it."""
+"""The settings of sigmoid routing in the configs of DeepSeek-V3 and GLM-4.5."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bringup.graphs.config.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
-    """A token goes to `per_token` experts of the `topk_groups` best of `groups`; their weights, which `normalise`
-    makes add up to 1, are multiplied by `factor`."""
+    """A token is routed to `per_token` experts of the `topk_groups` best of `groups`. `normalise` divides their weights
+    by their sum; weights are multiplied by `factor`."""
 
     experts: int
     per_token: int
@@ -32,9 +32,9 @@ class RoutingConfig:
         factor: float,
         normalise_null: bool | None = None,
     ) -> Self:
-        """From config.json; the settings are what a family has for keys that are absent.
+        """From config.json; the keyword arguments are the family's defaults for absent keys.
 
-        `normalise_null` is what null under `norm_topk_prob` stands for; None: it is refused.
+        `normalise_null` is the value of a null `norm_topk_prob`; None reports it as an error.
         """
         experts = fields.experts("n_routed_experts", experts)
         groups = fields.size("n_group", groups)

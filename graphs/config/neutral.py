@@ -1,8 +1,8 @@
-"""Keys of config.json that change no number, whatever the family: a family never reads them."""
+"""Keys of config.json that do not affect the result of any family: no family reads them."""
 
 from __future__ import annotations
 
-# Training, generation and bookkeeping: none of these changes a logit at inference.
+# Training, generation and bookkeeping: none of these affects a logit at inference.
 NEUTRAL = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype auto_map id2label label2id

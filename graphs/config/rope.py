@@ -1,4 +1,4 @@
-"""Rotary position embedding as configs describe it: which type, with which settings, and the frequencies they make."""
+"""Rotary position embedding as configs describe it: its type, its settings, and the frequencies they define."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bringup.shown import short, shown
 if TYPE_CHECKING:
     import numpy as np
 
-MOST = 1e18  # of theta and factors, whose powers and products are float32
+MOST = 1e18  # theta and factors: their powers and products are float32
 NO_SETTINGS: Mapping[str, Any] = {}
 NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """How positions become angles.
+    """The settings of RoPE, which rotates pairs of channels by angles that are proportional to positions.
 
-    `kind` is a key of KINDS. `max_positions` is what the model was trained for before its context was stretched, where
-    the type asks. cos and sin are multiplied by `magnitude`. `partial` is the part of a head's channels that turns.
-    `stretch`: how many times longer than the config's positions the context is.
+    `kind` is a key of KINDS. `max_positions` is the trained context in tokens, before it was extended, for types that
+    need it. cos and sin are multiplied by `magnitude`. `partial` is the fraction of a head's channels that is rotated.
+    `stretch` is the ratio of the extended context to the config's positions.
     """
 
     kind: str = "default"
@@ -59,13 +59,13 @@ class RopeConfig:
     ) -> RopeConfig:
         """Reads `rope_theta` with `rope_scaling` (up to transformers 4) or `rope_parameters` (from 5 on).
 
-        `max_positions` are those that the config states. `partial` is the default of a family that knows
-        `partial_rotary_factor`. `theta_key` and `partial_key` are what the two are called outside `rope_parameters`.
-        `absent` are the settings of a config that has none. `aliases` are a family's other names for types.
+        `max_positions` are those that the config states. `partial` is the default of a family that supports
+        `partial_rotary_factor`. `theta_key` and `partial_key` are the names of the two outside `rope_parameters`.
+        `absent` are the settings of a config without any. `aliases` are a family's other names for types.
 
-        Where two words contradict each other, the one that transformers obeys counts, and the other is a warning
-        (BU151): `rope_scaling` before `rope_parameters`, what the group says before what stands beside it, `rope_type`
-        before `type`.
+        If two keys contradict each other, the one that transformers obeys is used, and the other is a warning (BU151):
+        `rope_scaling` precedes `rope_parameters`, a key in the group precedes the same key outside of it, and
+        `rope_type` precedes `type`.
         """
         older, newer = fields.group("rope_scaling"), fields.group("rope_parameters")
         if fields.raw.get("rope_parameters") is None:
@@ -86,7 +86,7 @@ class RopeConfig:
         elif kind in KINDS:
             rope = KINDS[kind](replace(rope, kind=kind), inner, fields)
         else:
-            inner.read |= raw.keys()  # its settings belong to a type that is refused as a whole
+            inner.read |= raw.keys()  # the settings belong to a type that is rejected as a whole
             inner.error(
                 "BU122",
                 f"config says rope type `{short(kind)}`; the {fields.family} graph implements "
@@ -96,10 +96,10 @@ class RopeConfig:
             )
         rope._check(inner, 2 * head_dim if fields.doubtful else head_dim)
         if not 0 < rope.partial <= 1:
-            rope = replace(rope, partial=1.0)  # a stand-in: the finding says so
+            rope = replace(rope, partial=1.0)  # a stand-in: an error was reported
         inner.read |= {"original_max_position_embeddings"}
         if rope.kind != "llama3" and "original_max_position_embeddings" not in {*raw, *fields.raw}:
-            rope = replace(rope, stretch=rope.factor)  # where the config states no other, it states what is stretched
+            rope = replace(rope, stretch=rope.factor)  # without a stated original context, the config's is the original
         if unknown := [key for key in raw if key not in inner.read]:
             message = ", ".join(f"`{short(key)}` = {shown(raw[key])}" for key in unknown[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
@@ -139,19 +139,19 @@ class RopeConfig:
                 inner.error("BU121", f"rope's `{key}` has {len(factors)} numbers for {pairs} pairs of channels", key)
 
     def channels(self, head_dim: int) -> int:
-        """The width that frequencies are computed for: a part of `head_dim`, rounded down."""
+        """The number of channels that frequencies are computed for: a fraction of `head_dim`, rounded down."""
         return int(head_dim * self.partial)
 
     def pairs(self, head_dim: int) -> int:
-        """How many pairs of a head's channels turn: an odd width is rounded up to a whole pair."""
+        """The number of pairs of channels that are rotated: an odd width is rounded up to a complete pair."""
         return (self.channels(head_dim) + 1) // 2
 
     def frequencies(self, d: int, *, factors: tuple[float, ...] = ()) -> np.ndarray:
-        """Radians per position of each pair of d channels, float32[(d + 1) // 2]; `dynamic` before it stretches.
+        """Radians per position of each pair of d channels, float32 [(d + 1) // 2]; for `dynamic` without scaling.
 
         theta^(-2i/d) (Su et al. 2021), divided by `factors` (Ding et al. 2024, LongRoPE). `linear` divides by the
-        factor (Chen et al. 2023). `llama3` divides low frequencies, keeps high ones and blends between
-        (meta-llama/llama-models `apply_scaling`); so does `yarn` (Peng et al. 2023), by another measure.
+        factor (Chen et al. 2023). `llama3` divides low frequencies, leaves high ones unchanged and blends between them
+        (meta-llama/llama-models `apply_scaling`); so does `yarn` (Peng et al. 2023), with other limits.
         """
         import numpy as np
 
@@ -172,7 +172,7 @@ class RopeConfig:
         return freq
 
     def _yarn_range(self, d: int) -> tuple[float, float]:
-        """Between which pairs the blend lies: those that turn `beta_fast` and `beta_slow` times in training."""
+        """The pairs between which yarn blends: they rotate `beta_fast` and `beta_slow` times in the trained context."""
 
         def pair(turns: float) -> float:
             return d * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
@@ -185,13 +185,13 @@ class RopeConfig:
 
 
 def _resolved(group: Mapping[str, Any], fields: Fields, theta_key: str) -> dict[str, Any]:
-    """The settings of a group as two of them can be compared: with the theta beside it, and `type` as `rope_type`."""
+    """The settings of a group in comparable form: with the theta outside of it, and `type` renamed to `rope_type`."""
     stated = {"rope_type": group.get("type", "default"), "rope_theta": fields.raw.get(theta_key)}
     return {key: value for key, value in (stated | dict(group)).items() if key != "type" and value is not None}
 
 
 def _either(inner: Fields, key: str, fields: Fields, outer_key: str, default: float) -> float:
-    """A number that stands in the group of rope's settings or beside it; the one in the group counts."""
+    """A number in the group of RoPE settings or outside of it; the one in the group takes precedence."""
     if key not in inner.raw:
         return fields.take(outer_key, float, default)
     number, outer = inner.take(key, float), fields.take(outer_key, float, default, null=default)
@@ -246,7 +246,7 @@ def _yarn(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
-    """How much attention is sharpened when the context is stretched by `factor` (Peng et al. 2023, equation 22)."""
+    """The factor on attention scores for a context extended by `factor` (Peng et al. 2023, equation 22)."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -266,7 +266,7 @@ def _longrope(rope: RopeConfig, inner: Fields, fields: Fields) -> RopeConfig:
 
 
 def _original(inner: Fields, fields: Fields, stated: int) -> int:
-    """The context before it was stretched: beside rope's settings (Phi-3), in them, or all that the config states."""
+    """The context before it was extended: outside of the RoPE settings (Phi-3), in them, or the stated positions."""
     key = "original_max_position_embeddings"
     inside = inner.size(key, stated, null=stated if key in fields.raw else None)
     original = fields.size(key, inside)
@@ -275,8 +275,8 @@ def _original(inner: Fields, fields: Fields, stated: int) -> int:
     return original
 
 
-# Reads a type's own settings. Those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that decoders of
-# text use.
+# Reads the settings of each type: those of transformers 5.23, `modeling_rope_utils.ROPE_INIT_FUNCTIONS`, that text
+# decoders use.
 KINDS: dict[str, Callable[[RopeConfig, Fields, Fields], RopeConfig]] = {
     "default": _default,
     "linear": _by_factor,

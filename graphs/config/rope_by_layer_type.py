@@ -1,4 +1,4 @@
-"""Two ropes in one config: that of layers which see all, and that of layers with a sliding window (Gemma 3)."""
+"""Two ropes in one config: that of layers with full attention, and that of layers with a sliding window (Gemma 3)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def ropes_by_layer_type(
     """The rope of layers of type `full_attention`, and that of `sliding_attention`.
 
     `rope_parameters` has a group of settings for each type. Older files have `rope_theta` and `rope_scaling` for the
-    first, and `rope_local_base_freq` for the second; what is in `rope_scaling` counts before what is in the first
-    group. `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
-    Read as `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23 does it.
+    first, and `rope_local_base_freq` for the second; `rope_scaling` takes precedence over the first group.
+    `local_theta` is the default of `rope_local_base_freq`; `rope` are settings of `RopeConfig.from_hf` for both.
+    Source: `Gemma3TextConfig.convert_rope_params_to_dict` of transformers 5.23.
     """
     groups = Fields(fields.group("rope_parameters"), f"{fields.family} rope")
     scaling = fields.group("rope_scaling")
     full = groups.group("full_attention")
-    if scaling and not full:  # its own type is "default" where `rope_scaling` has only the older word `type`
+    if scaling and not full:  # its own type is "default" if `rope_scaling` has only the older key `type`
         full = {"rope_type": "default"}
     full = {**full, **scaling}
     local = groups.group("sliding_attention")
     fields.findings += groups.done()
     words = {key: value for key, value in fields.raw.items() if key not in ("rope_parameters", "rope_scaling")}
-    whole, part = copy(fields), copy(fields)  # which share the findings, and the keys that were read
+    whole, part = copy(fields), copy(fields)  # they share the findings and the set of read keys
     whole.raw, part.raw = words | {"rope_parameters": full}, words | {"rope_parameters": local}
     of_local: dict[str, Any] = rope | {"theta": local_theta, "theta_key": "rope_local_base_freq"}
     return (

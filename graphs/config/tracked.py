@@ -1,4 +1,4 @@
-"""Whole numbers that remember the config keys that they were computed from."""
+"""Integers with the config keys that they were computed from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 class Tracked(int):
-    """An int with the `keys` of config.json that it comes from, nested ones dotted; arithmetic of ints joins them."""
+    """An int with the `keys` of config.json that it depends on, nested keys dotted; arithmetic of ints joins them."""
 
     keys: tuple[str, ...]
 
@@ -21,7 +21,7 @@ class Tracked(int):
 
 def _joined(compute: Callable[[Any, Any], Any], *, turned: bool) -> Any:
     def method(self: Tracked, other: object) -> Any:
-        if not isinstance(other, int):  # such as the items of a list, which a number repeats
+        if not isinstance(other, int):  # such as a list, which multiplication repeats
             return NotImplemented
         one, two = (other, self) if turned else (self, other)
         keys = (key for number in (one, two) if isinstance(number, Tracked) for key in number.keys)
@@ -36,7 +36,7 @@ for _name in ("add", "sub", "mul", "floordiv"):
 
 
 def tracked(words: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """The words of a config.json, its whole numbers tracked; those in lists stay plain."""
+    """The keys and values of a config.json, with its integers tracked, except those in lists."""
     return {key: _tracked(value, at + key) for key, value in words.items()}
 
 

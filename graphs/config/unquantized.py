@@ -1,4 +1,4 @@
-"""The modules that a quantised checkpoint has as they were, by the lists that converters write into config.json."""
+"""The modules that a quantised checkpoint stores unquantised, from the lists that converters write to config.json."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bringup.graphs.config.expression import Expression
 from bringup.graphs.config.fields import Fields
 from bringup.shown import shown
 
-# transformers' `FineGrainedFP8Config` and its alias: where a name begins, or how it ends (`should_convert_module`).
+# transformers' `FineGrainedFP8Config` and its alias: prefixes or suffixes of names (`should_convert_module`).
 BY_PLACE = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
-# AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': whole names, globs, and expressions that begin with `re:`.
+# AMD Quark's, NVIDIA ModelOpt's and compressed-tensors': complete names, globs, and expressions after `re:`.
 BY_NAME = ("exclude", "exclude_modules", "ignore")
-MOST = 1000  # texts, globs and endings, each of which is tried on every module; names are looked up
-MOST_EXPRESSIONS = 50  # that globs cannot say
+MOST = 1000  # texts, globs and endings, each of which is compared with every module; names are looked up
+MOST_EXPRESSIONS = 50  # that no glob can express
 
-# Of a regular expression what a glob can say: any text, any character, a point, and plain characters.
+# The part of a regular expression that a glob can express: any text, any character, a dot, and plain characters.
 _SIMPLE = re.compile(r"\^?(?:\.\*|\\\.|\.|[\w-])*\$?")
 _PIECE = re.compile(r"\.\*|\\\.|\.")
 
 
 @dataclass(frozen=True, slots=True)
 class UnquantizedModules:
-    """`names` stand for a module and all that is below it; `globs` for whole names; `endings` for how names end.
+    """`names` are modules, with all modules in them; `globs` match complete names; `endings` are suffixes of names.
 
-    `expressions` are those that no glob can say, of how names begin. `anywhere`: what may stand anywhere in a name.
+    `expressions` are those that no glob can express; they match a prefix. `anywhere` are substrings of names.
     """
 
     names: frozenset[str] = frozenset()
@@ -50,18 +50,18 @@ class UnquantizedModules:
         )
 
     def may_mean(self, module: str) -> bool:
-        """Whether a list has text that occurs in a module's name.
+        """Whether the name of a module contains a text of a list.
 
-        AutoAWQ (`exclude_layers_to_not_quantize`) and transformers before version 5 leave out such modules, later
-        versions do not: which it was, the module's tensors show.
+        AutoAWQ (`exclude_layers_to_not_quantize`) and transformers before version 5 do not quantise such modules, later
+        versions do: the module's tensors show which applies.
         """
         return any(text in module for text in self.anywhere)
 
     @classmethod
     def from_fields(cls, words: Fields) -> Self:
-        """From the words of a `quantization_config`: whichever of the lists are there.
+        """From the keys of a `quantization_config`: all lists that it has.
 
-        Notes BU122 for an expression that is not understood, and for more than are tried on every module.
+        Reports BU122 for an expression that is not supported, and for more than MOST patterns.
         """
         names, endings, anywhere = set[str](), list[str](), list[str]()
         globs, expressions = list[str](), list[Expression]()
@@ -88,12 +88,12 @@ class UnquantizedModules:
 
 
 def _upward(module: str) -> Iterator[str]:
-    """A module's name and those of all that it is in."""
+    """A module's name and those of all modules that contain it."""
     return accumulate(module.split("."), "{}.{}".format)
 
 
 def _globs(expression: str, *, below: bool) -> list[str]:
-    """The globs of a simple expression, which a name begins with. `below`: it ends where a part of the name does."""
+    """The globs of a simple expression that matches a prefix. `below`: the match ends at a dot or at the end."""
     glob = expression.removeprefix("^").removesuffix("$")
     glob = _PIECE.sub(lambda piece: {".*": "*", ".": "?", r"\.": "."}[piece[0]], glob)
     if expression.endswith("$"):

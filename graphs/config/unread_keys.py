@@ -1,4 +1,4 @@
-"""Findings on keys of a config.json that no family's code reads, and on allowances for keys that are not there."""
+"""Findings on keys of a config.json that the family does not read, and on allowances for absent keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def unread_keys(
 ) -> Iterator[Diagnostic]:
     """BU120 for each key that is neither read, neutral nor allowed; BU025 for each allowed key that is absent.
 
-    A key whose value says nothing (null, or empty) is a note. Many unknown keys are one finding.
+    A key with an empty value (null, "", [], {}) is a note. Many unknown keys are one finding.
     """
     unknown = [key for key in raw if key not in read and key not in NEUTRAL and key not in allowed]
     if len(unknown) > MOST_UNKNOWN:
@@ -42,7 +42,7 @@ def _too_many(unknown: list[str], family: str) -> Diagnostic:
 
 
 def misspelt(raw: Mapping[str, Any], read: Set[str], allowed: Mapping[str, str]) -> dict[str, str]:
-    """Keys that nobody reads, each with the one key that it resembles of those that are read and absent."""
+    """The keys that are not read, each with the one read but absent key that it resembles."""
     absent = read - raw.keys()
     unknown = [
         key for key in raw if key not in read and key not in NEUTRAL and key not in allowed and not _empty(raw[key])
@@ -53,12 +53,12 @@ def misspelt(raw: Mapping[str, Any], read: Set[str], allowed: Mapping[str, str])
 
 
 def _empty(value: Any) -> bool:
-    """Whether a value says nothing; false and 0 may well switch something off."""
+    """Whether a value is empty; false and 0 are not, because they may disable something."""
     return value is None or value in ([], {}, "")
 
 
 def unknown_key(key: str, value: Any, read: Collection[str], family: str) -> Diagnostic:
-    """BU120 of a key that nobody reads; a note where its value says nothing."""
+    """BU120 for a key that is not read; a note if its value is empty."""
     allow = f"if it changes no number: --allow-config {short(key)}=REASON"
     return Diagnostic(
         code="BU120",

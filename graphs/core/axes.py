@@ -55,7 +55,7 @@ class Axis:
         return replace(self, parts=parts, size=size or sizes.get(self.name, self.size))
 
     def factors(self, whole: set[str]) -> Iterator[Axis]:
-        """The elementary axes of a product, outermost first; a group whose name is in `whole` stays in one piece."""
+        """The elementary axes of a product, outermost first; a group whose name is in `whole` is not split."""
         if self.parts and not self.sum and self.name not in whole:
             for part in self.parts:
                 yield from part.factors(whole)
@@ -134,7 +134,7 @@ def _group(text: str, name: str, tokens: list[str], depth: int) -> tuple[Axis, l
 def sized(text: str, sizes: Sizes) -> Axes:
     """Parsed axes with sizes filled in by name."""
     items = tuple(sizes.items())
-    plain = all(type(size) is int for _, size in items)  # others say where they come from: equal ones differ in that
+    plain = all(type(size) is int for _, size in items)  # `Tracked` integers are equal but differ in their keys
     return _sized(text, items) if plain else _sized.__wrapped__(text, items)
 
 

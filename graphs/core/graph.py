@@ -36,14 +36,14 @@ class Graph(Module):
     layer is called as `layer(x, *shared, step) -> x`. `epilogue(x_Rm)` returns logits[R, vocab] of `final(x_Rm)`.
 
     `carried` is the number of values [N, …] that layers pass on, such as 2 for a hidden state and a residual that is
-    not yet added. `prologue` returns them first, each layer takes them as first arguments and returns them as a tuple,
-    and `final`, `epilogue` and `hidden_state` take them. `prologue` returns them in the dtypes and shapes that layers
-    return.
+    not yet added. `prologue` returns them first, each layer accepts them as its first arguments and returns them as a
+    tuple, and `final`, `epilogue` and `hidden_state` accept them. `prologue` returns them in the dtypes and shapes that
+    layers return.
 
     `options` are the choices of the deployment (`core.options`); layers read them while the graph is built.
     """
 
-    layer_path: ClassVar[str]  # where the list of layers hangs: "transformer.h"
+    layer_path: ClassVar[str]  # the attribute path of the list of layers: "transformer.h"
     carried: ClassVar[int] = 1
 
     def __init__(self, config: Config, dtype: str) -> None:
@@ -74,10 +74,11 @@ class Graph(Module):
         raise NotImplementedError
 
     def hidden_state(self, *carried: Any, **_: Any) -> Tensor:
-        """The hidden state [N, m] of a reference's layers, computed from the carried values; by default the first."""
+        """The hidden state [N, m] that the reference's layers return, computed from the carried values; by default the
+        first."""
         return carried[0]
 
-    def final(self, *carried: Any, **_: Any) -> Tensor:  # graphs take as many as they carry, by their own names
+    def final(self, *carried: Any, **_: Any) -> Tensor:  # a graph names its carried values in its own signature
         """The last hidden states [N, m], the input of the head."""
         raise NotImplementedError
 

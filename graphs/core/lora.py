@@ -21,7 +21,7 @@ def add_slots(graph: Any, names: Collection[str], slots: int, rank: int) -> None
     for name in names:
         if name != ALL_LINEAR and not any(_is_named(path, name) for path, _ in found):
             known = sorted({path.rpartition(".")[2] for path, _ in found})
-            listed = f"LoRAs are for {', '.join(known)}" if known else "no module of it takes a LoRA"
+            listed = f"LoRAs are for {', '.join(known)}" if known else "none of its modules supports LoRAs"
             message = f"no module of the graph is called `{name}`, for `lora_target_modules`"
             raise fail("BU024", message, help=did_you_mean(name, known) or listed)
     for path, module in found:

@@ -1,7 +1,7 @@
 """The parts of a graph: Module, and its typed leaves Param (loaded), State (cached between steps), Const (computed).
 
 Names come from the attribute hierarchy, exactly as in torch: `transformer.h.0.attn.c_attn.weight`. Building a graph
-needs no torch; `to_torch` turns one into an `nn.Module` whose forward is the one written here.
+needs no torch; `to_torch` converts it to an `nn.Module` with the same forward.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bringup.graphs.core.packing import read_pack, stored
 from bringup.graphs.core.step import CacheSizes
 from bringup.spec import DTYPES, Shape, Site
 
-if TYPE_CHECKING:  # for type checkers, leaves are tensors and modules can be called: that is what forward sees
+if TYPE_CHECKING:  # in a forward, leaves are tensors and modules can be called
     import numpy as np
     from torch import Tensor as _Leaf
     from torch.nn import Module as _Callable

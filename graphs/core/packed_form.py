@@ -9,7 +9,7 @@ from functools import cache
 from bringup.graphs.core.form import Form, FormPart
 from bringup.spec import DTYPES, Shape
 
-WORD_VALUES = (8, 2)  # 4-bit codes side by side in a word: int32, or uint8 where 8 do not divide the axis
+WORD_VALUES = (8, 2)  # 4-bit codes in a word: int32, or uint8 if 8 does not divide the axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class PackedForm:
         return found[0] if found else (0, 1)
 
     def stored_dtype(self, number: int) -> str:
-        """The dtype of a part's array; narrow floats and unpacked sub-byte numbers are stored as bits."""
+        """The dtype of a part's array; narrow floats and unpacked sub-byte values are stored as bits."""
         dtype = DTYPES[self.dtypes[number]]
         if dtype.bits < 8:
             return "uint4" if number == 0 and self.pack[1] > 1 else "uint8"
@@ -77,7 +77,7 @@ class PackedForm:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, without tables, which are a few numbers."""
+        """Bytes of all arrays, without tables, which have a few elements."""
         parts = enumerate(self.form.parts())
         return sum(DTYPES[self.stored_dtype(number)].nbytes(self.shape_of(part)) for number, part in parts)
 
@@ -88,7 +88,7 @@ class PackedForm:
 
     @property
     def scale_table(self) -> tuple[float, ...]:
-        """The values of scale codes; () if scales are stored as numbers."""
+        """The values of scale codes; () if scales are stored as values."""
         return numbers_of(self.dtypes[1])
 
 

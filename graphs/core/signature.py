@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-MOST = 1 << 48  # elements along an axis: what a byte each of would fill the address space of x86-64
+MOST = 1 << 48  # elements along an axis: one byte each would fill the address space of x86-64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Signature(Mapping[str, Declared]):
     def from_torch(cls, module: nn.Module) -> Signature:
         """The signature of any torch module (build it on the meta device). Axes are named `0`, `1`, … by position.
 
-        Positions say nothing about layout: a square matrix then needs its axes in the adapter's rule.
+        Positions do not determine the layout: a square matrix then needs its axes in the adapter's rule.
         """
         params: dict[str, Declared] = {}
         for name, p in module.named_parameters(remove_duplicate=False):

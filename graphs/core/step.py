@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 64  # cache rows that an entry of block_table stands for
+BLOCK = 64  # cache rows for each entry of block_table
 RING_GAIN = 4  # a ring has at most this fraction of the context's rows
 
 
@@ -61,7 +61,7 @@ class Step:
         return values_B[self.sequences().clamp(max=self.num_sequences - 1)]
 
 
-# The tensors of a step in the order in which programs take them; `block_table` alone has a size that is not static.
+# The tensors of a step in the order of a program's arguments; only `block_table` has a size that is not static.
 FIELDS = ("tokens", "positions", "slots", "starts", "block_table", "rows", "lengths", "totals")
 
 

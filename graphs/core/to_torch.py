@@ -56,7 +56,7 @@ def to_torch(module: Module, dtype: str, sizes: CacheSizes) -> nn.Module:
 
 @cache
 def _torch_class(kind: type[Module]) -> type[Any]:
-    """A class that derives from the graph's and torch's: attributes and calls are torch's, forward is the graph's."""
+    """A class derived from the graph's and torch's: attributes and calls are torch's, forward is the graph's."""
     from torch import nn
 
     return type(kind.__name__, (kind, nn.Module), {})

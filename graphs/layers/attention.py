@@ -69,7 +69,7 @@ class GroupedAttention(Module):
         return self.o_proj(mixed.flatten(1))
 
     def _heads(self, x_Nm: Tensor, projection: Module, norm: Module | None) -> Tensor:
-        """A projection head by head [N, heads, d], after its norm."""
+        """A projection of each head [N, heads, d], after its norm."""
         projected = projection(x_Nm)
         if norm is not None and self.norm_over == "projection":
             projected = norm(projected)

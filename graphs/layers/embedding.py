@@ -30,7 +30,7 @@ class Embedding(Module):
         self.weight_lora: LoraSlots | None = None
 
     def add_lora(self, slots: int, rank: int) -> None:
-        """As `Linear.add_lora`: A is of the table's rows, B of what they give."""
+        """As `Linear.add_lora`: A is multiplied with the one-hot rows of the table, B with the result."""
         count, width = shape_of(self.weight.axes)
         self.weight_lora = LoraSlots(slots, rank, count, width)
 
@@ -42,7 +42,7 @@ class Embedding(Module):
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:
-    """The number that a dtype has for a float32 number of ordinary size: to the nearest, ties to even."""
+    """A float32 number rounded to a dtype, to nearest, ties to even; the number must be in the dtype's normal range."""
     import torch
 
     for kind in (torch.float32, dtype):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class KVCache(Windowed):
     """Keys and values of every token so far, one row for each slot: [slot, g, d] each.
 
-    With a `window`, of the last `window` tokens at least: `ring` is then the number of rows of each sequence, where
-    that is less than its context. `attention` takes both.
+    With a `window`, at least those of the last `window` tokens: `ring` is then the number of rows of each sequence, if
+    that is less than its context. `attention` supports both.
     """
 
     def __init__(self, g: int, d: int, window: int | None = None) -> None:
@@ -26,7 +26,7 @@ class KVCache(Windowed):
         self.v = State("slot g d", g=g, d=d, dtype=dtype, window=window)
 
     def forward(self, step: Step, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes the step's rows and returns the complete tables."""
+        """Writes the step's keys and values; returns the complete caches [slot, g, d]."""
         slots_N = step.slots if self.ring is None else ring_slots(self.k, step, self.ring)
         write_cache(self.k, slots_N, k_NGK)
         write_cache(self.v, slots_N, v_NGK)

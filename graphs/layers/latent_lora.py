@@ -1,7 +1,7 @@
-"""LoRAs of the matrices that latent attention makes keys and values with, and that its op multiplies by inside.
+"""LoRAs of MLA's matrices for keys and values, which its op multiplies with internally.
 
-A is the same for all heads. So what a LoRA adds to keys and values is a product of the latent with further rows of the
-two matrices, the A of every sequence; B is multiplied with the queries before, with the result after.
+A is the same for all heads. So a LoRA adds to keys and values a product of the latent with additional rows of the two
+matrices, which hold the A of every sequence. B is multiplied with the queries before the op, or with its result.
 
 N tokens · B sequences · H heads · c channels of the latent · n of a key, v of a value · r rank · R = B r
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Unfolded(NamedTuple):
-    """The factors of each sequence's LoRA, A [B, r, i] and B [B, r, o], and which of them are a token's, [N, B]."""
+    """The factors of each sequence's LoRA, A [B, r, i] and B [B, r, o], and the mask [N, B] of a token's sequence."""
 
     a: Tensor
     b: Tensor
@@ -34,7 +34,7 @@ def wider_queries(q_NHn: Tensor, lora: Unfolded) -> Tensor:
 
 
 def with_rows(matrix_xc: Tensor, heads: int, lora: Unfolded) -> Tensor:
-    """[(H (n + R)), c] of a matrix [(H n), c]: behind the rows of each head those of every sequence's A."""
+    """[(H (n + R)), c] for a matrix [(H n), c]: the rows of each head are followed by the A of every sequence."""
     import torch
 
     a_HRc = lora.a.flatten(0, 1)[None].expand(heads, -1, -1)
@@ -42,7 +42,7 @@ def with_rows(matrix_xc: Tensor, heads: int, lora: Unfolded) -> Tensor:
 
 
 def narrower_results(y_NHx: Tensor, lora: Unfolded) -> Tensor:
-    """Results [N, H, v] of those [N, H, v + R] that values of `with_rows` give."""
+    """Results [N, H, v] from those [N, H, v + R] for the values of `with_rows`."""
     import torch
 
     H, R = y_NHx.shape[1], lora.a.shape[0] * lora.a.shape[1]
@@ -52,7 +52,7 @@ def narrower_results(y_NHx: Tensor, lora: Unfolded) -> Tensor:
 
 
 def _by_head(x_NHi: Tensor, weight_Hoi: Tensor) -> Tensor:
-    """Each head's rows by the head's matrix: a product of experts, all of which have as many rows."""
+    """Multiplies each head's rows by the head's matrix: a product of experts with equal numbers of rows."""
     import torch
 
     x_HNi = x_NHi.transpose(0, 1).clone(memory_format=torch.contiguous_format)
@@ -60,7 +60,7 @@ def _by_head(x_NHi: Tensor, weight_Hoi: Tensor) -> Tensor:
 
 
 def _own(h_NHR: Tensor, lora: Unfolded) -> Tensor:
-    """Zeros in the channels of other sequences' ranks."""
+    """Sets the channels of other sequences' ranks to 0."""
     import torch
 
     h_NHBr = h_NHR.reshape(*h_NHR.shape[:2], *lora.a.shape[:2])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Linear(Module):
-    """`weight` with the given two axes, output first; `bias` has the first of them.
+    """`weight` has these two axes, output first; `bias` has the first of them.
 
     Linear("out:(t h d) in:m", t=3, h=12, d=64, m=768)
     """
@@ -30,16 +30,16 @@ class Linear(Module):
         self.weight_lora: LoraSlots | None = None
 
     def add_lora(self, slots: int, rank: int) -> None:
-        """Room for so many LoRAs of up to `rank`; see `core.lora`. Before the weight is packed."""
+        """Adds slots for `slots` LoRAs of up to `rank`, before the weight is packed; see `core.lora`."""
         outputs, inputs = shape_of(self.weight.axes)
         self.weight_lora = LoraSlots(slots, rank, inputs, outputs)
 
     def adapted(self, x: Tensor, y: Tensor) -> Tensor:
-        """y, a product of x and the weight, with what LoRAs add to it."""
+        """y, the product of x and the weight, plus the products of x with the LoRAs."""
         return y if self.weight_lora is None else self.weight_lora(x, y)
 
     def unfolded(self) -> Unfolded | None:
-        """What LoRAs add to the weight, for who multiplies by it elsewhere; see `LoraSlots.unfolded`."""
+        """The LoRA factors of the weight, for a caller that multiplies with it itself; see `LoraSlots.unfolded`."""
         return None if self.weight_lora is None else self.weight_lora.unfolded()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Room for LoRAs next to a matrix: low-rank factors in slots, of which each sequence of a step uses one or none.
+"""Slots for LoRAs of a matrix: low-rank factors, of which each sequence of a step uses one pair or none.
 
 The slots of a parameter P of a module are its part `P_lora`. N tokens of the step · B sequences · S slots · i in ·
 r rank · o out
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class LoraSlots(Module):
     """The factors of several LoRAs of one matrix [o, i]: a row of `a` is A [r, i], a row of `b` is scale · Bᵀ [r, o].
 
-    A LoRA of a smaller rank has zeros behind its own. Outside of `choosing` nothing is added.
+    A LoRA of a smaller rank is padded with zeros. Outside of `choosing` nothing is added.
     """
 
     def __init__(self, slots: int, rank: int, inputs: int, outputs: int) -> None:
@@ -36,7 +36,7 @@ class LoraSlots(Module):
         self.b = State("lora r o", lora=slots, r=rank, o=outputs)
 
     def forward(self, x_Ni: Tensor, y_No: Tensor) -> Tensor:
-        """y, the product with the matrix, with what the LoRA of each sequence adds to it."""
+        """y [N, o], the product with the matrix, plus the product with the LoRA of each sequence."""
         chosen = _CHOSEN.get()
         if chosen is None:
             return y_No
@@ -44,7 +44,7 @@ class LoraSlots(Module):
         return y_No + lora_expand(lora_shrink(x_Ni, self.a, slots_B, step), self.b, slots_B, step)
 
     def rows(self, rows_N: Tensor, y_No: Tensor) -> Tensor:
-        """y, rows of the transposed matrix [i, o], with what the LoRA of each sequence adds to them."""
+        """y [N, o], rows of the transposed matrix [i, o], plus the same rows of the LoRA of each sequence."""
         chosen = _CHOSEN.get()
         if chosen is None:
             return y_No
@@ -62,7 +62,7 @@ class LoraSlots(Module):
 
 
 class ExpertSlots(Module):
-    """The same of a matrix for each expert, [e, o, i]."""
+    """As `LoraSlots`, for one matrix per expert, [e, o, i]."""
 
     def __init__(self, slots: int, rank: int, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ExpertSlots(Module):
         self.b = State("lora e r o", lora=slots, e=experts, r=rank, o=outputs)
 
     def forward(self, x_BRi: Tensor, y_BRo: Tensor, expert_B: Tensor, slot_BR: Tensor | None) -> Tensor:
-        """y, the products of blocks, with what LoRAs add; `slot_BR` is of `slots_of_rows`."""
+        """y [B, R, o], the products of blocks, plus those with the LoRAs; `slot_BR` is from `slots_of_rows`."""
         if slot_BR is None:
             return y_BRo
         h_BRr = expert_lora_shrink(x_BRi, self.a, expert_B, slot_BR)
@@ -78,7 +78,7 @@ class ExpertSlots(Module):
 
 
 def slots_of_rows(blocks: Blocks) -> Tensor | None:
-    """The slot of each row's LoRA, int64 [B, R], below 0 for none; None outside of `choosing`."""
+    """The slot of each row's LoRA, int64 [B, R], negative for none; None outside of `choosing`."""
     chosen = _CHOSEN.get()
     if chosen is None:
         return None
@@ -91,10 +91,9 @@ _CHOSEN: ContextVar[tuple[Tensor, Step] | None] = ContextVar("slot of each seque
 
 @contextmanager
 def choosing(slots_B: Tensor, step: Step) -> Generator[None]:
-    """In the block, layers add the LoRA in the slot of each sequence of the step: int64 [B], below 0 for none.
+    """In the block, layers apply the LoRA in the slot of each sequence of the step: int64 [B], negative for none.
 
-    A forward passes its inputs to its parts, and none of them is the choice of LoRAs: so graphs are the same with LoRAs
-    and without.
+    The choice of LoRAs is not an argument of any forward, so a graph's code is the same with LoRAs and without.
     """
     token = _CHOSEN.set((slots_B, step))
     try:
@@ -105,7 +104,7 @@ def choosing(slots_B: Tensor, step: Step) -> Generator[None]:
 
 @contextmanager
 def one_row_each() -> Generator[None]:
-    """In the block, layers take one row of each sequence, in order, as in a step of decode."""
+    """In the block, the input of layers is one row of each sequence, in order, as in a step of decode."""
     chosen = _CHOSEN.get()
     token = _CHOSEN.set(chosen and (chosen[0], replace(chosen[1], decode=True)))
     try:

@@ -1,7 +1,7 @@
-"""Attention whose cache is one latent row a token.
+"""Multi-head latent attention: its cache has one row of latent and rotated key for each token.
 
-N tokens of the step · L keys of a sequence · H heads · c latent channels · d = n + p of a query and a key, of which p
-turn · v of a value · q rank of the queries' latent
+N tokens of the step · L keys of a sequence · H heads · c latent channels · d = n + p channels of a query and a key, of
+which p are rotated · v of a value · q rank of the queries' latent
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from bringup.graphs.core.graph import Step
     from bringup.graphs.layers.sparse_indexer import Indexer
 
-EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` says (transformers' DeepseekV3Attention)
+EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` is (transformers' DeepseekV3Attention)
 
 
 class LatentAttention(Module):
     """Multi-head latent attention (DeepSeek-V2 report §2.1 and appendix C).
 
-    A token's cached row is its latent and one rotated key, which all heads share; keys and values are products of the
-    latent. `sharpened` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
+    A token's cached row is its latent and one rotated key, which all heads share; keys and values are projections of
+    the latent. `sharpened` multiplies the scores. With `indexer`, a query attends only to the keys that it selects.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LatentAttention(Module):
         return self.o_proj(mixed_NHv.flatten(1))
 
     def _mixed(self, q_NHn: Tensor, q_NHp: Tensor, step: Step, chosen_NL: Tensor | None) -> Tensor:
-        """The values of each head, mixed. LoRAs of the two matrices are in further rows of them (`latent_lora`)."""
+        """The attention output of each head [N, H, v]. LoRAs of both matrices are additional rows (`latent_lora`)."""
         heads, loras = q_NHn.shape[1], [each.unfolded() for each in (self.k_b_proj, self.v_b_proj)]
         to_keys_xc, to_values_yc = (
             dense(each.weight) if lora is None else with_rows(dense(each.weight), heads, lora)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Experts(Module):
-    """Several gated MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed."""
+    """Gated MLPs; a token is routed to K of them: down(gated(gate(x), up(x))), weighted and summed."""
 
     packable = ("gate_proj", "up_proj", "down_proj")
     lora_parameters = packable
@@ -33,7 +33,7 @@ class Experts(Module):
         self.down_proj_lora: ExpertSlots | None = None
 
     def add_lora(self, slots: int, rank: int) -> None:
-        """Room for so many LoRAs of up to `rank` of all three; see `core.lora`. Before they are packed."""
+        """As `Linear.add_lora`, for all three parameters."""
         e, f, m = shape_of(self.gate_proj.axes)
         self.gate_proj_lora = ExpertSlots(slots, rank, e, m, f)
         self.up_proj_lora = ExpertSlots(slots, rank, e, m, f)

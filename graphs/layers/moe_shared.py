@@ -1,4 +1,4 @@
-"""The mixture of experts of DeepSeek-V3 and GLM-4.5: sigmoid scores, and experts that every token goes to."""
+"""The mixture of experts of DeepSeek-V3 and GLM-4.5: sigmoid scores, and shared experts for every token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SigmoidRouter(Module):
     """(chosen_NK, weights_NK) by sigmoid scores in float32 (DeepSeek-V3 report, equations 12 to 16).
 
-    A learnt bias helps to choose and does not weigh; a group of experts is as good as its two best.
+    A learned bias is added for the selection only, not to the weights; the score of a group is the sum of its two best.
     """
 
     lora_parameters = ("weight",)
@@ -54,9 +54,9 @@ class SigmoidRouter(Module):
 
 
 class SharedMixture(Module):
-    """`f` is the width of an expert; those that every token goes to are one MLP of `shared` times that.
+    """`f` is the width of a routed expert; the shared experts are one MLP of width `shared` · f.
 
-    `router` makes the module that chooses from the hidden size and the settings. `bias` is that of the shared MLP.
+    `router` creates the routing module from the hidden size and the settings. `bias` is that of the shared MLP.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A packed parameter in place of a matrix, and the functions of layers that support both."""
+"""A packed parameter as the weight of a layer, and the functions of layers that support both kinds."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PARTS = ("codes", "scales", "zeros", "minimums", "outer_scales", "outer_minimums
 
 
 class PackedWeight(Module):
-    """The arrays of a parameter with these axes: `codes` in words, `scales`, and what else its form has."""
+    """The arrays of a parameter with these axes: `codes` in words, `scales`, and the others of its form."""
 
     def __init__(self, axes: Axes, packed: PackedForm, activations: str | None = None) -> None:
-        """`activations` as in `core.options.GraphOptions`; "fp8" has an effect on weights in float8 alone."""
+        """`activations` as in `core.options.GraphOptions`; "fp8" affects float8 weights only."""
         super().__init__()
         takes = activations != "fp8" or packed.is_fp8
         self.packed, self.activations = packed, (activations or "") if takes else ""
@@ -48,9 +48,9 @@ class PackedWeight(Module):
         self.scale_table = _table(packed.scale_table)
 
     def input_scale(self, expert_B: Tensor | None = None) -> Tensor | None:
-        """What rows of activations are divided by to be float8, where the checkpoint says so: one number, or [B, 1, 1].
+        """The static scale by which activations are divided before they are rounded to float8: a scalar or [B, 1, 1].
 
-        Of a matrix that was several in the checkpoint it is the largest of theirs.
+        None if the checkpoint has none. For a matrix that combines several of the checkpoint, it is the largest.
         """
         found: Any = self.input_scales
         if found is None or expert_B is None:
@@ -59,7 +59,7 @@ class PackedWeight(Module):
         return of_each[expert_B] if of_each.shape[0] > 1 else of_each.reshape(())
 
     def quantised(self) -> Quantised:
-        """What ops take."""
+        """The weight as the argument of ops."""
         packed, part = self.packed, {name: getattr(self, name) for name in PARTS[:-2]}
         code, zero = DTYPES[packed.dtypes[0]], DTYPES[packed.form.zero or "float32"]
         axis, values = packed.pack
@@ -85,7 +85,7 @@ class PackedWeight(Module):
 
 
 def product(x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias, of a weight as declared or packed."""
+    """x · weightᵀ + bias, for a plain or packed weight."""
     if not isinstance(weight, PackedWeight):
         return linear(x, weight, bias)
     quantised = weight.quantised()
@@ -111,7 +111,7 @@ def rows_of(table: Any, rows_N: Tensor) -> Tensor:
 
 
 def dense(weight: Any) -> Tensor:
-    """The whole parameter, for what no other function here does."""
+    """The complete dequantised parameter, for computations that the other functions here do not cover."""
     return dequantise(weight.quantised()) if isinstance(weight, PackedWeight) else weight
 
 

@@ -1,4 +1,4 @@
-"""The rows of cos and sin for a step's positions."""
+"""The rows of cos and sin for the positions of a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rope(Module):
 
 
 class LongRope(Module):
-    """As `Rope`, from one of two tables: for sequences no longer than in training, and for longer ones.
+    """As `Rope`, from one of two tables: for sequences up to the trained length, and for longer ones.
 
     Keys rotated with one table do not match queries rotated with the other, so a sequence that exceeds the first is
     recomputed, as transformers 5.23 does (`Phi3ForCausalLM.prepare_inputs_for_generation`).
@@ -67,8 +67,8 @@ class LongRope(Module):
 class DynamicRope(Module):
     """As `Rope`, with a theta that grows with the sequence once it is longer than the training context.
 
-    theta · (factor · length / trained - (factor - 1))^(d / (d - 2)): "NTK-aware" scaling, as transformers 5.23 has it
-    in `_compute_dynamic_ntk_parameters`.
+    theta · (factor · length / trained - (factor - 1))^(d / (d - 2)): "NTK-aware" scaling, as in transformers 5.23
+    (`_compute_dynamic_ntk_parameters`).
     """
 
     def __init__(self, config: RopeConfig, d: int) -> None:
@@ -88,7 +88,7 @@ class DynamicRope(Module):
 
 
 def rope_rows(config: RopeConfig, head_dim: int) -> Module:
-    """What gives the rows for a config and its heads: called with a step, (cos, sin)."""
+    """The module that computes (cos, sin), float32 [N, pairs] each, of a step, for a config and its heads."""
     kinds = {"dynamic": DynamicRope, "longrope": LongRope}
     return kinds.get(config.kind, Rope)(config, config.channels(head_dim))
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Indexer(Module):
-    """The lightning indexer (DeepSeek-V3.2 report §2.1): a few small heads, one key of D channels a token.
+    """The lightning indexer (DeepSeek-V3.2 report §2.1): a few small heads, one key of D channels for each token.
 
-    Its queries come from the latent of attention's queries, of rank q. The first channels turn, in halves and not
-    interleaved. Scores are float32. The published code turns queries and keys by a Hadamard matrix before it rounds
-    them to float8; that changes no product, and nothing is rounded here.
+    Its queries are a projection of the queries' latent, of rank q. The first channels are rotated, in halves and not
+    interleaved. Scores are float32. The published code multiplies queries and keys by a Hadamard matrix before it
+    rounds them to float8; that does not change a product, and nothing is rounded here.
     """
 
     def __init__(self, m: int, q: int, *, heads: int, d: int, keep: int) -> None:
@@ -39,7 +39,7 @@ class Indexer(Module):
         self.keys = State("slot one d", one=1, d=d, dtype=current_options().cache_dtype)
 
     def forward(self, x_Nm: Tensor, q_Nq: Tensor, cos: Tensor, sin: Tensor, step: Step) -> Tensor:
-        """Which of the L keys of its sequence each query may see [N, L]; of those that come after it, it may be any."""
+        """The mask [N, L] of the L keys of its sequence that each query may attend to; undefined for later keys."""
         write_cache(self.keys, step.slots, rope(self.k_norm(self.wk(x_Nm))[:, None], cos, sin))
         keys_BLD = cached_rows(self.keys, step)[:, :, 0]
         q_NHD = rope(self.wq_b(q_Nq).unflatten(1, (-1, self.d)), cos, sin)

@@ -1,1 +1,1 @@
-"""Pure functions with typed signatures: what layers compute."""
+"""Pure functions with typed signatures, which layers call."""

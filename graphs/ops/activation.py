@@ -44,13 +44,13 @@ def relu(x: Tensor) -> Tensor:
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    """cap · tanh(x / cap), in float32: numbers between -cap and cap (Gemma 2 report, section 2). None: x itself."""
+    """cap · tanh(x / cap), in float32: values between -cap and cap (Gemma 2 report, section 2). None returns x."""
     import torch
 
     return x if cap is None else (torch.tanh(x.float() / cap) * cap).to(x.dtype)
 
 
-# Names as they stand in Hugging Face configs (`hidden_act`, `activation_function`).
+# Names in Hugging Face configs (`hidden_act`, `activation_function`).
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_fast": gelu_tanh,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from bringup.graphs.core.step import Step
 
-# The score of a key that is not seen: its share is 0 where any is seen. Where none is (padding; in packed prefill the
-# tokens of other sequences), the result is finite nevertheless, which that of -inf is not.
+# The score of a masked key: its softmax weight is 0 if any key is not masked. If all are (padding; in packed prefill
+# the tokens of other sequences), the result is finite, unlike with -inf.
 LEAST = -3.4e38
 
 
@@ -69,7 +69,7 @@ def row_attention(
     chosen_NL: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """As `attention`, over the rows of each sequence in order of positions, as `cached_rows` gives them."""
+    """As `attention`, over the rows of each sequence in the order of `cached_rows`: by position, or those of a ring."""
     terms = Terms(
         step, scale, window, ring=ring, sinks_H=sinks_H, slopes_H=slopes_H, chosen_NL=chosen_NL, softcap=softcap
     )
@@ -78,7 +78,7 @@ def row_attention(
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of `attention`, which change scores or the keys that are attended to."""
+    """The settings of `attention` that change scores or mask keys."""
 
     step: Step
     scale: float
@@ -99,7 +99,7 @@ class Terms:
         return None if self.slopes_H is None else self.slopes_H.view(groups, -1, 1, 1) * distance_NL.float()
 
     def seen(self, keys: Tensor) -> Tensor:
-        """The keys that each query attends to [N, L], of keys at these positions [N or 1, L]."""
+        """The mask [N, L] of the keys that each query attends to, for keys at these positions [N or 1, L]."""
         query = self.step.positions[:, None]
         seen_NL = keys <= query
         if self.ring is not None:
@@ -144,14 +144,14 @@ def attend(q_NHK: Tensor, k_BLGK: Tensor, v_BLGV: Tensor, terms: Terms, one_quer
 
 
 def _key_positions(k_BLGK: Tensor, step: Step, ring: int | None) -> Tensor:
-    """The position of each key: [B, L] of a ring; [1, L] where it is the same for all sequences."""
+    """The position of each key: [B, L] for a ring; [1, L] if it is the same for all sequences."""
     import torch
 
     return torch.arange(k_BLGK.shape[1])[None] if ring is None else ring_positions(step, ring)
 
 
 def of_own_sequence(of_each: list[Tensor], step: Step) -> Tensor:
-    """The rows of each token from its own sequence's tensor: `of_each` has B of them, [N, …] each."""
+    """The rows of each token from its own sequence's tensor: `of_each` has B tensors [N, …]."""
     import torch
 
     mixed, *others = of_each
@@ -172,7 +172,7 @@ def _one_query(
     sinks_GR: Tensor | None,
     softcap: float | None,
 ) -> Tensor:
-    """As matrix products."""
+    """Decode attention as matrix products."""
     scores_BGRL = soft_cap(q_BGRK.float() @ k_BLGK.float().permute(0, 2, 3, 1) * scale, softcap)
     if bias_GRBL is not None:
         scores_BGRL = scores_BGRL + bias_GRBL.permute(2, 0, 1, 3)
@@ -207,7 +207,7 @@ def _many_queries(
 
 
 def softmax(scores: Tensor, sinks: Tensor | None, axis: int) -> Tensor:
-    """Softmax along an axis; `sinks`, of the other axes, are added to the denominator."""
+    """Softmax along an axis; `sinks`, which lack this axis, are added to the denominator."""
     import torch
 
     if sinks is None:

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Products of activations and weights that are both float8 e4m3.
 
-`to_fp8` rounds rows of activations, `fp8_linear` and `fp8_experts` multiply what it gives. The scheme is that of
+`to_fp8` rounds rows of activations, `fp8_linear` and `fp8_experts` multiply its results. The scheme is that of
 DeepSeek-V3 (arXiv 2412.19437, section 3.3.2; `act_quant` and `fp8_gemm` in its published kernel.py): a scale is the
-largest of the numbers that share it over 448, and the sums of a block, in float32, are multiplied by both scales. With
-weights of one scale a row or a matrix, a row of activations has one scale (vLLM's "per token").
+largest magnitude of its block / 448, and the sums of a block, in float32, are multiplied by both scales. With weights
+that have one scale for each row or matrix, a row of activations has one scale (vLLM's "per token").
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bringup.graphs.ops.quantised import Quantised, dtype_of, pieces_of, some_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGEST = 448.0  # of float8 e4m3
-LEAST = 1e-30  # of the largest number of a block, so that what is divided by is not 0: zeros become zeros
+LARGEST = 448.0  # the largest value of float8 e4m3
+LEAST = 1e-30  # least value of a block's largest magnitude, to avoid a division by 0: zeros become zeros
 
 
 def columns_of(weight: Quantised) -> int:
-    """How many columns of a row of activations share a scale: as many as share one of a row of the weight."""
+    """The number of columns of an activation row that share a scale: the same as in a row of the weight."""
     return min(weight.block[-1], weight.shape[-1])
 
 
@@ -32,9 +32,9 @@ def columns_of(weight: Quantised) -> int:
 def to_fp8(x: Tensor, columns: int, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """(codes [..., in], scales [..., in / columns, rounded up]) of x: the bits of e4m3 as uint8, and float32.
 
-    scale = largest / 448 and code = x / scale, in float32, to the nearest, of two the even one; the largest is at least
-    1e-30. NaN is the scale of numbers that are not all finite. With a `scale`, one number or one for each first index
-    of x, that is the scale of all, and codes are at most 448.
+    scale = largest / 448 and code = x / scale, in float32, rounded to nearest, ties to even; the largest is at least
+    1e-30. The scale of a block with values that are not finite is NaN. With a `scale`, a scalar or one for each first
+    index of x, that is the scale of all, and codes are clamped to 448.
     """
     import torch
     from torch.nn import functional as F
@@ -51,7 +51,7 @@ def to_fp8(x: Tensor, columns: int, scale: Tensor | None) -> tuple[Tensor, Tenso
 
 @op("codes[... in] scales[... blocks] bias[out] -> [... out]")
 def fp8_linear(codes: Tensor, scales: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
-    """x · weightᵀ + bias of x as `to_fp8` gives it: exact products, summed in float32, in the weight's dtype."""
+    """x · weightᵀ + bias for x in the form of `to_fp8`: exact products, summed in float32, in the weight's dtype."""
     return _products(codes, scales, bias, weight, [weight])
 
 
@@ -79,7 +79,7 @@ def fp8_experts(
 def _one_by_one(
     codes_BRi: Tensor, scales_BRk: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight: Quantised
 ) -> Tensor:
-    """One expert's weight in float32 at a time."""
+    """As `fp8_experts`, dequantising one expert at a time to float32."""
     import torch
 
     blocks = range(expert_B.shape[0])
@@ -90,7 +90,7 @@ def _one_by_one(
 
 
 def _sums(codes: Tensor, scales: Tensor, weight: Quantised) -> Tensor:
-    """The product in float32, [..., rows of the weight]; of weights [B, o, i] the first axis is that of `codes` too."""
+    """The product in float32, [..., rows of the weight]; weights [B, o, i] share their first axis with `codes`."""
     import torch
 
     x, w = (each.view(torch.float8_e4m3fn).float() for each in (codes, weight.codes))

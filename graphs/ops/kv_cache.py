@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def write_cache(cache_SGK: Tensor, slots_N: Tensor, rows_NGK: Tensor) -> None:
     """Writes each token's row into its slot, in place, rounded to the cache's dtype.
 
-    Values beyond the range of a narrower dtype are clamped to its largest number: infinity, or NaN in float8_e4m3fn,
+    Values beyond the range of a narrower dtype are clamped to its largest value: infinity, or NaN in float8_e4m3fn,
     would spread over the complete sequence.
     """
     import torch
@@ -33,7 +33,7 @@ def write_cache(cache_SGK: Tensor, slots_N: Tensor, rows_NGK: Tensor) -> None:
 
 
 def ring_slots(cache_SGK: Tensor, step: Step, ring: int) -> Tensor:
-    """The row of each token in a cache of rings of so many rows, int64 [N]; that of padding is the last."""
+    """The row of each token in a cache of rings of `ring` rows, int64 [N]; that of padding is the last."""
     import torch
 
     slots_N = step.per_token(step.rows) * ring + step.positions % ring
@@ -44,7 +44,7 @@ def ring_slots(cache_SGK: Tensor, step: Step, ring: int) -> Tensor:
 
 
 def ring_positions(step: Step, ring: int) -> Tensor:
-    """The position that each row of each sequence's ring holds, int64 [B, ring]; below 0 where it holds none."""
+    """The position in each row of each sequence's ring, int64 [B, ring]; negative for an empty row."""
     import torch
 
     last_B1 = step.lengths[:, None] - 1
@@ -55,9 +55,9 @@ def ring_positions(step: Step, ring: int) -> Tensor:
 def cached_rows(cache_SGK: Tensor, step: Step, ring: int | None = None) -> Tensor:
     """The rows of each of B sequences, in the cache's dtype.
 
-    Of a paged cache in order of positions, L = P · BLOCK, whatever their lengths.
-    With `ring`, the rows of its ring: L = ring, see `ring_positions`. A step whose blocks are in order reads a slice of
-    the cache, others gather.
+    For a paged cache: in order of positions, L = P · BLOCK, whatever the lengths of sequences. With `ring`: the rows
+    of the ring, L = ring, see `ring_positions`. If the blocks of a step are in order, they are a slice of the cache;
+    otherwise they are gathered.
     """
     import torch
 

@@ -1,4 +1,5 @@
-"""Attention whose cache is one row a token: the latent that keys and values are products of, and a key that rotates.
+"""Attention whose cache is one row for each token: the latent that keys and values are projected from, and a rotated
+key.
 
 N tokens of B sequences · L rows of a sequence in the cache · H heads · c channels of the latent · d = n + p of a query
 and a key, of which p rotate · v of a value
@@ -33,9 +34,9 @@ def latent_attention(
 ) -> Tensor:
     """Multi-head latent attention (DeepSeek-V2 report, §2.1): the direct form, keys and values of every head computed.
 
-    A row of the cache is c channels of a latent, then p of a key that is the same for all heads. Of head h, keys are
-    `to_keys_xc`[h] · latent, and the p channels; values are `to_values_yc`[h] · latent. The other settings are those
-    of `attention`. The absorbed form gives the same numbers but for rounding: see `absorbed`.
+    A row of the cache is c channels of a latent, then p of a key that all heads share. For head h, keys are
+    `to_keys_xc`[h] · latent and the p channels; values are `to_values_yc`[h] · latent. The other settings are those
+    of `attention`. The absorbed form has the same result except for rounding: see `absorbed`.
     """
     import torch
 
@@ -60,10 +61,10 @@ def absorbed(
     *,
     chosen_NL: Tensor | None = None,
 ) -> Tensor:
-    """`latent_attention` in the absorbed form (DeepSeek-V2 report, appendix C), for targets that choose it.
+    """`latent_attention` in the absorbed form (DeepSeek-V2 report, appendix C), for targets that select it.
 
     Queries are multiplied by the keys' matrix, so that the cached rows are keys and values of a single head; only the
-    result is multiplied by the values' matrix. No key and no value of a head is computed.
+    result is multiplied by the values' matrix. No key or value of a head is computed.
     """
     import torch
 
@@ -87,10 +88,10 @@ def cheaper_form(
     *,
     chosen_NL: Tensor | None = None,
 ) -> Tensor:
-    """`latent_attention` in the form that multiplies less, for targets that choose it: absorbed for decode.
+    """`latent_attention` in the form with fewer multiplications, for targets that select it: absorbed for decode.
 
-    Of Q queries to a sequence, the direct form takes L·H·c·(n + v) products for its keys and values, and
-    Q·L·H·(n + p + v) for scores and sums; the absorbed form takes Q·L·H·(2 c + p), and no more that grows with L.
+    For Q queries of a sequence, the direct form needs L·H·c·(n + v) products for its keys and values, and
+    Q·L·H·(n + p + v) for scores and sums; the absorbed form needs Q·L·H·(2 c + p), and no other term grows with L.
     """
     H, n, c = q_NHn.shape[1], q_NHn.shape[2], to_keys_xc.shape[1]
     v = to_values_yc.shape[0] // H

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def lora_shrink(x_Ni: Tensor, a_Sri: Tensor, slots_B: Tensor, step: Step) -> Tensor:
     """x · Aᵀ, with the A of each token's sequence; 0 for sequences whose slot is below 0, which have no LoRA.
 
-    Of several prompts, all tokens are multiplied with the A of all sequences, and what is of other sequences is left
-    out: a rank is small, and so one product is cheaper than one for each sequence.
+    With several prompts, all tokens are multiplied with the A of all sequences, and the products with other sequences
+    are dropped: ranks are small, so one product is cheaper than one for each sequence.
     """
     import torch
 
@@ -47,7 +47,7 @@ def lora_expand(h_Nr: Tensor, b_Sro: Tensor, slots_B: Tensor, step: Step) -> Ten
 
 @op("rows_N[N] a_Srv[S r v] slots_B[B] -> [N r]")
 def lora_lookup(rows_N: Tensor, a_Srv: Tensor, slots_B: Tensor, step: Step) -> Tensor:
-    """What `lora_shrink` gives for rows of a unit matrix [v, v], each by its number: a column of A."""
+    """`lora_shrink` of the rows `rows_N` of a unit matrix [v, v]: columns of A, [N, r]."""
     import torch
 
     slot_N = step.per_token(slots_B)
@@ -55,7 +55,7 @@ def lora_lookup(rows_N: Tensor, a_Srv: Tensor, slots_B: Tensor, step: Step) -> T
 
 
 def own_sequence(slots_B: Tensor, step: Step) -> Tensor:
-    """Whether a token is of a sequence that has a LoRA, [N, B]; padding is of none."""
+    """The mask [N, B] of each token's sequence, if that has a LoRA; padding has none."""
     import torch
 
     own_NB = step.sequences()[:, None] == torch.arange(step.num_sequences)

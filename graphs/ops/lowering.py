@@ -1,4 +1,4 @@
-"""What a call of an op becomes while a graph is traced: one switch for all ops."""
+"""The lowering of a call of an op while a graph is traced: one switch for all ops."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpLowering:
-    """By name of an op (`Op.name`): which stay whole, as torch operators, and which have another implementation.
+    """By `Op.name`: the ops that remain opaque torch operators, and those with another implementation.
 
-    An implementation takes what the reference takes and gives what it gives. All other ops become the operations of
-    their references.
+    An implementation has the arguments and results of the reference. All other ops are inlined: the operations of
+    their references are traced.
     """
 
     opaque: Collection[str] = frozenset()
@@ -27,7 +27,7 @@ _current: ContextVar[OpLowering] = ContextVar("op_lowering", default=INLINED)
 
 @contextmanager
 def using(lowering: OpLowering) -> Generator[None]:
-    """Calls of ops in the block become what `lowering` says."""
+    """Calls of ops in the block are lowered as `lowering` defines."""
     token = _current.set(lowering)
     try:
         yield
@@ -36,5 +36,5 @@ def using(lowering: OpLowering) -> Generator[None]:
 
 
 def current() -> OpLowering:
-    """What calls of ops become here; outside of `using` their references' operations."""
+    """The lowering that applies here; outside of `using`, all ops are inlined."""
     return _current.get()

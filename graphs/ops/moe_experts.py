@@ -1,6 +1,6 @@
 """A mixture of experts that computes only selected experts.
 
-The rows of the tokens are sorted into blocks, each of one expert: B blocks of R rows. A few rows stay empty.
+The rows of the tokens are sorted into blocks, each of one expert: B blocks of R rows. A few rows are padding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Blocks(NamedTuple):
-    """expert_B: the expert of each block; row_NK: in which row, block by block, a token's K copies are; rows: R."""
+    """expert_B: the expert of each block; row_NK: the row in the blocks of each of a token's K copies; rows: R."""
 
     expert_B: Tensor
     row_NK: Tensor
@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(chosen_NK: Tensor, experts: int) -> Blocks:
-    """The block positions of rows. R is the average number of rows of an expert; B at most twice that of experts."""
+    """Assigns the rows to blocks. R is the average number of rows of an expert; B is at most twice that of experts."""
     N, K = chosen_NK.shape
     R = max(1, N * K // experts)
     return Blocks(*rows_of_experts(chosen_NK, experts, R), R)
@@ -37,7 +37,7 @@ def rows_of_experts(chosen_NK: Tensor, experts: int, R: int) -> tuple[Tensor, Te
     row_NK = torch.arange(N * K).view(N, K)
     if R == 1:  # a block for each row
         return chosen_NK.flatten(), row_NK
-    B = (N * K + experts * (R - 1)) // R  # when each expert's last block has a single row
+    B = (N * K + experts * (R - 1)) // R  # enough even if each expert's last block has a single row
     chosen = chosen_NK.flatten()
     own_FE = (chosen[:, None] == torch.arange(experts)).long()
     before_F = (own_FE.cumsum(0) * own_FE).sum(1) - 1  # rows of the same expert before this one
@@ -49,7 +49,7 @@ def rows_of_experts(chosen_NK: Tensor, experts: int, R: int) -> tuple[Tensor, Te
 
 @op("x_Nm[N m] ->")
 def to_blocks(x_Nm: Tensor, blocks: Blocks) -> Tensor:
-    """The rows [B R m] of tokens, each once for every expert that it goes to; 0 where a row stays empty."""
+    """The rows [B R m] of tokens, one copy for each selected expert; padding rows are 0."""
     import torch
 
     B, R = blocks.expert_B.shape[0], blocks.rows
@@ -71,6 +71,6 @@ def expert_linear(x_BRi: Tensor, weight_eoi: Tensor, bias_eo: Tensor | None, exp
 
 @op("y_BRm[B R m] weights_NK[N K] -> [N m]")
 def from_blocks(y_BRm: Tensor, weights_NK: Tensor, blocks: Blocks) -> Tensor:
-    """Each token's rows, weighted and summed in float32."""
+    """The rows of each token's K experts, weighted and summed in float32."""
     rows_NKm = y_BRm.flatten(0, 1)[blocks.row_NK]
     return (rows_NKm.float() * weights_NK[..., None].float()).sum(1).to(y_BRm.dtype)

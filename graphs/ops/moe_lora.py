@@ -1,6 +1,6 @@
 """Products of experts with the LoRA of each row: x · Aᵀ (shrink), then its product with B (expand).
 
-Rows are in the blocks of `ops.moe_experts`, where those of one expert are of any sequences: B blocks of R rows · K
+Rows are in the blocks of `ops.moe_experts`; the rows of one expert may belong to any sequences: B blocks of R rows · K
 experts of a token · S slots · e experts · i in · r rank · o out
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op("slot_N[N] row_NK[N K] expert_B[B] -> [B R]")
 def slots_to_blocks(slot_N: Tensor, row_NK: Tensor, expert_B: Tensor, rows: int) -> Tensor:
-    """The slot of each row's LoRA; -1 for rows without one, and for those that stay empty. `rows` is R."""
+    """The slot of each row's LoRA; -1 for rows without one, and for padding. `rows` is R."""
     import torch
 
     copies = slot_N[:, None].expand(-1, row_NK.shape[1]).flatten()
@@ -28,7 +28,7 @@ def slots_to_blocks(slot_N: Tensor, row_NK: Tensor, expert_B: Tensor, rows: int)
 def expert_lora_shrink(x_BRi: Tensor, a_Seri: Tensor, expert_B: Tensor, slot_BR: Tensor) -> Tensor:
     """x · Aᵀ, with the A of each row's LoRA for its block's expert; 0 for rows whose slot is below 0.
 
-    Blocks of several rows are multiplied with the A of all slots, and what is of others is left out.
+    Blocks of several rows are multiplied with the A of all slots, and the products with other slots are dropped.
     """
     import torch
 
@@ -54,7 +54,7 @@ def expert_lora_expand(h_BRr: Tensor, b_Sero: Tensor, expert_B: Tensor, slot_BR:
 
 
 def _own_slot(slot_BR: Tensor, factors: Tensor) -> Tensor:
-    """Which slot is a row's, [B, R, S]."""
+    """The mask [B, R, S] of each row's slot."""
     import torch
 
     return slot_BR[..., None] == torch.arange(factors.shape[0])

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The selection of a token's experts by score, in which mixtures of experts differ."""
+"""The selection of a token's experts by score, which differs between mixtures of experts."""
 
 from __future__ import annotations
 

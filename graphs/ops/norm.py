@@ -21,8 +21,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: float = 0.0, round_last: bool = False) -> Tensor:
     """Root-mean-square normalisation (Zhang & Sennrich 2019): scaled in float32, rounded, then multiplied by weight.
 
-    The rounding before the product is that of transformers' LlamaRMSNorm; it shows at bfloat16. With `round_last` the
-    product is float32 too, and its result is rounded. `offset` is added to the weight, in float32: the product then is
+    The rounding before the product is that of transformers' LlamaRMSNorm; it affects bfloat16. With `round_last` the
+    product is float32 too, and its result is rounded. `offset` is added to the weight, in float32: the product is then
     float32 as well.
     """
     wide = x.float()

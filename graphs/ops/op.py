@@ -24,8 +24,8 @@ _OWN = "bringup.graphs.ops."
 
 
 class Op(Generic[P, R]):
-    """A declared operation. `name` is what targets know it by: the function's, with its module before it for users'
-    own ops (`my_model.swiglu`). `mutated`: the arguments that it changes in place."""
+    """A declared operation. `name` is its name for targets: the function's, with its module before it for users' ops
+    (`my_model.swiglu`). `mutated`: the arguments that it changes in place."""
 
     def __init__(self, signature: str, reference: Callable[P, R]) -> None:
         takes, _, gives = signature.partition("->")
@@ -60,23 +60,23 @@ class Op(Generic[P, R]):
         return out
 
     def runs_as(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorates a function that torch runs for an opaque op instead of the reference, with less memory."""
+        """Decorates a function that torch runs instead of the reference for an opaque op, to use less memory."""
         self.run = function
         return function
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Each argument of a call by its name, defaults among them. Raises BU301 where they are not those of the op."""
+        """Each argument of a call by its name, with defaults. Raises BU301 if they do not match the op's arguments."""
         reference, parameters = self.reference, self.parameters
         op_name, positional = reference.__name__, reference.__code__.co_argcount
         if len(args) > positional:
-            raise _wrong_call(op_name, f"takes {positional} arguments by position, not {len(args)}", "")
+            raise _wrong_call(op_name, f"takes {positional} positional arguments, not {len(args)}", "")
         values = dict(zip(parameters, args, strict=False))
         for name in kwargs:
             if name not in parameters:
                 listed = f"it takes {', '.join(f'`{other}`' for other in parameters)}"
                 raise _wrong_call(op_name, f"has no argument `{name}`", did_you_mean(name, parameters) or listed)
             if name in values:
-                raise _wrong_call(op_name, f"is given `{name}` by position and by keyword", "leave one of them out")
+                raise _wrong_call(op_name, f"has `{name}` by position and by keyword", "leave one of them out")
         defaults = reference.__defaults__ or ()
         by_default = dict(zip(parameters[positional - len(defaults) : positional], defaults, strict=True))
         values = {**by_default, **(reference.__kwdefaults__ or {}), **values, **kwargs}
@@ -88,10 +88,10 @@ class Op(Generic[P, R]):
 def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Declares the shapes of an op's tensor arguments, in order: ``@op("x[... m] weight[m] -> [... m]")``.
 
-    `...` stands for any leading dimensions; `!` after an argument says that the op changes it in place
+    `...` stands for any leading dimensions; `!` after an argument declares that the op changes it in place
     (``cache[S G K]!``). The names are those of the reference's first arguments, which a call may pass by position or by
     keyword; an argument with the value None is not checked. Arguments after the listed ones are settings. A call whose
-    arguments or shapes do not fit raises BU301. Raises TypeError for a declaration whose names are not the reference's.
+    arguments or shapes do not match raises BU301. Raises TypeError if the declared names are not the reference's.
     """
 
     def declare(reference: Callable[P, R]) -> Op[P, R]:
@@ -101,7 +101,7 @@ def op(signature: str) -> Callable[[Callable[P, R]], Op[P, R]]:
 
 
 def _module_of(reference: Callable[..., Any]) -> str:
-    """`my_model.`; "" for bringup's own ops. A file of the user's is known by its name, wherever it is."""
+    """`my_model.`; "" for bringup's own ops. A user's file is identified by its name, whatever its folder."""
     module = reference.__module__
     if module.startswith(_OWN):
         return ""
@@ -109,15 +109,15 @@ def _module_of(reference: Callable[..., Any]) -> str:
 
 
 def _parameters(reference: Callable[..., Any]) -> list[str]:
-    """The names of a function's arguments, in order. `inspect` would cost 10 ms to import."""
+    """The names of a function's arguments, in order. The import of `inspect` would take 10 ms."""
     code = reference.__code__
     if code.co_flags & _ANY_NUMBER:
-        raise TypeError(f"@op: `{reference.__name__}` takes any number of arguments; give each a name")
+        raise TypeError(f"@op: `{reference.__name__}` accepts any number of arguments; give each a name")
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _wrong_call(op_name: str, why: str, help: str) -> Exception:
-    return fail("BU301", f"op `{op_name}` {why}", help=help or "look at the call in the graph's forward")
+    return fail("BU301", f"op `{op_name}` {why}", help=help or "check the call in the graph's forward")
 
 
 def _bind(op_name: str, name: str, axes: list[str], value: Any, sizes: dict[str, tuple[int, str]]) -> None:
@@ -142,5 +142,5 @@ def _mismatch(op_name: str, name: str, axes: list[str], shape: tuple[int, ...], 
     return fail(
         "BU301",
         f"op `{op_name}`: `{name}` is declared [{' '.join(axes)}] and has shape {list(shape)}; {why}",
-        help="look at the call in the graph's forward: a reshape or transpose before it is missing or wrong",
+        help="check the call in the graph's forward: a reshape or transpose before it is missing or wrong",
     )

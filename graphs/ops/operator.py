@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""An op as one torch operator, `torch.ops.bringup.<name>`, which a traced program keeps whole.
+"""An op as one torch operator, `torch.ops.bringup.<name>`, which is opaque in a traced program.
 
 Its schema follows from the reference's annotations: a record of tensors, such as a Step, becomes one argument for each
-field (`step_tokens`, `step_positions`, …). Its fake implementation, which gives shapes and dtypes, is the reference on
-tensors without content (`result_sizes.py`); run by torch, it is the reference itself, or what the op `runs_as`.
+field (`step_tokens`, `step_positions`, …). Its fake implementation, for shapes and dtypes, is the reference on tensors
+without data (`result_sizes.py`); run by torch, it is the reference itself, or the function of `runs_as`.
 https://docs.pytorch.org/docs/stable/library.html#torch.library.custom_op
 """
 
@@ -24,7 +24,7 @@ _RESULTS = {"None": "()", "Tensor": "Tensor", "tuple[Tensor, Tensor]": "(Tensor,
 
 
 class Argument(NamedTuple):
-    """An argument of an operator: of a record's field, `record` is its class and `parameter` the op's argument."""
+    """An argument of an operator. For the field of a record, `record` is its class; `parameter` is that of the op."""
 
     name: str
     parameter: str
@@ -36,7 +36,7 @@ class Argument(NamedTuple):
         return self.name.removeprefix(f"{self.parameter}_")
 
     def of(self, value: Any) -> Any:
-        """Its value, of the op's argument."""
+        """The value of this argument, from that of the op's argument."""
         return getattr(value, self.field) if self.record else value
 
 
@@ -68,7 +68,7 @@ class Operator:
         return self.torch_op(*(argument.of(values[argument.parameter]) for argument in self.arguments))
 
     def values(self, flat: tuple[Any, ...]) -> dict[str, Any]:
-        """The op's arguments by name, of the operator's arguments in order: what a call in a traced program has."""
+        """The op's arguments by name, from the operator's arguments in order, as in a call of a traced program."""
         values: dict[str, Any] = {}
         fields: dict[str, tuple[type[Any], dict[str, Any]]] = {}
         for argument, value in zip(self.arguments, flat, strict=True):
@@ -80,13 +80,13 @@ class Operator:
         return values | {name: record(**given) for name, (record, given) in fields.items()}
 
     def _fake(self, *flat: Any) -> Any:
-        """Results without content: by the sizes of the arguments where these alone decide, else by the reference."""
+        """Results without data: from the sizes of the arguments if these determine them, otherwise by the reference."""
         from bringup.graphs.ops.result_sizes import results_like
 
         return results_like(partial(self._run, self.op.reference), flat)
 
     def _run(self, function: Callable[..., Any], *flat: Any) -> Any:
-        """The function's result, none of whose tensors shares memory with an argument: operators must not."""
+        """The function's result, copied if it shares memory with an argument, which operators must not."""
         given = {_storage(value) for value in flat if hasattr(value, "untyped_storage")}
         out = function(**self.values(flat))
         if isinstance(out, tuple):
@@ -99,14 +99,14 @@ _operators: dict[Callable[..., Any], Operator] = {}
 
 
 def operator_of(op: Op[..., Any]) -> Operator:
-    """The operator of an op, defined when it is first needed. Raises TypeError for an op that no operator can be."""
+    """The operator of an op, defined on first use. Raises TypeError for an op that cannot be an operator."""
     if op.reference not in _operators:
         _operators[op.reference] = Operator(op)
     return _operators[op.reference]
 
 
 def _written(annotation: Any) -> str:
-    """An annotation as a text: `Tensor | None`, also of a module that does not postpone its annotations."""
+    """An annotation as text: `Tensor | None`, also for a module that does not postpone its annotations."""
     text = (
         annotation.__name__ if type(annotation) is type or "_TensorMeta" in str(type(annotation)) else str(annotation)
     )
@@ -130,7 +130,7 @@ def _arguments(op: Op[..., Any]) -> Iterator[Argument]:
 
 
 def _record(op: Op[..., Any], name: str) -> type[Any]:
-    """The class of an argument that is several tensors in one."""
+    """The class of an argument that is a record of tensors."""
     if name == "Step":
         from bringup.graphs.core.step import Step
 

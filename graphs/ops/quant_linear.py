@@ -1,8 +1,8 @@
-"""Products with quantised weights, those of experts among them, and look-ups in quantised tables.
+"""Products with quantised weights, those of experts among them, and lookups in quantised tables.
 
-With `Quantised.activations` "int8", what is multiplied is x in int8: 32 columns of a row have a scale. That is how
-llama.cpp multiplies (its Q8_0; https://github.com/ggml-org/llama.cpp, ggml/src/ggml-quants.c); there halves round away
-from zero and scales are float16, here they round to even and are float32.
+With `Quantised.activations` "int8", x is rounded to int8 before the product: 32 columns of a row share a scale. That is
+llama.cpp's scheme (its Q8_0; https://github.com/ggml-org/llama.cpp, ggml/src/ggml-quants.c); there halves are rounded
+away from zero and scales are float16, here they are rounded to even and scales are float32.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bringup.graphs.ops.quantised import Quantised, dtype_of, in_float32, pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLUMNS = 32  # of a row of activations in int8 that share a scale
-LEAST = 1e-30  # of the largest number of these, so that what is divided by it is finite
+COLUMNS = 32  # columns of a row of int8 activations that share a scale
+LEAST = 1e-30  # least value of their largest magnitude, so that its reciprocal is finite
 
 
 @op("x[... in] bias[out] -> [... out]")
@@ -28,7 +28,7 @@ def quant_linear(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
 
 @quant_linear.runs_as
 def _by_rows(x: Tensor, bias: Tensor | None, weight: Quantised) -> Tensor:
-    """Some rows of the weight at a time, so that they stay in the processor's cache."""
+    """Dequantises some rows of the weight at a time, so that they stay in the processor's cache."""
     return _products(x, bias, weight, pieces_of(weight))
 
 
@@ -42,9 +42,9 @@ def _products(x: Tensor, bias: Tensor | None, weight: Quantised, pieces: Iterabl
 
 
 def in_int8(x: Tensor) -> Tensor:
-    """x [..., in] as code · scale, float32: a scale is the largest of 32 columns over 127, and codes are whole numbers.
+    """x [..., in] as code · scale, float32: a scale is the largest magnitude of 32 columns / 127, codes are integers.
 
-    A code is x · (127 / largest), to the nearest, of two the even one. NaN in columns with a number that is not finite.
+    A code is x · (127 / largest), rounded to nearest, ties to even. Columns with a value that is not finite become NaN.
     """
     import torch
     from torch.nn import functional as F
@@ -59,7 +59,7 @@ def in_int8(x: Tensor) -> Tensor:
 
 
 def joined(parts: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """The products [..., some of out] with the pieces of a weight as one."""
+    """Concatenates the products [..., some of out] with the pieces of a weight, and adds the bias."""
     import torch
 
     out = torch.cat(list(parts), -1) if len(parts) > 1 else parts[0]
@@ -84,7 +84,7 @@ def quant_experts(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weigh
 
 @quant_experts.runs_as
 def _one_by_one(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight: Quantised) -> Tensor:
-    """One expert's weight at a time; of blocks of the same expert that follow each other, once."""
+    """Dequantises one expert's weight at a time; once for consecutive blocks of the same expert."""
     import torch
 
     given, dtype = (in_int8(x_BRi), torch.float32) if weight.activations else (x_BRi, dtype_of(weight))
@@ -102,5 +102,5 @@ def _one_by_one(x_BRi: Tensor, bias_eo: Tensor | None, expert_B: Tensor, weight:
 
 
 def _finished(out: Tensor, bias_eo: Tensor | None, expert_B: Tensor, x_BRi: Tensor) -> Tensor:
-    """Products with their bias, in the dtype of activations."""
+    """Adds the bias, and converts to the dtype of activations."""
     return (out if bias_eo is None else out + bias_eo[expert_B][:, None]).to(x_BRi.dtype)

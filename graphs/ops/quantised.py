@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-AT_A_TIME = 1 << 16  # elements that are dequantised at once where that may be chosen: 256 kB in float32
+AT_A_TIME = 1 << 16  # elements that are dequantised at once if the size is free: 256 kB in float32
 
 
 class Quantised(NamedTuple):
     """The arrays of a parameter of `shape`, and their interpretation; the formula is that of `core.form.Form`.
 
-    `codes` are whole numbers: with `values` > 1 so many in a word along `axis`, each of `bits` bits, the first in the
-    low ones; `signed` ones of less than 8 bits are in two's complement. With a `table`, a code is an index into it, and
-    with a `scale_table` a scale is one. `code_dtype` and `scale_dtype` are those of the checkpoint: what codes and
-    scales stand for; "" where the table is the form's own. Other arrays have one value for each `block` of the
-    parameter, `outer_scales` and `outer_minimums` for each `outer_block`: a number a dimension. `zero_bits` are those
-    of signed zeros in bytes; 0 for others. `block_of` says for each position of dimension `indexed` which scale it has;
-    `block` is 1 there.
-    Computed in float32; `dtype` is that of products with the parameter. `activations`: what these round the other
-    factor to first, "int8" or, for float8 alone, "fp8"; "" leaves it as it is.
+    `codes` are integers. With `values` > 1, a word along `axis` holds this many, each of `bits` bits, the first in the
+    low bits; `signed` codes of less than 8 bits are in two's complement. With a `table`, codes are indices into it;
+    with a `scale_table`, scales are. `code_dtype` and `scale_dtype` are those of the checkpoint, which codes and scales
+    represent; "" if the table is the form's own. Other arrays have one value for each `block` of the parameter,
+    `outer_scales` and `outer_minimums` for each `outer_block`: one size for each dimension. `zero_bits` is the width of
+    signed zero points in bytes; 0 for others. `block_of` has the index of the scale for each index of dimension
+    `indexed`; `block` is 1 there.
+    Computed in float32; `dtype` is that of products with the parameter. `activations` is the dtype that products round
+    the other factor to: "int8" or, for float8 only, "fp8"; "" does not round.
     """
 
     codes: Tensor
@@ -58,7 +58,7 @@ class Quantised(NamedTuple):
 
 @op("")
 def dequantise(weight: Quantised) -> Tensor:
-    """The whole parameter, in the dtype of products with it."""
+    """The complete parameter, in the dtype of products with it."""
     return in_float32(weight).to(dtype_of(weight))
 
 
@@ -72,7 +72,7 @@ def in_float32(weight: Quantised) -> Tensor:
     """(code - offset - zero) · (scale · outer scale) + minimum · outer minimum, of `weight.shape`.
 
     Computed with a dimension for each block, along which arrays are broadcast: compilers then need no copy of a scale
-    for each element, and make one loop of it all.
+    for each element, and emit a single loop.
     """
     cuts = tuple(_cuts(weight, axis) for axis in range(len(weight.shape)))
     codes = _codes(weight, cuts)
@@ -90,7 +90,7 @@ def in_float32(weight: Quantised) -> Tensor:
 
 
 def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
-    """The indices `chosen_N` of the first dimension, as a parameter with N of them."""
+    """The indices `chosen_N` of the first dimension, as a parameter of size N along it."""
 
     def taken(part: Tensor | None, block: tuple[int, ...]) -> Tensor | None:
         if part is None or part.shape[0] == 1:
@@ -115,7 +115,7 @@ def some_of(weight: Quantised, chosen_N: Tensor) -> Quantised:
 
 
 def pieces_of(weight: Quantised, at_a_time: int = AT_A_TIME) -> Iterator[Quantised]:
-    """The rows of a weight, some at a time: whole words and blocks, of about so many elements."""
+    """The rows of a weight in pieces of about `at_a_time` elements, which split no word and no block."""
     grain = math.lcm(weight.block[0], *weight.outer_block[:1], weight.values if weight.axis == 0 else 1)
     size, row = weight.shape[0], math.prod(weight.shape[1:])
     step = max(1, at_a_time // (grain * row)) * grain
@@ -125,7 +125,7 @@ def pieces_of(weight: Quantised, at_a_time: int = AT_A_TIME) -> Iterator[Quantis
 
 
 def _rows(weight: Quantised, start: int, stop: int) -> Quantised:
-    """The indices from `start` to `stop` of the first dimension, which cut no block; the last may be short."""
+    """The indices from `start` to `stop` of the first dimension; no block is split, and the last may be shorter."""
 
     def taken(part: Tensor | None, block: int) -> Tensor | None:
         return part if part is None or part.shape[0] == 1 else part[start // block : -(-stop // block)]
@@ -157,7 +157,7 @@ def _cuts(weight: Quantised, axis: int) -> tuple[int, ...]:
 
 
 def _codes(weight: Quantised, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
-    """The codes as whole numbers, one an element."""
+    """The codes as integers, one for each element."""
     import torch
 
     codes, packed = weight.codes, weight.values > 1
@@ -175,7 +175,7 @@ def _codes(weight: Quantised, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
 
 
 def _steps(size: int, cuts: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Of the dimensions that cuts make of one of `size`: how many indices a step is, and how many steps there are."""
+    """The dimensions into which cuts divide a dimension of `size`: the step of each in indices, and its length."""
     return [(low, high // low) for low, high in pairwise((1, *cuts, size))][::-1]
 
 
@@ -189,7 +189,7 @@ def _dimensions(weight: Quantised, cuts: tuple[tuple[int, ...], ...], blocks: Se
 
 
 def _of_words(weight: Quantised, chosen_N: Tensor) -> Tensor:
-    """The codes of some indices of the dimension along which they are packed."""
+    """The codes at some indices of the dimension along which they are packed."""
     import torch
 
     words = weight.codes[chosen_N // weight.values]
@@ -213,7 +213,7 @@ def _looked_up(table: Tensor, codes: Tensor) -> Tensor:
 
 
 def _scaled(weight: Quantised, values: Tensor, outer: Tensor | None, cuts: tuple[tuple[int, ...], ...]) -> Tensor:
-    """Scales, or minimums, to be broadcast; multiplied by the outer ones."""
+    """Scales or minimums in broadcastable shape, multiplied by the outer ones."""
     own = _by_block(weight, values, cuts)
     return own if outer is None else own * _by_block(weight, outer, cuts, weight.outer_block)
 
@@ -221,7 +221,7 @@ def _scaled(weight: Quantised, values: Tensor, outer: Tensor | None, cuts: tuple
 def _by_block(
     weight: Quantised, values: Tensor, cuts: tuple[tuple[int, ...], ...], outer: tuple[int, ...] = ()
 ) -> Tensor:
-    """An array with a value for each block, of a dimension for each cut."""
+    """An array with a value for each block, with a dimension for each cut."""
     blocks = list(outer or weight.block)
     if weight.block_of is not None and not outer:
         values = values.index_select(weight.indexed, weight.block_of)
@@ -234,7 +234,7 @@ def _by_block(
 
 
 def _spread(values: Tensor, axis: int, block: int, size: int) -> Tensor:
-    """Each value along a dimension once for each index of its block; the last block may be short."""
+    """Repeats each value along a dimension for each index of its block; the last block may be shorter."""
     sizes = [-1] * (values.dim() + 1)
     sizes[axis + 1] = block
     spread = values.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)

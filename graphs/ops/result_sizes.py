@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-"""Shapes and dtypes that a function gives, worked out on torch's meta device and not with fake tensors.
+"""The shapes and dtypes of a function's results, computed on torch's meta device and not with fake tensors.
 
-Fake tensors take several times as long for each operation, most of all with sizes that are not fixed (the number of
-cache blocks). Such a size is given the least and the largest value that it can have; where both give the same results,
-these do not depend on it.
+Fake tensors take several times as long for each operation, most of all with dynamic sizes (the number of cache
+blocks). A dynamic size is replaced by its least and by its largest possible value; if the results are the same, they
+do not depend on it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class _Sizes(NamedTuple):
     dtype: Any
 
 
-_Results = tuple[tuple[_Sizes, ...], bool] | None  # of a function: its tensors, and whether they come in a tuple
+_Results = tuple[tuple[_Sizes, ...], bool] | None  # the tensors of a result, and whether it is a tuple
 
 
 def results_like(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """What `function` gives of these arguments: tensors without content, on their device.
+    """The results of `function` for these arguments, as tensors without data on the arguments' device.
 
-    It is called with the arguments themselves, where its results have a size that is not fixed, or where it does
-    something that the meta device refuses.
+    The function is called with the arguments themselves if its results have a dynamic size, or if it uses an operation
+    that the meta device does not support.
     """
     import torch
 
@@ -36,7 +36,7 @@ def results_like(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         found = [
             _results(function, arguments, largest) for largest in ((False, True) if _is_open(arguments) else (True,))
         ]
-    except (RuntimeError, TypeError, ValueError, OverflowError, BringupError):  # which the function itself raises again
+    except (RuntimeError, TypeError, ValueError, OverflowError, BringupError):  # the call below raises it again
         return function(*arguments)
     if found[0] is None:
         return None
@@ -52,7 +52,7 @@ def _results(function: Callable[..., Any], arguments: Sequence[Any], largest: bo
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    # The dispatcher, which calls here, has turned modes of functions off: `torch.device` is one.
+    # The dispatcher, which calls this function, disables function modes: `torch.device` is one.
     with unset_fake_temporarily(), torch._C._EnableTorchFunction(), torch.device("meta"):
         out = function(*(_without_content(value, largest) for value in arguments))
     if out is None:
@@ -72,12 +72,12 @@ def _without_content(value: Any, largest: bool) -> Any:
 
 
 def _is_open(arguments: Sequence[Any]) -> bool:
-    """Whether a size is not fixed."""
+    """Whether a size is dynamic."""
     return any(type(size) is not int for value in arguments for size in getattr(value, "shape", ()))
 
 
 def _fixed(size: Any, largest: bool) -> int:
-    """Raises OverflowError or TypeError for one that has no largest value."""
+    """The least or the largest value of a size. Raises OverflowError or TypeError if it has no largest value."""
     if type(size) is int:
         return size
     expression, ranges = size.node.expr, size.node.shape_env.var_to_range

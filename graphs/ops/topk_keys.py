@@ -1,4 +1,4 @@
-"""Attention over some of the keys: scores to choose by, and the choice."""
+"""Sparse attention: the scores of keys, and the selection of keys by score."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def index_scores(q_NHD: Tensor, k_BLD: Tensor, weights_NH: Tensor, step: Step) -
 
 @op("scores_NL[N L] positions_N[N] -> [N L]")
 def top_keys(scores_NL: Tensor, positions_N: Tensor, count: int) -> Tensor:
-    """True for the `count` highest scores of keys at or before a query's position; all of them where there are fewer.
+    """True for the `count` highest scores of keys at or before a query's position; for all of them if there are fewer.
 
-    Of keys with the same score, the earliest come first. Keys after the position have no meaning in the result.
+    Among keys with equal scores, the earliest are selected. The result is undefined for keys after the position.
     """
     import torch
 

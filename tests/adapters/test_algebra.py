@@ -278,7 +278,7 @@ def test_hole_in_numbering_is_a_missing_tensor():
         (S("t").mv("a -> a"), "dimensions"),
         (S("t").split(0, 1, 2)[0], "add up to"),
         (S("t").at(0, 9), "not inside"),
-        (cat(S("t"), S("u"), axis=1), "cannot put"),
+        (cat(S("t"), S("u"), axis=1), "cannot concatenate"),
     ],
 )
 def test_ill_formed_expressions_say_why(expr, message):

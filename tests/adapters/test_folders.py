@@ -150,7 +150,7 @@ def test_bad_configs(tmp_path: Path, text: str) -> None:
         ("BU201", "{tmp}/keras", "tf_model.h5"),
         ("BU205", "{tmp}/keras/tf_model.h5", "a Keras file"),
         ("BU034", "openai/gpt2", "did you mean `hf://openai/gpt2`"),
-        ("BU035", "https://", "no address"),
+        ("BU035", "https://", "not an address"),
         ("BU035", "hf:gpt2", "hf://"),
         ("BU035", "hf://a/b/c/d", "hf://ORG/NAME"),
         ("BU035", "hf://../../etc", "hf://ORG/NAME"),

@@ -142,7 +142,7 @@ def test_a_hook_is_used_when_one_of_its_results_is() -> None:
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_two_hooks_give_one_name(side: Any) -> None:
     twice = [hook(double, takes={"p": "x"}, gives={"p": "x"}) for _ in range(2)]
-    with pytest.raises(ValueError, match="two hooks give `p`"):
+    with pytest.raises(ValueError, match="two hooks have the result `p`"):
         plain("p").with_(**{side: twice})
 
 
@@ -152,13 +152,13 @@ TWO = {"p": "x", "q": "x"}
 @pytest.mark.parametrize(
     ("run", "gives", "said"),
     [
-        (lambda w: None, {"p": "x"}, "gave None; its rule declares float32 [6]"),
-        (lambda w: w.astype("float64"), {"p": "x"}, "gave float64 [6]; its rule declares float32 [6]"),
-        (lambda w: (w, w), {"p": "x"}, "gave a tuple; its rule declares float32 [6]"),
-        (lambda w: None, TWO, "gave None; its rule declares a tuple of 2 arrays"),
-        (lambda w: w[0], TWO, "gave one result; its rule declares a tuple of 2 arrays"),
-        (lambda w: (w, w.astype("float16")), TWO, "gave float16 [6]; its rule declares float32 [6]"),
-        (lambda w: (w, None), TWO, "gave None; its rule declares float32 [6]"),
+        (lambda w: None, {"p": "x"}, "returned None; its rule declares float32 [6]"),
+        (lambda w: w.astype("float64"), {"p": "x"}, "returned float64 [6]; its rule declares float32 [6]"),
+        (lambda w: (w, w), {"p": "x"}, "returned a tuple; its rule declares float32 [6]"),
+        (lambda w: None, TWO, "returned None; its rule declares a tuple of 2 arrays"),
+        (lambda w: w[0], TWO, "returned one result; its rule declares a tuple of 2 arrays"),
+        (lambda w: (w, w.astype("float16")), TWO, "returned float16 [6]; its rule declares float32 [6]"),
+        (lambda w: (w, None), TWO, "returned None; its rule declares float32 [6]"),
     ],
 )
 def test_what_a_hook_gives_is_checked(run: Any, gives: Any, said: str) -> None:
@@ -182,9 +182,9 @@ def test_the_only_result_may_be_a_tuple_of_one() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda tensors: None, "gives None, not its parameters"),
-        (lambda tensors: A, "gives a ndarray, not its parameters"),
-        (lambda tensors: {"p": A}, "gives a ndarray for `p`, not a tensor that it read"),
+        (lambda tensors: None, "returns None, not its parameters"),
+        (lambda tensors: A, "returns a ndarray, not its parameters"),
+        (lambda tensors: {"p": A}, "returns a ndarray for `p`, not a tensor that it read"),
     ],
 )
 def test_what_a_traced_function_gives_is_checked(function: Any, said: str) -> None:

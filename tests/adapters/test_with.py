@@ -287,7 +287,7 @@ def test_a_function_that_gives_something_else_is_an_error() -> None:
 @pytest.mark.parametrize("words", [{"takes": {}}, {"gives": {}}, {"dtype": {"x": "float32"}}])
 def test_a_hook_says_what_it_takes_and_gives(words: dict[str, Any]) -> None:
     given: Any = {"takes": {"a": "m"}, "gives": {"b": "m"}} | words
-    with pytest.raises(ValueError, match="a hook takes tensors"):
+    with pytest.raises(ValueError, match="a hook needs input tensors"):
         hook(halve, **given)
 
 

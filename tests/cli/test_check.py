@@ -118,7 +118,7 @@ def test_another_config_and_another_adapter(bringup: Bringup, small: Path, tmp_p
         (["check", "gpt2", "--chekpoint", "x"], "--checkpoint"),
         (["check", "gpt2", "--format", "yaml"], "it takes full, concise, json"),
         (["check", "hf://openai-community/gpt2"], "write --checkpoint hf://openai-community/gpt2"),
-        (["check", "gpt2", "--checkpoint", "./x", "--revision", "main"], "--revision goes with"),
+        (["check", "gpt2", "--checkpoint", "./x", "--revision", "main"], "--revision applies to"),
     ],
 )
 def test_a_wrong_command_is_exit_2(bringup: Bringup, words: list[str], said: str) -> None:

@@ -40,7 +40,7 @@ def test_a_report_file(tmp_path: Path) -> None:
     (file,) = (tmp_path / "bringup").glob("crash-*.txt")
     assert done.stderr.splitlines() == [
         done.stderr.splitlines()[0],
-        f"  what is known of it: {file}",
+        f"  crash report: {file}",
         "  please report it with that file",
     ]
     assert done.stderr.startswith("this is a bug in bringup 0.1.0: ZeroDivisionError: no quotient for hf_…\n")
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_written_the_report_is_shown(
     RECENT_LINES.append("Writing \udcfe")  # a folder whose name is no UTF-8
     assert report_error(ZeroDivisionError("x"), ["models"], verbose=False) == 101
     shown = capsys.readouterr().err
-    assert "no folder takes a file" in shown
+    assert "no folder is writable" in shown
     assert "## traceback" in shown
     assert r"Writing \udcfe" in shown
 

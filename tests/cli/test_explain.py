@@ -76,7 +76,7 @@ def test_tensors(bringup: Bringup, small: Path, broken: Path) -> None:
     assert "  read by   transformer.wte.weight (as stored)\n            lm_head.weight (as stored)\n" in both
     assert "  coverage  whole\n" in both
     assert "  dropped  causal-mask buffers  (`h.{L}.attn.{b:bias|masked_bias}`)\n" in explained("h.0.attn.bias", small)
-    assert "  read by  nothing: `bringup check` says BU105\n" in explained("extra", broken)
+    assert "  read by  nothing: `bringup check` reports BU105\n" in explained("extra", broken)
     turned = explained("h.0.attn.c_attn.weight", broken)
     assert "which cannot be computed" in turned
     assert "not computed  BU102: `h.0.attn.c_attn.weight`, should be in out, is [384, 128]" in turned
@@ -97,7 +97,7 @@ def test_a_parameter_of_another_format(bringup: Bringup, tmp_path: Path) -> None
     assert re.search(r"  rule .*\n +adapters/dialects/llama\.py:\d+  gguf\[", output)
     assert "  axes          blk.0.attn_k.weight: (g pair two) m → out:(g d) in:m\n" in output
     head = bringup("explain", "lm_head.weight", "--checkpoint", path).output
-    assert "  computed      dequantise q8_0, gives [96, 64] float32 (not exact)\n" in head
+    assert "  computed      dequantise q8_0, returns [96, 64] float32 (not exact)\n" in head
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_known_family_and_its_words(bringup: Bringup, tmp_path: Path) -> None:
     assert "h.{0..2}.attn.c_attn.weight" in {each["name"] for each in found["tensors"]["groups"]}
     text = bringup("inspect", folder).stdout
     assert "which gpt2 serves" in text
-    assert "values that the gpt2 graph refuses" in text
+    assert "values that the gpt2 graph rejects" in text
 
 
 def test_a_tied_head(bringup: Bringup, small: Path) -> None:
@@ -175,7 +175,7 @@ def test_quantised_weights(bringup: Bringup, tmp_path: Path) -> None:
     [
         ("nothing", "BU034", "no such file or folder"),
         ("weights.npz", "BU209", "no directory"),
-        ("weights.bin", "BU203", "no state dict"),
+        ("weights.bin", "BU203", "not a state dict"),
         ("weights.h5", "BU205", "a Keras file"),
         ("empty", "BU201", "no weights"),
         ("torn.safetensors", "BU211", ""),
@@ -212,7 +212,7 @@ def test_usage(bringup: Bringup) -> None:
     assert "SRC is a folder, a file" in bringup("inspect", "--help").stdout
     assert bringup("inspect").exit_code == 2
     assert "error[BU024]" in bringup("inspect", ".", "--format", "xml").stderr
-    assert "goes with a checkpoint hf://" in bringup("inspect", ".", "--revision", "main").stderr
+    assert "applies to a checkpoint hf://" in bringup("inspect", ".", "--revision", "main").stderr
 
 
 def test_headers_alone_are_read(tmp_path: Path) -> None:

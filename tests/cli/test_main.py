@@ -104,7 +104,7 @@ def test_verbose_is_an_option_and_no_other_word(bringup: Bringup, failing) -> No
         ("check gpt2 --tp x", "`--tp`: `x` is not an integer", "`bringup check --help`"),
         ("check gpt2 --tp", "option `--tp` requires an argument", "--help` shows what there is"),
         ("run x --tokens 1 --top-p 7", "`--top-p`: 7.0 is not in the range 0<x<=1", "`bringup run --help`"),
-        ("check gpt2 --checkpoint ./x --revision y", "--revision goes with a checkpoint", "leave it out"),
+        ("check gpt2 --checkpoint ./x --revision y", "--revision applies to a checkpoint", "leave it out"),
     ],
 )
 def test_wrong_usage_is_reported_like_all_else(bringup: Bringup, line: str, said: str, help: str) -> None:

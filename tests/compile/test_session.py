@@ -169,7 +169,7 @@ def test_sampling_out_of_range(session, monkeypatch, temperature, top_p):
 @pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (np.inf, "infinity")])
 def test_logits_that_are_no_numbers_give_no_token(temperature, bad, said):
     logits = np.array([0, 1, bad, 2], np.float32)
-    with pytest.raises(BringupError, match=f"BU607.*gave {said}"):
+    with pytest.raises(BringupError, match=f"BU607.*returned {said}"):
         next_token(logits, temperature, 1.0, np.random.default_rng(0))
 
 

@@ -43,10 +43,10 @@ def test_a_call_that_is_none_of_the_op():
         (lambda: linear(x, wieght=weight), "has no argument `wieght`", "did you mean `weight`?"),
         (lambda: linear(x, weight, q=1), "has no argument `q`", "it takes `x`, `weight`, `bias`"),
         (lambda: linear(x), "is called without `weight`", ""),
-        (lambda: linear(x, weight, x=x), "is given `x` by position and by keyword", ""),
-        (lambda: linear(x, weight, None, 1), "takes 3 arguments by position, not 4", ""),
+        (lambda: linear(x, weight, x=x), "has `x` by position and by keyword", ""),
+        (lambda: linear(x, weight, None, 1), "takes 3 positional arguments, not 4", ""),
         (lambda: linear(x, 1.0), "takes a tensor as `weight`, not a float", ""),
-        (lambda: rope(x, x, x, True), "takes 3 arguments by position, not 4", ""),
+        (lambda: rope(x, x, x, True), "takes 3 positional arguments, not 4", ""),
     ]
     for call, said, help in cases:
         with pytest.raises(BringupError, match="BU301") as caught:
@@ -57,7 +57,7 @@ def test_a_call_that_is_none_of_the_op():
 
 
 def test_a_declaration_names_the_arguments():
-    with pytest.raises(TypeError, match="`g` takes any number of arguments"):
+    with pytest.raises(TypeError, match="`g` accepts any number of arguments"):
 
         @op("x[N] -> [N]")
         def g(x, **settings):

@@ -87,6 +87,6 @@ def test_a_factor_beyond_the_storage_type_is_an_error(folders, tmp_path: Path) -
     with pytest.raises(BringupError) as error:
         convert_lora(job, str(lora), tmp_path / "out", dtype="float16")
     assert error.value.findings[0].code == "BU174"
-    assert error.value.findings[0].message == "module 1 of layer 0 has 1e+05, which is no number of float16"
+    assert error.value.findings[0].message == "module 1 of layer 0 has 1e+05, which is out of the range of float16"
     assert not (tmp_path / "out").exists()
     convert_lora(job, str(lora), tmp_path / "out", dtype="bfloat16")

@@ -170,4 +170,4 @@ def test_one_module_of_other_bits(name: str, end: str, folder: Path) -> None:
             tensors |= {key.replace("weight", part): value for part, value in some.items()}
     finding = one(tensors, config)
     assert finding.code == "BU102"
-    assert f"have numbers of {2 if name == 'gptq' else 8} bits, and the config says 4" in finding.message
+    assert f"have codes of {2 if name == 'gptq' else 8} bits, and the config states 4" in finding.message

@@ -59,5 +59,5 @@ def test_each_has_its_own_rows(written: drafts.Draft, bundle: Path) -> None:
 
 
 def test_a_batch_of_drafts_is_refused(bundle: Path) -> None:
-    with pytest.raises(BringupError, match=r"BU029.*`hidden` besides tokens, which a batch does not have"):
+    with pytest.raises(BringupError, match=r"BU029.*`hidden` besides tokens, which a batch does not support"):
         load_batch(bundle).add(Request([1, 2], max_new_tokens=1))

@@ -1,4 +1,4 @@
-"""Checkpoints that numpy wrote: an `.npz` archive, one `.npy` file, or a folder of them, named as the tensors are."""
+"""Checkpoints of numpy: an `.npz` archive, one `.npy` file, or a folder of them, named after the tensors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bringup.spec import TensorInfo
 
 END = ".npy"
 _HEAD = PREFIX + MAX_HEADER
-_FIRST = 1 << 10  # bytes; numpy's headers of tensors take 128
+_FIRST = 1 << 10  # bytes; numpy's headers of tensors have 128
 _PICKLES = "save it with `numpy.savez(FILE, **weights)`, where weights is a dict of arrays by name"
 
 
 class Arrays(NamedTuple):
-    """The tensors, and how those are stored that are not plain, each by name."""
+    """The tensors, and the storage of those that are not plain, by name."""
 
     headers: dict[str, TensorInfo]
     stored: dict[str, Stored]
@@ -49,7 +49,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def read_npy(path: Path) -> Arrays:
-    """One array, named as its file. Raises BU210, BU233."""
+    """One array, named after its file. Raises BU210, BU233."""
     found = Arrays({}, {})
     with opened(path) as file:
         head, size = file.read(_HEAD), file.seek(0, os.SEEK_END)

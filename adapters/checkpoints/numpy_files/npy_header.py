@@ -1,7 +1,7 @@
 """The header of an `.npy` file: dtype, order and shape.
 
 Format: numpy/lib/_format_impl.py (`numpy.lib.format`), versions 1 to 3. The header is a Python dict of three keys; it
-is matched with a pattern, not evaluated. Arrays of objects are pickles and are refused.
+is matched with a pattern, not evaluated. Arrays of objects are pickles and are rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_HEADER = 10_000  # bytes; numpy's own limit (`max_header_size`)
 PREFIX = 12  # bytes of magic, version and length at most
 MAX_AXES = 64
 MAX_NUMBER = 1 << 62
-DEFLATE_RATIO = 1040  # no stream inflates to more: a match of 258 bytes takes two bits (RFC 1951), a block some more
+DEFLATE_RATIO = 1040  # a match of 258 bytes takes two bits (RFC 1951), a block a few more
 _ENTRY = r"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*('[^']*'|"[^"]*"|True|False|\([\d\sL,]{0,2000}\))\s*"""
 _HEADER = re.compile(rf"\{{{_ENTRY},{_ENTRY},{_ENTRY},?\s*\}}\s*")
 _SHAPE = re.compile(r"\(\s*(?:\d{1,19}L?\s*,\s*)*(?:\d{1,19}L?\s*)?\)")
@@ -31,7 +31,7 @@ AGAIN = "the file is damaged or was not written by numpy.save; copy or save it a
 
 
 class Header(NamedTuple):
-    """What a header says; `nbytes` is its own length, after which the elements begin."""
+    """The fields of a header; `nbytes` is its own length, after which the elements begin."""
 
     dtype: str
     shape: Shape
@@ -41,7 +41,7 @@ class Header(NamedTuple):
 
 
 def header_nbytes(head: bytes) -> int:
-    """How long a header says that it is; 0 where these are not its first bytes."""
+    """The length of a header; 0 if these are not its first bytes."""
     if head[:6] != MAGIC or len(head) < PREFIX:
         return 0
     start, length = _place(head)
@@ -49,7 +49,7 @@ def header_nbytes(head: bytes) -> int:
 
 
 def _place(head: bytes) -> tuple[int, int]:
-    """Where the dict begins in these first bytes of a file, and its length."""
+    """The offset of the dict in these first bytes of a file, and its length."""
     form = "<H" if head[6] == 1 else "<I"
     return 8 + struct.calcsize(form), struct.unpack_from(form, head, 8)[0]
 
@@ -76,14 +76,14 @@ def parse_header(path: Path, name: str, head: bytes) -> Header:
     dtype, big_endian = _dtype(path, name, words["descr"][1:-1])
     shape = _shape(path, name, words["shape"])
     if words["fortran_order"] not in ("True", "False"):
-        raise bad(path, name, "does not say in which order it is stored")
+        raise bad(path, name, "does not state the order of its elements")
     strides = column_major(shape) if words["fortran_order"] == "True" else row_major(shape)
     return Header(dtype, shape, strides, big_endian, start + length)
 
 
 def _dtype(path: Path, name: str, written: str) -> tuple[str, bool]:
-    """Our dtype of an array-protocol type string, and whether it is big-endian."""
-    if written == "<V2":  # how numpy writes ml_dtypes' bfloat16, and nothing else: its own bytes are "|V2"
+    """bringup's dtype for an array-protocol type string, and whether it is big-endian."""
+    if written == "<V2":  # numpy writes only ml_dtypes' bfloat16 like this: bytes of its own are "|V2"
         return "bfloat16", False
     match = _DESCR.fullmatch(written)
     if written in DTYPES and not DTYPES[written].block and DTYPES[written].bits >= 8:  # ml_dtypes' names
@@ -110,18 +110,18 @@ def _shape(path: Path, name: str, written: str) -> Shape:
 def located(
     path: Path, name: str, header: Header, offset: int, room: int, packed: int = -1
 ) -> tuple[TensorInfo, Stored | None]:
-    """The tensor of an array whose bytes, header included, begin at `offset`; `room` is how many there are.
+    """The tensor of an array whose bytes, with the header, begin at `offset`; `room` is their number.
 
-    `packed` is the length of the deflate stream that holds them, -1 where there is none. Raises BU210.
+    `packed` is the length of the deflate stream that contains them, -1 without one. Raises BU210.
     """
     width = DTYPES[header.dtype].bits // 8
     if not is_addressable(header.shape, width):
         raise bad(path, name, f"has shape {shown(header.shape)}")
     if packed >= 0 and room > DEFLATE_RATIO * (packed + 1):
-        raise bad(path, name, f"has {room:,} bytes in a deflate stream of {packed:,}, which cannot be")
+        raise bad(path, name, f"has {room:,} bytes in a deflate stream of {packed:,}, which is not possible")
     nbytes = DTYPES[header.dtype].nbytes(header.shape)
     if header.nbytes + nbytes != room:
-        raise bad(path, name, f"has {room - header.nbytes} bytes of elements; {nbytes} belong to {list(header.shape)}")
+        raise bad(path, name, f"has {room - header.nbytes} bytes of elements; {list(header.shape)} needs {nbytes}")
     plain = packed < 0 and is_row_major(header.shape, header.strides) and not header.big_endian
     if packed >= 0:
         stored = Stored(header.strides, packed, header.big_endian, skip=header.nbytes)
@@ -132,5 +132,5 @@ def located(
 
 
 def bad(path: Path, name: str, why: str, help: str = AGAIN) -> BringupError:
-    """BU210."""
+    """BU210 for an array that cannot be read."""
     return fail("BU210", f"array `{short(name)}` of `{path}` {why}", help=help, file=str(path), sources=(name,))

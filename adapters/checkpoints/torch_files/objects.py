@@ -1,4 +1,4 @@
-"""What state dicts are built of: storages, tensors, and the functions that put tensors together.
+"""The objects in state dicts: storages, tensors, and the functions that rebuild tensors.
 
 Names and arguments are those of torch/_utils.py, torch/_tensor.py and torch/storage.py, which `torch.save` writes.
 """
@@ -18,7 +18,7 @@ from bringup.spec import DTYPES, Shape
 MAX_AXES = 64  # torch's limit
 MAX_NUMBER = 1 << 62
 MAX_DEVICE = 64  # characters
-MAX_EXPANDED = 1 << 26  # elements of a view that repeats what is stored
+MAX_EXPANDED = 1 << 26  # elements of a view that repeats stored ones
 
 DTYPE_NAMES = {
     **{name: name for name in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")},
@@ -35,7 +35,7 @@ UNTYPED = ("torch.storage.UntypedStorage", "torch.UntypedStorage", "torch.storag
 
 
 class Storage(NamedTuple):
-    """A run of elements of a file. `base` counts elements from the start of what is stored as `key`."""
+    """A run of elements of a file. `base` is the number of elements before it in the storage `key`."""
 
     key: str
     dtype: str
@@ -87,7 +87,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | No
         raise PickleError(f"a tensor has {len(sizes)} sizes and {len(steps)} strides")
     if not all(map(_is_size, (offset, *sizes, *steps))):
         raise PickleError("a size, stride or offset of a tensor is not an integer from 0 on")
-    if metadata:  # {"conj": True} or {"neg": True}: values that torch would compute
+    if metadata:  # {"conj": True} or {"neg": True}: torch would compute the values
         raise PickleError("a tensor is a conjugate or negative view; save `tensor.resolve_conj().resolve_neg()`")
     element = dtype or storage.dtype
     if not is_addressable(sizes, DTYPES[element].bits // 8):
@@ -126,21 +126,21 @@ def _parameter(data: Any, grad: Any, hooks: Any, state: Any = None) -> Tensor:
 
 
 def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """torch._tensor._rebuild_from_type_v2: a tensor or parameter that has attributes of its own."""
+    """torch._tensor._rebuild_from_type_v2: a tensor or parameter with attributes of its own."""
     rebuild = build.build if type(build) is Global else None
     if rebuild is None or rebuild not in _OF_TENSORS or type(arguments) is not tuple:
         raise PickleError("a tensor is not rebuilt by a function of torch")
     if type(kind) is not Global or kind.name not in ("torch.Tensor", "torch.nn.parameter.Parameter"):
-        raise PickleError("a tensor is of a class of its own; save a plain tensor")
+        raise PickleError("a tensor is of another class than torch's; save a plain tensor")
     return rebuild(*cast("tuple[Any, ...]", arguments))
 
 
-# What `_of_type` may call: not itself, at any depth.
+# The functions that `_of_type` may call: not itself, at any depth.
 _OF_TENSORS: tuple[Builder, ...] = (_rebuild_v1, _rebuild_v2, _rebuild_v3, _parameter)
 
 
 def _ordered(items: Any = None) -> dict[Any, Any]:
-    """Of no arguments, as Python 3 writes it, or of a list of pairs, as Python 2 does."""
+    """Without arguments, as Python 3 writes it, or from a list of pairs, as Python 2 does."""
     if items is not None and type(items) is not list:
         raise PickleError("an OrderedDict is not built from pairs")
     found: dict[Any, Any] = {}

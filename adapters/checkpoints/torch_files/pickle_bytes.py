@@ -1,18 +1,18 @@
-"""The bytes of a pickle: strings and numbers, each within bounds; and what is wrong with one."""
+"""The bytes of a pickle: strings and numbers, each within limits; and the error for an invalid one."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-MAX_MEMORY = 48 << 20  # bytes that the objects may take
+MAX_MEMORY = 48 << 20  # bytes of the objects
 MAX_STRING = 1 << 20  # bytes of a string
-MAX_LINE = 512  # bytes of a name or number that is written out
+MAX_LINE = 512  # bytes of a name or number in text form
 MAX_DIGITS = 16  # bytes of an integer
 
 
 class PickleError(ValueError):
-    """What the pickle does that no state dict does. `name` is a global that is not allowed."""
+    """A pickle that is not one of a state dict. `name` is a global that is not allowed."""
 
     def __init__(self, why: str, name: str = "") -> None:
         super().__init__(why)
@@ -20,7 +20,7 @@ class PickleError(ValueError):
 
 
 class PickleBytes:
-    """A position in a pickle. `data` gives bytes by slice, as bytes and mmap do."""
+    """A position in a pickle. `data` supports slices of bytes, as bytes and mmap do."""
 
     def __init__(self, data: Any, start: int) -> None:
         self.data = data

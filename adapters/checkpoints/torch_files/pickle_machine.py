@@ -1,8 +1,8 @@
-"""A machine for the pickles of state dicts that builds data and calls nothing of theirs.
+"""An interpreter for the pickles of state dicts that builds data and calls none of their functions.
 
-Opcodes: `pickletools.opcodes` of Python, protocols 2 to 5. A global is a name; names outside a list that the caller
-gives are refused, and what a listed name builds is a function of ours, given plain data. Nothing is imported, no
-attribute is set and no object of another class is made. Opcodes that state dicts do not need are refused.
+Opcodes: `pickletools.opcodes` of Python, protocols 2 to 5. A global is a name; names outside the caller's list are
+rejected, and a listed name is built by a function of bringup from plain data. Nothing is imported, no attribute is set
+and no object of another class is created. Opcodes that state dicts do not need are rejected.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, cast
 from bringup.adapters.checkpoints.torch_files.pickle_bytes import MAX_DIGITS, PickleBytes, PickleError
 from bringup.shown import short
 
-MAX_OPCODES = 1_000_000  # of one file: 20,000 tensors; of more, a model has several files
-MAX_MARKS = 500  # lists, dicts and tuples that are open at once
+MAX_OPCODES = 1_000_000  # in one file: 20,000 tensors; larger models have several files
+MAX_MARKS = 500  # nested lists, dicts and tuples
 
 Builder = Callable[..., Any]  # raises PickleError for arguments that torch does not write
 
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A name that a pickle refers to, MODULE.NAME, and what it builds; None for what is only an argument."""
+    """A name that a pickle refers to, MODULE.NAME, and its builder; None if it is only an argument."""
 
     name: str
     build: Builder | None
 
 
 class _Mark:
-    """Where a list, dict or tuple begins on the stack."""
+    """The start of a list, dict or tuple on the stack."""
 
 
 MARK = _Mark()
@@ -39,15 +39,15 @@ MARK = _Mark()
 def unpickle(
     data: Any, start: int, names: Mapping[str, Builder | None], storage: Callable[[Any], Any]
 ) -> tuple[Any, int]:
-    """The object that a pickle describes, and where it ends. `data` gives bytes by slice, as bytes and mmap do.
+    """The object that a pickle describes, and its end. `data` supports slices of bytes, as bytes and mmap do.
 
-    `names` are the globals that are allowed; `storage` gives the object of a persistent id. Raises PickleError.
+    `names` are the allowed globals; `storage` returns the object of a persistent id. Raises PickleError.
     """
     machine = _Machine(data, start, names, storage)
     try:
         return machine.run(), machine.at
     except (IndexError, struct.error):
-        raise PickleError("it ends early, or takes more from the stack than is there") from None
+        raise PickleError("it ends early, or pops more from the stack than it pushed") from None
 
 
 class _Machine(PickleBytes):
@@ -83,12 +83,12 @@ class _Machine(PickleBytes):
     def pop(self) -> Any:
         top = self.stack.pop()
         if top is MARK:
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         return top
 
     def top(self) -> Any:
         if self.stack[-1] is MARK:
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         return self.stack[-1]
 
     def push(self, value: Any) -> None:
@@ -118,7 +118,7 @@ class _Machine(PickleBytes):
     def last(self, count: int) -> None:
         items = self.stack[-count:]
         if len(items) < count or any(item is MARK for item in items):
-            raise PickleError("it takes from the stack what is not there")
+            raise PickleError("it pops from an empty stack")
         del self.stack[-count:]
         self.new_tuple(items)
 
@@ -135,7 +135,7 @@ class _Machine(PickleBytes):
     def set_items(self, items: list[Any]) -> None:
         target = self.top()
         if type(target) is not dict or len(items) % 2:
-            raise PickleError("it sets items of what is no dict")
+            raise PickleError("it sets items of an object that is not a dict")
         self.charge(52 * len(items))
         for at in range(0, len(items), 2):
             if type(items[at]) not in (str, int, bool):
@@ -145,7 +145,7 @@ class _Machine(PickleBytes):
     def extend(self, items: list[Any]) -> None:
         target = self.top()
         if type(target) is not list:
-            raise PickleError("it appends to what is no list")
+            raise PickleError("it appends to an object that is not a list")
         self.charge(9 * len(items))
         cast("list[Any]", target).extend(items)
 
@@ -166,7 +166,7 @@ class _Machine(PickleBytes):
 
     def refer(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise PickleError("the name of a global is no string")
+            raise PickleError("the name of a global is not a string")
         full = f"{module}.{name}"
         found = self.known.get(full)
         if found is None:
@@ -181,7 +181,7 @@ class _Machine(PickleBytes):
 
     def reduce(self) -> None:
         given, called = self.pop(), self.pop()
-        name = called.name if type(called) is Global else "what is no function"
+        name = called.name if type(called) is Global else "an object that is not a function"
         build = called.build if type(called) is Global else None
         if build is None or type(given) is not tuple:
             raise PickleError(f"it calls `{name}`")
@@ -189,7 +189,7 @@ class _Machine(PickleBytes):
         self.charge(160 + sum(_copied_nbytes(argument) for argument in arguments))
         try:
             self.push(build(*arguments))
-        except TypeError:  # too many or too few: builders check the kinds themselves
+        except TypeError:  # too many or too few: builders check the types themselves
             raise PickleError(f"it calls `{name}` with {len(arguments)} arguments") from None
 
     def set_state(self) -> None:
@@ -219,7 +219,7 @@ class _Machine(PickleBytes):
 
 
 def _copied_nbytes(argument: Any) -> int:
-    """What a builder takes at most to copy an argument: a list may become the items of a dict."""
+    """The most memory that a builder needs to copy an argument: a list may become the items of a dict."""
     if isinstance(argument, list | tuple):
         return (120 if isinstance(argument, list) else 8) * len(cast("list[Any]", argument))
     return len(argument) if isinstance(argument, str | bytes) else 0
@@ -231,7 +231,7 @@ def _latin(raw: bytes) -> str:
 
 
 Act = Callable[[_Machine], Any]
-# The opcodes by their byte, in the order of pickletools: strings and bytes, numbers, containers, memo, objects.
+# The opcodes by byte, in the order of pickletools: strings and bytes, numbers, containers, memo, objects.
 _OPCODES: dict[int, Act] = {
     0x58: lambda m: m.push(m.decoded(m.sized("<I"))),  # BINUNICODE
     0x8C: lambda m: m.push(m.decoded(m.sized("<B"))),  # SHORT_BINUNICODE

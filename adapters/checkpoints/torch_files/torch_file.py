@@ -1,9 +1,10 @@
-"""A file that torch.save wrote: which tensors it has, and where in the file their elements are.
+"""A file of torch.save: its tensors, and the offsets of their elements.
 
-The layouts are those of torch/serialization.py. *Zip*, since torch 1.6: `NAME/data.pkl`, each storage as it is in
+The layouts are those of torch/serialization.py. *Zip*, since torch 1.6: `NAME/data.pkl`, each storage unchanged in
 `NAME/data/KEY`, and `NAME/byteorder`. *Legacy*: three pickles (a number, a version, facts on the machine), the object,
 the list of keys, then each storage as its number of elements and its bytes, both little-endian whatever the machine
-(torch/csrc/serialization.cpp). Both layouts are read without torch, and no pickle runs: see `pickle_machine.py`.
+(torch/csrc/serialization.cpp). Both layouts are read without torch, and no pickle is executed: see
+`pickle_machine.py`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ STATE = "save the state dict alone: `torch.save(model.state_dict(), FILE)`, or s
 
 
 class TorchFile(NamedTuple):
-    """The tensors of a file; `stored` says how those are stored that are not plain. `shared` share bytes with another.
+    """The tensors of a file; `stored` has the storage of those that are not plain. `shared` share bytes with another.
 
-    `dropped` are the keys of values that are no tensors, such as the number of an epoch.
+    `dropped` are the keys of values that are not tensors, such as the number of an epoch.
     """
 
     headers: dict[str, TensorInfo]
@@ -48,14 +49,14 @@ class TorchFile(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a storage is in the file."""
+    """The position of a storage in the file."""
 
     offset: int
     nbytes: int
 
 
 def read_torch(path: Path) -> TorchFile:
-    """Reads what lists the tensors, and no tensor. Raises BU203, BU204, BU206, BU209, BU233."""
+    """Reads the list of tensors, and no tensor. Raises BU203, BU204, BU206, BU209, BU233."""
     refuse_lfs_pointer(path)
     with opened(path) as file:
         head = file.read(len(ZIP))
@@ -80,7 +81,7 @@ def _zip(path: Path) -> TorchFile:
     members = read_zip(path)
     found = [name for name in members if name.endswith("/data.pkl")]
     if len(found) != 1:
-        raise _bad(path, f"it is an archive with {len(found)} members `data.pkl`, where torch.save writes one")
+        raise _bad(path, f"it is an archive with {len(found)} members `data.pkl`; torch.save writes one")
     folder, pickled = found[0].removesuffix("data.pkl"), members[found[0]]
     if f"{folder}constants.pkl" in members:
         raise _bad(path, "it is a TorchScript program", STATE)
@@ -99,7 +100,7 @@ def _zip(path: Path) -> TorchFile:
         if member is None:
             raise _bad(path, f"it has no storage `{short(key)}`, which a tensor views")
         if member.method != STORED:
-            raise _bad(path, f"`{short(member.name)}` is compressed; torch.save stores it as it is", AGAIN)
+            raise _bad(path, f"`{short(member.name)}` is compressed; torch.save does not compress it", AGAIN)
         places[key] = _Place(member.offset, member.nbytes)
     return _located(path, tensors, places, dropped, big_endian=word == b"big")
 
@@ -116,7 +117,7 @@ def _legacy(path: Path) -> TorchFile:
                 raise _bad(path, "its version is not 1001, the only one of the legacy layout")
             facts, at = unpickle(data, at, _NO_NAMES, _none)
             if type(facts) is not dict:
-                raise _bad(path, "it does not say on which kind of machine it was written")
+                raise _bad(path, "it does not state the kind of machine that wrote it")
             kinds: dict[str, int] = {}
             root, at = unpickle(data, at, NAMES, lambda identity: _legacy_storage(identity, kinds))
             keys, at = unpickle(data, at, _NO_NAMES, _none)
@@ -141,11 +142,11 @@ _NO_NAMES: Mapping[str, Builder | None] = {}
 
 
 def _none(identity: Any) -> Any:
-    raise PickleError("it refers to a storage where there is none")
+    raise PickleError("it refers to a storage before the first one")
 
 
 def _legacy_storage(identity: Any, kinds: dict[str, int]) -> Storage:
-    """The storage, whose bytes for an element are noted: `kinds` is all that says where the next one begins."""
+    """The storage; `kinds` records the size of its elements, which determines where the next one begins."""
     storage = storage_of(identity)
     width = DTYPES[storage.dtype].bits // 8
     if kinds.setdefault(storage.key, width) != width:
@@ -154,10 +155,10 @@ def _legacy_storage(identity: Any, kinds: dict[str, int]) -> Storage:
 
 
 def _state_dict(path: Path, root: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors by name, and the names of what is none.
+    """The tensors by name, and the names of other values.
 
     They are in the object itself, or in the one dict of it that has more tensors, such as `state_dict` or `model`: a
-    checkpoint of a training run may have a few of its own, such as the state of a random generator.
+    checkpoint of a training run may have a few tensors of its own, such as the state of a random generator.
     """
     if type(root) is not dict:
         raise _bad(path, "it holds no dict of tensors", STATE)
@@ -206,4 +207,4 @@ def _located(
 
 
 def _bad(path: Path, why: str, help: str = AGAIN) -> BringupError:
-    return fail("BU203", f"`{path}` is no state dict that bringup reads: {why}", help=help, file=str(path))
+    return fail("BU203", f"`{path}` is not a state dict that bringup supports: {why}", help=help, file=str(path))

@@ -1,10 +1,10 @@
-"""HTTP requests for byte ranges of files, with retries, and with care for where a redirect leads.
+"""HTTP requests for byte ranges of files, with retries, and with restrictions on redirects.
 
-Ranges: RFC 9110, sections 13 (If-Range) and 14. A redirect keeps its scheme. It leads to an address of a private
-network (RFC 1918, RFC 4193, loopback, link-local) only where the user's own URL names that host, so that a public
-server cannot have this machine read what is inside its network. The address is checked on the connection itself: a name
-cannot change its address in between. Where a proxy is set, the proxy decides which addresses can be reached. A token
-goes to the host of the user's URL and to no other.
+Ranges: RFC 9110, sections 13 (If-Range) and 14. A redirect keeps its scheme. It may lead to an address of a private
+network (RFC 1918, RFC 4193, loopback, link-local) only if the user's own URL names that host, so that a public server
+cannot make this machine read from inside its network. The address is checked on the connection itself, so it cannot
+change after the check. If a proxy is set, the proxy decides which addresses can be reached. A token is sent to the host
+of the user's URL only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from urllib.parse import urlsplit
 from bringup.diagnostics import BringupError, fail
 from bringup.shown import short
 
-ATTEMPTS = 6  # of one request
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts; each is twice the one before
+ATTEMPTS = 6  # for one request
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts; each is twice the previous one
 TIMEOUT = 30.0  # seconds without a byte
 MAX_REDIRECTS = 5
-MAX_IGNORED = 100_000_000  # bytes read from the start where a server knows no ranges: the largest header
+MAX_IGNORED = 100_000_000  # bytes read from the start if a server does not support ranges: the largest header
 CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -40,14 +40,14 @@ _BUSY = {408, 425, 429, 500, 502, 503, 504}
 
 
 class _Refused(Exception):
-    """A redirect, or a connection, that leads where none may."""
+    """A redirect or a connection to an address that is not allowed."""
 
 
 @dataclass(slots=True)
 class Client:
-    """Reads files below a URL that the user named; `token` goes to its host only. `received` counts bytes of bodies.
+    """Reads files below a URL that the user named; `token` is sent to its host only. `received` counts bytes of bodies.
 
-    `ranged`: the last answer was a range, and not a whole file.
+    `ranged`: the last response was a range, and not a complete file.
     """
 
     home: str
@@ -75,11 +75,11 @@ class Client:
         return data
 
     def range(self, url: str, start: int, count: int, known: Facts | None = None) -> tuple[bytes, Facts]:
-        """`count` bytes from `start` on, fewer where the file ends, and what is known of the file.
+        """`count` bytes from `start` on, fewer at the end of the file, and the facts of the file.
 
-        With `known`, a file that has changed since is BU916. What arrives before a connection breaks is not requested
-        again. A server may answer with a shorter range than requested (RFC 9110, section 15.3.7): the rest is requested
-        after it. Raises BU913 to BU916.
+        With `known`, a file that has changed since raises BU916. Bytes that arrive before a connection breaks are not
+        requested again. A server may respond with a shorter range than requested (RFC 9110, section 15.3.7): the rest
+        is requested after it. Raises BU913 to BU916.
         """
         found = bytearray()
         facts = known
@@ -111,9 +111,9 @@ class Client:
     def _checked(
         self, url: str, response: http.client.HTTPResponse, start: int, known: Facts | None
     ) -> tuple[Facts, int]:
-        """What a response says of the file, and where in the file its bytes end."""
+        """The facts of the file in a response, and the offset in the file at which its bytes end."""
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        tag = "" if tag.startswith("W/") else tag  # a weak one may stay as it is where bytes change
+        tag = "" if tag.startswith("W/") else tag  # a weak one may stay the same if bytes change
         self.ranged = response.status == 206
         if self.ranged:
             match = _RANGE.fullmatch(response.headers.get("Content-Range") or "")
@@ -124,7 +124,7 @@ class Client:
         else:
             size = end = _length(response, -1)
             if size < 0 or start > MAX_IGNORED:
-                raise fail("BU915", f"the server of `{url}` gives whole files only, not byte ranges", help=_DOWNLOAD)
+                raise fail("BU915", f"the server of `{url}` sends complete files only, not byte ranges", help=_DOWNLOAD)
         if known and (known.size != size or (tag and known.tag and known.tag != tag)):
             raise fail("BU916", f"`{url}` has changed while it was read", help="run again, when it is complete")
         return Facts(size, tag or (known.tag if known else "")), end
@@ -136,10 +136,10 @@ class Client:
         use: Callable[[http.client.HTTPResponse], T],
         progress: Callable[[], int] = lambda: 0,
     ) -> T:
-        """One request, tried again where the failure may pass.
+        """One request, repeated after a failure that may be temporary.
 
-        `progress` counts the bytes that need not be requested again. ATTEMPTS and pauses count from the last failure
-        before which some came.
+        `progress` counts the bytes that need not be requested again. ATTEMPTS and pauses are counted from the last
+        failure before which some arrived.
         """
         pause, message, attempt, before = FIRST_PAUSE, "", 0, progress()
         while attempt < ATTEMPTS:
@@ -154,7 +154,7 @@ class Client:
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)
                 unknown = isinstance(reason, socket.gaierror) or getattr(reason, "errno", 0) == errno.ENETUNREACH
-                if unknown and attempt:  # there is no such name, or no network
+                if unknown and attempt:  # the name does not exist, or there is no network
                     raise fail("BU913", f"`{url}` cannot be reached: {reason}", help=_AGAIN) from None
                 if isinstance(reason, _Refused):
                     raise _unsafe(url, str(reason)) from None
@@ -168,11 +168,11 @@ class Client:
         raise fail("BU913", f"`{url}` cannot be reached, {ATTEMPTS} times: {message}", help=_AGAIN)
 
     def _once(self, url: str, headers: dict[str, str], use: Callable[[http.client.HTTPResponse], T]) -> T:
-        """One request. Raises BU915 for headers that cannot be read, an address of a redirect among them."""
+        """One request. Raises BU915 for headers that cannot be read, such as an invalid redirect address."""
         try:
             with self._opened(url, headers) as response:
                 return use(response)
-        except OSError:  # an error of a certificate is a ValueError too
+        except OSError:  # an error of a certificate is also a ValueError
             raise
         except ValueError as error:
             message = f"the server of `{url}` answers what is not HTTP: {short(str(error))}"
@@ -189,7 +189,7 @@ class Client:
 
 
 def _busy(url: str, error: urllib.error.HTTPError) -> str:
-    """The message of an answer that may be another one later. Raises BU914 and BU916 for all others."""
+    """The message for a temporary error. Raises BU914 and BU916 for all others."""
     with error:
         if error.code == 416:
             raise fail("BU916", f"`{url}` is shorter than it was", help="run again") from None
@@ -200,7 +200,7 @@ def _busy(url: str, error: urllib.error.HTTPError) -> str:
 
 
 def _length(response: http.client.HTTPResponse, absent: int) -> int:
-    """Content-Length, or `absent`. Raises ValueError for what is no number."""
+    """Content-Length, or `absent`. Raises ValueError if it is not a number."""
     text = response.headers.get("Content-Length")
     if text is not None and not _NUMBER.fullmatch(text.strip()):
         raise ValueError(f"Content-Length {text[:40]!r}")
@@ -209,7 +209,7 @@ def _length(response: http.client.HTTPResponse, absent: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of a file: its size, and a tag that changes with its bytes, "" where it gives none."""
+    """The size of a file, and a tag that changes with its bytes, "" if the server sends none."""
 
     size: int
     tag: str
@@ -220,18 +220,18 @@ _DOWNLOAD = "download the file, and name it as the checkpoint"
 
 
 def refused(url: str, why: str) -> BringupError:
-    """BU914: the server answered, and trying again would give the same answer."""
+    """BU914: the server responded, and another attempt would get the same response."""
     help = "check the address; for what is not public, set the token of its hub (HF_TOKEN)"
     return fail("BU914", f"`{url}` is refused: {why}", help=help)
 
 
 def _unsafe(url: str, why: str) -> BringupError:
     help = "download the file by other means, and name it as the checkpoint"
-    return fail("BU914", f"`{url}` leads where bringup does not follow: {why}", help=help)
+    return fail("BU914", f"`{url}` leads to an address that bringup does not request: {why}", help=help)
 
 
 def is_private(address: str) -> bool:
-    """Whether an IP address is none of the public internet."""
+    """Whether an IP address is outside of the public internet."""
     return not ipaddress.ip_address(address.partition("%")[0]).is_global
 
 

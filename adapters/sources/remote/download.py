@@ -1,4 +1,4 @@
-"""Downloads that go on where they stopped: a file has its name only when it is complete."""
+"""Downloads that resume where they stopped: a file gets its name only once it is complete."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PIECE = 16 << 20  # bytes of one request
 
 
 def download(folder: RemoteFolder, names: Iterable[str], target: Path) -> Path:
-    """The files in a folder of this machine. Raises BU013, BU901, BU902, BU913 to BU916.
+    """The files in a local folder. Raises BU013, BU901, BU902, BU913 to BU916.
 
-    One that is there with the server's size and tag is not fetched again; `.NAME.facts.json` has both. What was fetched
-    of another is in `.NAME.part`, and is fetched on from there, unless the file has changed since. One process at a
-    time fetches a file.
+    An existing file with the server's size and tag is not downloaded again; `.NAME.facts.json` has both. A partial
+    download is in `.NAME.part`, and is resumed unless the file has changed since. One process at a time downloads a
+    file.
     """
     for name in names:
         place = target / name
@@ -39,12 +39,12 @@ def _one(file: RemoteFile, target: Path) -> None:
     if _is_current(file, target):
         return
     with locked(target, Silent()):
-        if not _is_current(file, target):  # another process may have fetched it meanwhile
+        if not _is_current(file, target):  # another process may have downloaded it meanwhile
             _fetch(file, target)
 
 
 def _is_current(file: RemoteFile, target: Path) -> bool:
-    """Whether a complete file is there, of the server's size and tag; one that came by other means has no tag."""
+    """Whether a complete file of the server's size and tag exists; a file from another source has no tag."""
     size = file.stat().st_size
     if not target.is_file() or target.stat().st_size != size:
         return False
@@ -53,7 +53,7 @@ def _is_current(file: RemoteFile, target: Path) -> bool:
 
 
 def _fetch(file: RemoteFile, target: Path) -> None:
-    """Fetches what the part lacks. Only the holder of the lock of `target` may."""
+    """Downloads the missing bytes of the partial file. Only the holder of the lock of `target` may call it."""
     assert file.facts is not None, "stat sets them"
     size, part, note = file.facts.size, sibling_path(target, "part"), sibling_path(target, "part.json")
     if _noted(note) != file.facts or not part.is_file() or part.stat().st_size > size or not file.facts.tag:
@@ -65,7 +65,7 @@ def _fetch(file: RemoteFile, target: Path) -> None:
             try:
                 data = file.read_range(start, min(PIECE, size - start))
             except BringupError as error:
-                if error.findings[0].code == "BU916":  # it has changed: what is there is of another file
+                if error.findings[0].code == "BU916":  # it has changed: the partial file is outdated
                     note.unlink(missing_ok=True)
                 raise
             out.seek(start)
@@ -81,7 +81,7 @@ def _fetch(file: RemoteFile, target: Path) -> None:
 
 
 def _noted(note: Path) -> Facts | None:
-    """What was known of the file when its download began."""
+    """The facts of the file when its download began."""
     with suppress(OSError, ValueError, TypeError):
         size, tag = json.loads(note.read_text("utf-8"))
         return Facts(size, tag)

@@ -20,10 +20,10 @@ from bringup.adapters.sources.remote.repository import Repository
 from bringup.diagnostics import BringupError, fail
 
 Open = Callable[[Path, str, dict[str, Any]], Checkpoint]
-RANGED = (".safetensors", ".gguf", ".safetensors.index.json")  # whose headers are read without the rest
-# Which have what lists their tensors elsewhere: an archive's directory is at its end, and its members have headers.
+RANGED = (".safetensors", ".gguf", ".safetensors.index.json")  # formats whose headers are at the start
+# Formats that list their tensors elsewhere: an archive's directory is at its end, and its members have headers.
 ARCHIVES = (*TORCH_SUFFIXES, ".npz", ".npy", TORCH_INDEX)
-LEGACY = b"\x80"  # how torch files begin that are no archives: all of one is read to find its tensors
+LEGACY = b"\x80"  # first byte of torch files that are not archives: the complete file is read to find its tensors
 INDEX_END = ".index.json"
 SIDECARS = (
     "config.json", "hf_quant_config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
@@ -31,9 +31,9 @@ SIDECARS = (
 
 
 def open_url(src: str, open_path: Open, *, headers_only: bool, download_dir: Path | None, cache: Path) -> Checkpoint:
-    """A file, an index or a folder at `https://…`; `http://` where the host is on a private network.
+    """A file, an index or a folder at `https://…`; `http://` if the host is on a private network.
 
-    What is downloaded is in `download_dir`, else in a folder of `cache` that is named after the address.
+    Downloads are in `download_dir`, or else in a folder of `cache` that is named after the address.
     Raises BU035, BU913 to BU916.
     """
     parts = urlsplit(src)
@@ -41,13 +41,13 @@ def open_url(src: str, open_path: Open, *, headers_only: bool, download_dir: Pat
     words = unquote(parts.path).split("/")
     if not parts.hostname or parts.username or parts.query or parts.fragment or ".." in words or "/" in file:
         help = "write https://HOST/PATH of a file or a folder, without a user's name, a query or a fragment"
-        raise fail("BU035", f"`{src}` is no address of a checkpoint", help=help)
+        raise fail("BU035", f"`{src}` is not an address of a checkpoint", help=help)
     if parts.scheme == "http" and not _is_inside(parts.hostname):
         raise fail("BU035", f"`{src}` would be read without encryption", help=f"write https{src[4:]}")
     if "." not in file or src.endswith("/"):
         folder, file = _probed(RemoteFolder(folder.client, src, [], complete=False), src), ""
     else:
-        (folder / file).stat()  # what is wrong with it is reported before what is next to it
+        (folder / file).stat()  # its errors are reported before those of the files next to it
         folder.names = sorted({file, *(name for name in SIDECARS if _exists(folder / name))})
     place = download_dir or cache / parts.netloc.replace(":", "_") / unquote(parts.path).strip("/")
     return _opened(folder, file, folder.names, src, {}, open_path, headers_only=headers_only, place=place)
@@ -56,7 +56,7 @@ def open_url(src: str, open_path: Open, *, headers_only: bool, download_dir: Pat
 def open_repository(
     found: Repository, names: list[str], src: str, open_path: Open, *, headers_only: bool, place: Path
 ) -> Checkpoint:
-    """Those files of a model of a hub, in `place` once they are downloaded. Raises BU901, BU902, BU913 to BU916."""
+    """These files of a model of a hub, in `place` once they are downloaded. Raises BU901, BU902, BU913 to BU916."""
     folder = RemoteFolder(found.folder.client, found.folder.url, names)
     one = next((name for name in names if name.endswith(".gguf")), "")
     facts = {"revision": found.commit}
@@ -67,7 +67,7 @@ def _opened(
     folder: RemoteFolder, file: str, names: list[str], src: str, facts: dict[str, Any], open_path: Open, *,
     headers_only: bool, place: Path,
 ) -> Checkpoint:  # fmt: skip
-    """The headers; or the files, where all are wanted, or the headers cannot be had by ranges."""
+    """The headers; or the files, if all are requested or the headers cannot be read by ranges."""
     weights = [file] if file else [name for name in names if not name.endswith(".json")]
     if headers_only and any(name.endswith(RANGED) for name in [*weights, *names]):
         chosen: Any = folder / file if file else folder
@@ -88,8 +88,8 @@ def _by_members(
 ) -> Checkpoint | None:
     """A checkpoint of torch or numpy by the ranges of its directories and headers.
 
-    None where that takes its whole files: those of torch's legacy layout, those of so many small tensors that the
-    ranges would take longer, and a server that answers no ranges.
+    None if complete files are needed: for torch's legacy layout, for so many small tensors that the ranges would take
+    longer, and for a server that does not support ranges.
     """
     archives = [name for name in ([file] if file else names) if name.endswith(ARCHIVES)]
     index = next((name for name in archives if name.endswith(INDEX_END)), "")
@@ -111,7 +111,7 @@ def _by_members(
 
 
 def _probed(folder: RemoteFolder, src: str) -> RemoteFolder:
-    """The folder with the names that a model's files usually have, of those that are there. Raises BU914."""
+    """The folder with those of the usual names of a model's files that exist. Raises BU914."""
     for name in (SAFETENSORS.index, SAFETENSORS.single, TORCH_INDEX, TORCH_SINGLE):
         if _exists(folder / name):
             folder.names = sorted({name, *(each for each in SIDECARS if _exists(folder / each))})
@@ -121,7 +121,7 @@ def _probed(folder: RemoteFolder, src: str) -> RemoteFolder:
 
 
 def _exists(file: RemoteFile) -> bool:
-    """Whether the server has it: its first bytes are read, of a JSON file all."""
+    """Whether the server has it: reads its first bytes, or a complete JSON file."""
     try:
         file.stat()
     except BringupError as error:
@@ -132,7 +132,7 @@ def _exists(file: RemoteFile) -> bool:
 
 
 def _is_inside(host: str) -> bool:
-    """Whether a host's name or address is one of a private network, where nothing need be encrypted."""
+    """Whether a host's name or address is in a private network, for which encryption is not required."""
     import socket
 
     from bringup.adapters.sources.remote.client import is_private

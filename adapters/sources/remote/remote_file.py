@@ -1,4 +1,4 @@
-"""A file, and a folder, behind HTTP, with what the readers of headers use of a `Path`."""
+"""A file, and a folder, behind HTTP, with the methods of `Path` that readers of headers use."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from bringup.spec import DTYPES, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-WINDOW = 8 << 10  # bytes that a first read fetches; headers of small files are within
-BLOCK = 4 << 10  # bytes that a small read behind them fetches and caches: headers of an archive's members
+WINDOW = 8 << 10  # bytes of the first read; it contains the headers of small files
+BLOCK = 4 << 10  # bytes of a later small read, which are cached: headers of an archive's members
 MOST_BLOCKS = 16384
-NEAR = 64 << 10  # bytes that a connection brings in the time of a request, roughly: nearer blocks come together
-RUN = 4 << 20  # bytes that one request for several blocks fetches, at most
-SMALL = 16 << 20  # bytes of a file that is not worth a download for its headers
+NEAR = 64 << 10  # bytes transferred in about the time of a request: closer blocks are requested together
+RUN = 4 << 20  # most bytes of one request for several blocks
+SMALL = 16 << 20  # bytes of a file that is always read by ranges
 
 
 class Dense(Exception):
-    """The expected reads of a file take as long as all of it does."""
+    """The announced reads of a file would take as long as the complete file."""
 
 
 class RemoteFolder:
-    """Files of one repository or URL. `names` are those that are known; `complete`: there are no others."""
+    """Files of one repository or URL. `names` are the known ones; `complete`: there are no others."""
 
     def __init__(self, client: Client, url: str, names: Iterable[str], *, complete: bool = True) -> None:
         self.client, self.url = client, url.rstrip("/")
@@ -92,7 +92,7 @@ class RemoteFile:
         return False
 
     def exists(self) -> bool:
-        """Whether it is listed; where nothing lists the files, reading it shows."""
+        """Whether it is listed; without a list of the files, a read shows it."""
         return self.path in self.parent.names or not self.parent.complete
 
     def is_file(self) -> bool:
@@ -124,11 +124,11 @@ class RemoteFile:
         return data[:count]
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Notes small reads to come, as first byte and number of bytes: the blocks of those within NEAR of one another
-        are requested together.
+        """Announces small reads, each as first byte and number of bytes: blocks within NEAR of one another are
+        requested together.
 
-        Raises Dense where the requests, each of which takes as long as NEAR bytes, would take longer than half of a
-        file that is not small.
+        Raises Dense if the requests, each of which takes as long as NEAR bytes, would take longer than half of a file
+        that is not small.
         """
         size = self.stat().st_size
         last = max(0, size - 1) // BLOCK
@@ -146,11 +146,11 @@ class RemoteFile:
         self.runs = {place: group for group in groups for place in group}
 
     def forget(self) -> None:
-        """Drops what was fetched for headers."""
+        """Drops the bytes that were fetched for headers."""
         self.blocks, self.runs = {}, {}
 
     def _from_blocks(self, start: int, count: int) -> bytes:
-        """Bytes of one or two blocks of the file, which are requested together where they are not there yet."""
+        """Bytes of one or two blocks of the file; missing blocks are requested together."""
         first, last = start // BLOCK, (start + count - 1) // BLOCK
         if count and not {first, last} <= self.blocks.keys():
             if len(self.blocks) >= MOST_BLOCKS:
@@ -188,13 +188,13 @@ class _Ranges(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Any) -> int:
-        """Fills the buffer, or what of it the file has bytes for."""
+        """Fills the buffer, up to the end of the file."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def _from_head(self, count: int) -> bytes:
-        """What the first request brought, and the rest."""
+        """Bytes of the first request, and of another for the rest."""
         first = self.file.head[self.at : self.at + count]
         return first + (self.file.read_range(self.at + len(first), count - len(first)) if len(first) < count else b"")
 

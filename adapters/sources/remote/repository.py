@@ -1,4 +1,4 @@
-"""Repositories of hubs: which files one has, which of them a model consists of, and where each is.
+"""Repositories of hubs: their files, the files that belong to a model, and the URL of each.
 
 Hugging Face: https://huggingface.co/docs/hub/api, `GET /api/models/NAME/revision/REVISION` and
 `/NAME/resolve/REVISION/FILE`, at HF_ENDPOINT. ModelScope: `GET /api/v1/models/NAME/repo/files` and
@@ -21,11 +21,11 @@ from bringup.adapters.sources.remote.client import Client, refused
 from bringup.adapters.sources.remote.remote_file import RemoteFolder
 from bringup.diagnostics import did_you_mean, fail
 
-SMALL = ("*.json", "chat_template.jinja")  # next to the weights; in folders are the same for other programs: onnx/, …
+SMALL = ("*.json", "chat_template.jinja")  # next to the weights; those in folders are for other programs: onnx/, …
 
 
 class Repository(NamedTuple):
-    """A model's repository at one revision, and the commit that this is."""
+    """A model's repository at one revision, and its commit."""
 
     folder: RemoteFolder
     commit: str
@@ -56,10 +56,10 @@ def modelscope_repository(name: str, revision: str) -> Repository:
 
 
 def chosen_files(source: str, revision: str, file: str, there: Sequence[str]) -> list[str]:
-    """Which of a repository's files are read: safetensors, failing that torch files, failing that one GGUF file.
+    """The files of a repository that are read: safetensors, or else torch files, or else one GGUF file.
 
     `source` is SCHEME://ORG/NAME; `file` one of its GGUF files, or a pattern such as `*Q4_K_M*.gguf`, or "". Files in
-    folders (onnx/, original/) are those of other programs, and the state of a training run is no weights. Raises BU218,
+    folders (onnx/, original/) belong to other programs, and the state of a training run is not weights. Raises BU218,
     BU912.
     """
     top = [path for path in there if "/" not in path and not is_training_file(path)]
@@ -82,7 +82,7 @@ def chosen_files(source: str, revision: str, file: str, there: Sequence[str]) ->
 
 
 def _depth(path: str) -> int:
-    """How many folders a file is in: those of a repository's own folder are its usual ones."""
+    """The number of folders around a file: those in the repository's own folder are its usual ones."""
     return path.count("/")
 
 
@@ -103,7 +103,7 @@ def _names(url: str, listed: Any, key: str) -> list[str]:
 
 
 def _token() -> str:
-    """HF_TOKEN, else what `hf auth login` stored: huggingface_hub.constants."""
+    """HF_TOKEN, or else the token that `hf auth login` stored: huggingface_hub.constants."""
     if token := os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN"):
         return token.strip()
     if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN"):

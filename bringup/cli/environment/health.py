@@ -1,4 +1,4 @@
-"""What `bringup doctor` finds out about bringup itself, the packages beside it, and the places it writes to."""
+"""The facts of `bringup doctor` about bringup itself, other packages, and the folders it writes to."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bringup import __version__
 from bringup.cli.environment.packages import PACKAGES, Package, installed
 from bringup.render.words import size
 
-MAIN_JOB, SIDE_FEATURE = "error", "warning"  # a fault stops compile and run; or a feature besides them
+MAIN_JOB, SIDE_FEATURE = "error", "warning"  # a problem that stops compile and run; or another feature
 ROOM = 5e9  # bytes: a model of a few billion parameters and its bundle
-_MOST_FILES = 20_000  # of a cache whose size is told
+_MOST_FILES = 20_000  # of a cache whose size is printed
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line; with a problem, what to do about it and how much it weighs."""
+    """One line; with a problem, its fix and its severity."""
 
     name: str
     value: str
@@ -38,7 +38,7 @@ class Fact:
 
 
 def itself() -> Iterator[Fact]:
-    """bringup, Python, the words it may print."""
+    """bringup, Python, and the encoding of its output."""
     yield Fact("bringup", __version__)
     yield Fact("python", f"{platform.python_version()} on {platform.platform()}")
     encoding = locale.getpreferredencoding(do_setlocale=False)
@@ -75,13 +75,13 @@ def packages() -> Iterator[Fact]:
 
 def _is_there(package: Package) -> bool:
     try:
-        return find_spec(package.module) is not None  # of `iree.compiler` it imports `iree`, which is a bare folder
+        return find_spec(package.module) is not None  # for `iree.compiler` it imports `iree`, which is an empty package
     except ModuleNotFoundError:
         return False
 
 
 def _tested() -> dict[str, str]:
-    """The versions that bringup asks for: {`torch`: `<2.14,>=2.11`}. A checkout's pyproject.toml is never stale."""
+    """The versions that bringup requires: {`torch`: `<2.14,>=2.11`}. A checkout's pyproject.toml is never outdated."""
     pyproject = Path(__file__).parents[3] / "pyproject.toml"
     if pyproject.is_file():
         import tomllib
@@ -99,7 +99,7 @@ def _canonical(name: str) -> str:
 
 
 def _fits(version: str, wanted: str) -> bool:
-    """Whether a version meets `>=2.11,<2.14`, `==3.13.0`. A local part (+cpu) does not count."""
+    """Whether a version meets `>=2.11,<2.14`, `==3.13.0`. A local part (+cpu) is ignored."""
     have = _numbers(version.partition("+")[0])
     for condition in filter(None, wanted.split(",")):
         operator, number = re.match(r"\s*([<>=!~]*)\s*(.*)", condition).groups()  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def places() -> Iterator[Fact]:
-    """Folders that are written to: their size, whether they can be written, and how much room there is."""
+    """The folders that bringup writes to: their size, whether they are writable, and the free space."""
     from bringup.adapters.sources.cache_dirs import cache_folder, hub_cache
 
     yield _place("cache", cache_folder("").resolve(), "set XDG_CACHE_HOME to a folder of yours")
@@ -142,7 +142,7 @@ def _place(name: str, folder: Path, fix: str, weight: str = SIDE_FEATURE) -> Fac
 
 
 def _held(folder: Path) -> str:
-    """How much lies in a folder that is ours to count."""
+    """The size of a folder's files, as text."""
     if not folder.is_dir():
         return "not there yet"
     if folder in (Path.cwd(), Path(tempfile.gettempdir())):
@@ -157,7 +157,7 @@ def _held(folder: Path) -> str:
 
 
 def hub() -> Iterator[Fact]:
-    """Whether the Hugging Face hub may be asked, and with a token; the token itself is never told."""
+    """Whether requests to the Hugging Face Hub are allowed, and whether there is a token, which is never printed."""
     flags = [
         name
         for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -1,4 +1,4 @@
-"""What `bringup doctor` finds out about the machine, from /proc and /sys alone."""
+"""The facts of `bringup doctor` about the machine, from /proc and /sys alone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bringup.compile.gpu.driver.hip_library import NAME, RELEASES
 from bringup.render.words import plural, size
 
 PROC, SYS = Path("/proc"), Path("/sys")
-# Instructions that IREE's code generation uses where there are any; of avx512 the families, not each bit.
+# Instructions that IREE's code generation uses if present; for avx512 the families, not each bit.
 FEATURES = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
             "amx_bf16", "amx_int8", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")  # fmt: skip
 DRIVERS = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so", "vulkan": "libvulkan.so.1"}
 LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64", "/opt/rocm/lib")
-LITTLE = 2e9  # bytes of memory: GPT-2 takes less, nothing else does
+LITTLE = 2e9  # bytes of memory: enough for GPT-2 only
 
 
 def devices() -> Iterator[Fact]:
-    """Processor, memory, graphics cards, and what IREE could run on."""
+    """Processor, memory, graphics cards, and IREE's devices."""
     text = _read(PROC / "cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
@@ -63,7 +63,7 @@ def _memory() -> Fact:
 
 
 def _nvidia() -> Iterator[str]:
-    """Cards by name, as the kernel driver tells them."""
+    """Cards by name, from the kernel driver."""
     version = re.search(r"Kernel Module\D*([\d.]+)", _read(PROC / "driver/nvidia/version"))
     for card in sorted((PROC / "driver/nvidia/gpus").glob("*/information")):
         name = re.search(r"^Model:\s*(.+)$", _read(card), re.MULTILINE)
@@ -73,9 +73,9 @@ def _nvidia() -> Iterator[str]:
 
 
 def _amd() -> Iterator[str]:
-    """Cards of the kernel's compute driver, and the library that starts kernels on them.
+    """Cards of the kernel's compute driver, and the library that launches kernels on them.
 
-    Processors are nodes of that driver as well, without a name of a gfx target.
+    Processors are nodes of that driver as well, but have no gfx target.
     """
     for node in sorted((SYS / "class/kfd/kfd/topology/nodes").glob("*/properties")):
         target = re.search(r"^gfx_target_version\s+([1-9]\d*)$", _read(node), re.MULTILINE)
@@ -95,7 +95,7 @@ def _is_there(library: str) -> bool:
 
 
 def limits() -> Iterator[Fact]:
-    """Limits of this shell that stop large models."""
+    """Limits of this shell that affect large models."""
     for name, kind, least, option in (
         ("address space", resource.RLIMIT_AS, 64e9, "-v"),
         ("data", resource.RLIMIT_DATA, 64e9, "-d"),
@@ -111,7 +111,7 @@ def limits() -> Iterator[Fact]:
 
 
 def _read(path: Path) -> str:
-    """A file of the kernel's; "" where there is none."""
+    """A file of the kernel's; "" without one."""
     try:
         return path.read_text("utf-8", errors="replace")
     except OSError:

@@ -10,9 +10,9 @@ from bringup import __version__
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution; `extra` is the extra of bringup that brings it, "" when bringup itself does.
+    """A distribution; `extra` is the extra of bringup that installs it, "" if bringup itself does.
 
-    `optional` ones are missed by nobody who does not ask for them.
+    `optional` ones are needed for their own features only.
     """
 
     name: str
@@ -48,7 +48,7 @@ PACKAGES = (
 
 
 def needed(module: str) -> Package | None:
-    """The package that a module, or the package above it, comes from."""
+    """The package that provides a module or its parent package."""
     above = [p for p in PACKAGES if f"{module}.".startswith(f"{p.module}.") or p.module.startswith(f"{module}.")]
     return above[0] if module and above else None
 
@@ -64,6 +64,6 @@ def installed(name: str) -> str:
 
 
 def versions() -> str:
-    """`bringup 0.1.0 (python 3.11.2, torch 2.13.0, …)`: what there is of it in one line."""
+    """`bringup 0.1.0 (python 3.11.2, torch 2.13.0, …)`: the installed versions in one line."""
     found = [("python", platform.python_version()), *((p.name, installed(p.name)) for p in PACKAGES)]
     return f"bringup {__version__} ({', '.join(f'{name} {version}' for name, version in found if version)})"

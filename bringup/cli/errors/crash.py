@@ -1,4 +1,4 @@
-"""What is kept of a crash: a report file that can be sent along, without secrets."""
+"""Crash reports: a file that can be attached to a bug report, without secrets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SCRUBS = (
 
 
 def report(error: BaseException, words: Sequence[str]) -> str:
-    """Versions, command, names of environment variables, what was told of the work, traceback.
+    """Versions, command, names of environment variables, the last progress lines, traceback.
 
-    All of it can be written as UTF-8: bytes of names that are none are spelled out.
+    All of it can be encoded as UTF-8: invalid bytes in names are escaped.
     """
     variables = sorted(name for name in os.environ if name.startswith(_OURS))
     parts = {
@@ -49,7 +49,7 @@ def report(error: BaseException, words: Sequence[str]) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """The text without what lets anybody in: passwords in links, tokens, values of variables named like secrets."""
+    """The text without secrets: passwords in links, tokens, values of variables with such names."""
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) >= 8:
             text = text.replace(value, "…")
@@ -59,7 +59,7 @@ def scrubbed(text: str) -> str:
 
 
 def save(text: str) -> Path | None:
-    """Writes a report to the first folder that takes it; None when none does."""
+    """Writes a report to the first writable folder; None if there is none."""
     name = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     for folder in _folders():
         try:
@@ -74,7 +74,7 @@ def save(text: str) -> Path | None:
 
 
 def _folders() -> Iterable[Path]:
-    """https://specifications.freedesktop.org/basedir-spec: state that outlives a run; else where rubbish may lie."""
+    """https://specifications.freedesktop.org/basedir-spec: persistent state; otherwise temporary files."""
     state = os.environ.get("XDG_STATE_HOME", "")
     yield (Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()) / "bringup"
     yield Path(tempfile.gettempdir())

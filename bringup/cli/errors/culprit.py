@@ -1,4 +1,4 @@
-"""Whose code raised an error: bringup's, or a file that the user gave it."""
+"""Whose code raised an error: bringup's, or a file of the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bringup.spec import Site
 
 
 def of_user_code(error: BaseException) -> BringupError | None:
-    """BU026 with the last line of a model file, an adapter file or a plugin that the error came through."""
+    """BU026 with the last line of a model file, an adapter file or a plugin in an error's traceback; else None."""
     site = _last_line(error)
     if site is None:
         return None
@@ -36,9 +36,9 @@ def _last_line(error: BaseException) -> Site | None:
 
 @cache
 def _is_users(file: str, module: str) -> bool:
-    """Whether a file is neither bringup's, nor Python's, nor an installed package's that is no plugin."""
+    """Whether a file is not bringup's, nor Python's, nor that of an installed package that is not a plugin."""
     path = Path(file).resolve()
-    if not path.is_file() or any(path.is_relative_to(folder) for folder in _ours()):
+    if not path.is_file() or any(path.is_relative_to(folder) for folder in _own_folders()):
         return False
     if module.partition(".")[0] in _plugins():
         return True
@@ -46,8 +46,8 @@ def _is_users(file: str, module: str) -> bool:
 
 
 @cache
-def _ours() -> set[Path]:
-    """Where bringup's own files are."""
+def _own_folders() -> set[Path]:
+    """The folders of bringup's own files."""
     specs = [find_spec(f"bringup.{name}") for name in ("graphs", "adapters", "compile")]
     folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
     return {Path(folder).resolve() for folder in [Path(__file__).parents[2], *folders]}

@@ -1,4 +1,4 @@
-"""Prints the error that stopped a command to stderr; the exit code for it."""
+"""Prints the error that stopped a command to stderr, and computes its exit code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bringup.render.visible import visible
 from bringup.render.words import plural
 from bringup.system import signals
 
-PIPE_CLOSED, BUG = 141, 101  # 141: as if SIGPIPE had ended it
+PIPE_CLOSED, BUG = 141, 101  # 141: as if ended by SIGPIPE
 
 
 def report_error(error: Exception, words: Sequence[str], *, verbose: bool) -> int:
-    """1 when the model is wrong, 2 the command, 3 the machine, 101 bringup."""
+    """Prints an error. Returns 1 if the model is wrong, 2 the command, 3 the machine, 101 bringup."""
     reserve.let_go()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -51,7 +51,7 @@ def report_error(error: Exception, words: Sequence[str], *, verbose: bool) -> in
 
 
 def diagnosed(error: Exception) -> BringupError | None:
-    """An error as diagnostics; None when it is a mistake in bringup."""
+    """An error as diagnostics; None for a bug of bringup."""
     if isinstance(error, BringupError):
         return error
     if isinstance(error, click.ClickException):
@@ -66,7 +66,7 @@ def diagnosed(error: Exception) -> BringupError | None:
 
 
 def findings_of(error: Exception) -> list[Diagnostic]:
-    """An error as findings of a report. A mistake in bringup is none: it is raised again."""
+    """An error as findings of a report. A bug of bringup is raised again."""
     known = diagnosed(error)
     if known is None:
         raise error
@@ -76,7 +76,7 @@ def findings_of(error: Exception) -> list[Diagnostic]:
 
 
 def warn(errors: Sequence[BringupError]) -> None:
-    """Tells on stderr of what does not stop a command; with -v how each came about."""
+    """Prints warnings to stderr; with -v their tracebacks."""
     findings = [replace(finding, severity=Severity.WARNING) for error in errors for finding in error.findings]
     if findings:
         sys.stdout.flush()
@@ -92,7 +92,7 @@ def _is_verbose() -> bool:
 
 
 def _give_up_stdout() -> None:
-    """What stdout refuses it would refuse once more at exit."""
+    """Redirects stdout to the null device: otherwise its error would occur again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -100,7 +100,7 @@ def _give_up_stdout() -> None:
 
 
 def _of_the_machine(error: Exception) -> BringupError | None:
-    """A package that is not installed, and what the operating system refuses, as diagnostics."""
+    """A package that is not installed, and errors of the operating system, as diagnostics."""
     if isinstance(error, ImportError) and (package := needed(error.name or "")):
         missing = isinstance(error, ModuleNotFoundError)
         message = f"`{package.name}` {'is not installed' if missing else f'cannot be loaded: {error}'}"
@@ -119,7 +119,7 @@ def _bug(error: Exception, words: Sequence[str]) -> int:
     message = traceback.format_exception_only(error)[-1].partition("\n")[0]
     sys.stderr.write(f"this is a bug in bringup {__version__}: {visible(scrubbed(message))}\n")
     if path:
-        sys.stderr.write(f"  what is known of it: {path}\n  please report it with that file\n")
+        sys.stderr.write(f"  crash report: {path}\n  please report it with that file\n")
     else:
-        sys.stderr.write(f"  please report it with what follows: no folder takes a file\n\n{text}")
+        sys.stderr.write(f"  please report it with the following text: no folder is writable\n\n{text}")
     return BUG

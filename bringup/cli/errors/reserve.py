@@ -1,7 +1,8 @@
-"""Room to say that there is no memory: address space held back from the start, and let go of before an error is told.
+"""Memory for reporting a lack of memory: address space that is reserved at start, and released before an error is
+printed.
 
-Under a limit of `ulimit -v` the words of an error, and what renders them, would otherwise find no memory either. Nobody
-writes to it, so that it takes none of the machine's.
+Under a limit of `ulimit -v`, printing an error could otherwise run out of memory too. The reserve is never written, so
+it uses no physical memory.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ _held: list[mmap.mmap] = []
 
 
 def hold() -> None:
-    """Once, at the start."""
-    with suppress(OSError):  # where not even this is to be had, errors are told as well as can be
+    """Reserves the address space, once at start."""
+    with suppress(OSError):  # without a reserve, errors are printed as far as possible
         _held.append(mmap.mmap(-1, _NBYTES))
 
 

@@ -1,1 +1,1 @@
-"""What concerns launches of kernels: their test, and the profile of a run."""
+"""Commands on launches of kernels: their test, and the profile of a run."""

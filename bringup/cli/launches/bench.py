@@ -1,4 +1,4 @@
-"""`bringup bench`: how fast a bundle, or a model compiled for the purpose, is here, next to other engines."""
+"""`bringup bench`: the speed of a bundle, or of a model that is compiled for it, compared with other engines."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _bundle(
     named: Named, target: str | None, options: Mapping[str, str], weights: str | None, shapes: Sequence[Shape],
     progress: Progress,
 ) -> Generator[Path]:  # fmt: skip
-    """The bundle of that name, or one that is compiled for the shapes and removed afterwards."""
+    """The named bundle, or one that is compiled for the shapes and removed afterwards."""
     from bringup.compile.bundle.folder import bundle_of
     from bringup.compile.pipeline import build
 
@@ -125,7 +125,7 @@ def _bundle(
 
 
 def _fitting(bundle: Path, shapes: Sequence[Shape]) -> list[Shape]:
-    """The shapes that a bundle has room for. Raises BU024 where that is none."""
+    """The shapes that fit a bundle. Raises BU024 if none does."""
     from bringup.compile.bench.bench import check_shape
     from bringup.compile.bundle.folder import read_manifest
 

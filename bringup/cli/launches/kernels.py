@@ -1,4 +1,4 @@
-"""`bringup kernels`: what the kernels of a bundle do, without a GPU."""
+"""`bringup kernels`: tests of the kernels of a bundle, without a GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _HEADS = ("entry", "kernel", "operations", "launches", "read", "of", "written", 
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    """Bytes that the kernels read and wrote, and what the schedule counts of each."""
+    """The bytes that the kernels read and wrote, and those of the schedule."""
     cost, seen = row.cost, row.seen
     wanted = cost.weights + cost.cache + cost.other
     return (
@@ -67,7 +67,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Each finding under its launch; alike ones once."""
+    """Each finding under its launch; equal ones once."""
     for row in rows:
         if row.seen.findings:
             yield f"\n{row.entry}: {row.kernels} ({row.group})"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def profiled(executor: Executor, file: Path | None, lines: StageLines) -> Generator[None]:
-    """Profiles what the block runs, where there is a file. Raises BU018 for an executor that measures nothing."""
+    """Profiles the block, if there is a file. Raises BU018 for an executor without measurements."""
     if file is None:
         yield
         return
@@ -38,7 +38,7 @@ def profiled(executor: Executor, file: Path | None, lines: StageLines) -> Genera
 
 
 def _table(profile: Profile) -> str:
-    """A line for each kind of launch: how often, how long, the bytes of the schedule, and those that were counted."""
+    """A line for each kind of launch: count, time, the bytes of the schedule, and the counted bytes."""
     from bringup.compile.gpu.profile import totals
 
     rows = [("entry", "launch", "times", "us", "bytes", "counted", "GB/s")]

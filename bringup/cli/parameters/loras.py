@@ -14,14 +14,14 @@ Command = Callable[..., Any]
 
 
 def lora_options(command: Command) -> Command:
-    """The limits of the LoRAs that a bundle takes."""
+    """The limits of the LoRAs that a bundle supports."""
     for option in reversed(_LIMITS):
         command = option(command)
     return command
 
 
 def run_lora_options(command: Command) -> Command:
-    """The LoRAs of a run, and which of them is used."""
+    """The LoRAs of a run, and the one that is used."""
     for option in reversed(_OF_A_RUN):
         command = option(command)
     return command
@@ -39,14 +39,14 @@ def serve_lora_option(command: Command) -> Command:
 
 
 def chosen_lora(loras: Mapping[str, str], name: str | None, *, batched: bool) -> str | None:
-    """The LoRA of a run of one prompt: the one that there is, or the one of several that `--lora-name` chooses.
+    """The LoRA of a run of one prompt: the only one, or the one of several that `--lora-name` selects.
 
-    Raises a usage error for a name that no `--lora` has, for several without a choice, and for a choice where each
+    Raises a usage error for a name that no `--lora` has, for several without a selection, and for a selection if each
     request has its own.
     """
     if batched:
         if name is not None:
-            raise click.UsageError('--lora-name goes with one prompt; in the file of --batch write "lora": "NAME"')
+            raise click.UsageError('--lora-name is for one prompt; in the file of --batch write "lora": "NAME"')
         return None
     if name is not None and name not in loras:
         raise click.UsageError(f"there is no LoRA `{name}`; write --lora {name}=PATH")
@@ -67,7 +67,7 @@ def _paths(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         if not (name and equals and path):
             raise click.BadParameter(f"`{value}` is not NAME=PATH; write --lora french=./french-lora")
         if name in found:
-            raise click.BadParameter(f"two LoRAs are called `{name}`; give each a name of its own")
+            raise click.BadParameter(f"two LoRAs are called `{name}`; give each its own name")
         found[name] = path
     return found
 
@@ -119,7 +119,7 @@ def with_loras(
     lora_dir: tuple[str, ...],
     max_batch_size: int,
 ) -> Job:
-    """The job with slots for LoRAs, where an option asks for some."""
+    """The job with slots for LoRAs, if an option requests any."""
     if max_lora_rank is None and not lora_dir:
         if lora_target_modules or max_loras:
             raise click.UsageError("--lora-target-modules and --max-loras go with --max-lora-rank R or --lora-dir DIR")

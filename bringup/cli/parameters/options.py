@@ -1,4 +1,4 @@
-"""What `compile`, `check` and `explain` have in common: which model, and which checkpoint."""
+"""The options that `compile`, `check` and `explain` share: the model, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 class Named(TypedDict):
-    """The options of `job_options`, as click hands them over."""
+    """The options of `job_options`, as click passes them."""
 
     model: str | None
     checkpoint: str | None
@@ -79,39 +79,39 @@ _OPTIONS = (
 
 
 def cache_dtype_option(command: Command) -> Command:
-    """`--cache-dtype`, for what is compiled."""
+    """`--cache-dtype`, for commands that compile."""
     help = f"Dtype of attention caches: {', '.join(CACHE_DTYPES)}; default: that of the model."
     return click.option("--cache-dtype", type=OneOf(CACHE_DTYPES), metavar="D", help=help)(command)
 
 
 def weights_option(command: Command) -> Command:
-    """`--weights`, for what is compiled."""
+    """`--weights`, for commands that compile."""
     help = "Quantised weights: dequantised, or packed as they are stored; default: packed if the target supports it."
     forms = OneOf(("float", "packed"))
     return click.option("--weights", type=forms, metavar="float|packed", default=None, help=help)(command)
 
 
 def quantize_option(command: Command) -> Command:
-    """`--quantize`, for what is compiled."""
+    """`--quantize`, for commands that compile."""
     help = "Quantise float weights while they are loaded: int8, int4-gN (groups of N), fp8, fp8-block or mxfp4."
     return click.option("--quantize", metavar="RECIPE", default=None, help=help)(command)
 
 
 def activations_option(command: Command) -> Command:
-    """`--activations`, for what is compiled."""
+    """`--activations`, for commands that compile."""
     help = "Round activations that are multiplied by packed weights to int8 or fp8; default: no rounding."
     return click.option("--activations", type=OneOf(ACTIVATIONS), metavar="D", default=None, help=help)(command)
 
 
 def job_options(command: Command) -> Command:
-    """MODEL and the options that choose its checkpoint, config and adapter."""
+    """MODEL and the options that select its checkpoint, config and adapter."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def open_named(named: Named, *, headers_only: bool = False) -> Job:
-    """The job that the options describe, of a remote checkpoint `headers_only`. Raises BU023 when there is none."""
+    """The job that the options describe; `headers_only` for a remote checkpoint. Raises BU023 without a model."""
     from bringup.adapters.sources.open_checkpoint import Access
     from bringup.compile.job import open_job
     from bringup.graphs.core.options import GraphOptions
@@ -151,7 +151,7 @@ def _is_source(text: str) -> bool:
 
 
 def revised(model: str | None, source: str | None, revision: str | None) -> str | None:
-    """The source with its revision written behind it."""
+    """The source with its revision appended."""
     if revision is None:
         return source
     if source is None and model:
@@ -160,5 +160,5 @@ def revised(model: str | None, source: str | None, revision: str | None) -> str 
         repository = by_name(model)[2]
         source = repository and f"hf://{repository}"
     if source is None or not source.startswith(("hf://", "modelscope://")) or "@" in source:
-        raise fail("BU023", "--revision goes with a checkpoint hf://ORG/NAME", help="leave it out")
+        raise fail("BU023", "--revision applies to a checkpoint hf://ORG/NAME", help="leave it out")
     return f"{source}@{revision}"

@@ -1,4 +1,4 @@
-"""Where a report goes: in one format to the terminal, in others to files."""
+"""The outputs of a report: one format on the terminal, others in files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bringup.render.terminal import Paint, on_github
 from bringup.render.write import write_whole
 
 Command = Callable[..., Any]
-TEXT = "full"  # where nothing else is asked for
-TEXTS = ("full", "concise")  # for people: other text may stand beside it
+TEXT = "full"  # the default
+TEXTS = ("full", "concise")  # for people: other text may be printed with it
 
 
 class Output(NamedTuple):
-    """A format, and the file it goes to; None is stdout."""
+    """A format, and its file; None is stdout."""
 
     format: str
     file: Path | None = None
@@ -71,7 +71,7 @@ def output_options(command: Command) -> Command:
 
 
 def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:
-    """One output to the terminal, text unless another is asked for, and any number to files. Raises BU020."""
+    """One output to the terminal, by default text, and any number to files. Raises BU020."""
     shown = [output.format for output in formats if output.file is None]
     stored = [output for output in formats if output.file]
     if len(shown) > 1:
@@ -81,12 +81,12 @@ def outputs_of(formats: Sequence[Output], file: Path | None) -> list[Output]:
     files = [output.file for output in stored]
     twice = next((name for name in files if files.count(name) > 1), None)
     if twice:
-        raise fail("BU020", f"two formats go to `{twice}`", help="give each a file of its own")
+        raise fail("BU020", f"two formats go to `{twice}`", help="give each its own file")
     return [Output(shown.pop() if shown else TEXT), *stored]
 
 
 def deliver(report: Report, outputs: Sequence[Output]) -> None:
-    """Shows and stores a report; tells GitHub Actions what it would not see. Raises BU021."""
+    """Prints and writes a report, with annotations for GitHub Actions unless another output has them. Raises BU021."""
     shown, *stored = outputs
     sys.stdout.write(render(shown.format, report, Paint.of(sys.stdout)))
     if on_github():

@@ -1,4 +1,4 @@
-"""Options that say how ranks divide a model."""
+"""Options for the division of a model among ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 class Ranks(TypedDict):
-    """The options of `rank_options`, as click hands them over."""
+    """The options of `rank_options`, as click passes them."""
 
     tp: int | None
     ep: int | None
@@ -61,19 +61,19 @@ _OPTIONS = (
 
 
 def rank_options(command: Command) -> Command:
-    """`--tp`, `--ep`, `--pp`, and what goes with them."""
+    """`--tp`, `--ep`, `--pp`, and their further options."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def any_ranks(options: Ranks) -> bool:
-    """Whether ranks were named at all."""
+    """Whether any rank option was used."""
     return any(options[name] is not None for name in ("tp", "ep", "pp")) or bool(options["stage_layers"])
 
 
 def parallel_of(options: Ranks) -> Parallel:
-    """How the options divide a model. Raises BU045 and BU138."""
+    """The division that the options define. Raises BU045 and BU138."""
     from bringup.adapters.apply.parallel import Parallel
 
     file = options["expert_map"]
@@ -89,7 +89,7 @@ def parallel_of(options: Ranks) -> Parallel:
 
 
 def _expert_map(file: Path) -> tuple[tuple[int, ...], ...]:
-    """A list, a list of lists, or an object that has one as `physical_to_logical_map`, SGLang's name for it."""
+    """A list, a list of lists, or an object with one under `physical_to_logical_map`, SGLang's name for it."""
     help = 'write [0, 1, 2, 3, 0, 2], a list of such lists, or {"physical_to_logical_map": …}'
     if not file.is_file():
         raise fail("BU034", f"no such file: `{file}`", help=help, file=str(file))

@@ -1,4 +1,4 @@
-"""Words on the command line that belong to targets: their names, options, phases and devices."""
+"""Options for targets: their names, options, phases and devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_TARGET = ("graph", "plan", "program", "bundle")  # phases
 
 
 class _Phase(Word):
-    """A phase of any target. Another word is BU024, with the one that was meant; `build` knows those of one target."""
+    """A phase of any target. Another word is BU024 with a suggestion; `build` checks the phases of the target."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in EVERY_TARGET:
@@ -29,7 +29,7 @@ class _Phase(Word):
 
 
 class _Setting(click.ParamType[str]):
-    """`NAME=VALUE`; a shell completes names, and values that are listed, for the target of the command line."""
+    """`NAME=VALUE`; a shell completes names, and listed values, for the target of the command line."""
 
     name = "text"
 
@@ -46,7 +46,7 @@ class _Setting(click.ParamType[str]):
 
 
 def target_options(command: Command) -> Command:
-    """`--target-option`, as a mapping; the last of one name counts."""
+    """`--target-option`, as a mapping; the last value of a name is used."""
 
     def collect(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> Mapping[str, str]:
         return {name: value for name, _, value in (word.partition("=") for word in words)}
@@ -80,7 +80,7 @@ def _phases() -> Iterable[str]:
 
 
 def _devices() -> Iterable[str]:
-    """Of every target whose packages are installed."""
+    """The devices of every target whose packages are installed."""
     from bringup.compile.targets.registry import registered
     from bringup.compile.targets.requirements import installed
 
@@ -89,7 +89,7 @@ def _devices() -> Iterable[str]:
 
 
 def _target_of(ctx: click.Context) -> Target | None:
-    """The one that the command line names so far."""
+    """The target that the command line names so far."""
     from bringup.compile.targets.registry import aliases
 
     name = ctx.params.get("target") or next((p.default for p in ctx.command.params if p.name == "target"), None)

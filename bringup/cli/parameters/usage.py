@@ -1,4 +1,4 @@
-"""A command line that cannot be read, as a diagnostic like any other."""
+"""A usage error as a diagnostic like any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bringup.diagnostics import BringupError, did_you_mean, fail
 
 
 def of_usage(error: click.ClickException) -> BringupError:
-    """BU023 for what the command does not know or lacks, BU024 for a value that an option does not take."""
+    """BU023 for unknown or missing words, BU024 for an invalid value of an option."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = ctx.command_path if ctx else "bringup"
     help = f"`{path} --help` shows what there is"
@@ -36,12 +36,12 @@ def of_usage(error: click.ClickException) -> BringupError:
 
 
 def named(parameter: click.Parameter) -> str:
-    """`--format`; of an argument its metavar."""
+    """`--format`; for an argument its metavar."""
     return max(parameter.opts, key=len) if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
 
 
 def _in_house_style(text: str) -> str:
-    """Click's sentences as ours: lower case, names in backticks, no final stop."""
+    """Click's messages in bringup's style: lower case, names in backticks, no final stop."""
     text = text.replace("a valid integer range", "an integer").replace("a valid float range", "a number")
     text = re.sub(r"(?<!\w)'([^']*)'", r"`\1`", text).removesuffix(".")
     return text[:1].lower() + text[1:]

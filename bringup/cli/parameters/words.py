@@ -1,4 +1,4 @@
-"""Kinds of words on the command line: what they may be, and what a shell offers for them."""
+"""Types of words on the command line: their valid values, and their completions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMES = ("hf://", "pypi:", "dummy")
 
 
 class OneOf(click.Choice[str]):
-    """One of a few words. Another is BU024, with the one that was meant."""
+    """One of a few words. Another is BU024 with a suggestion."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return choice(named(param) if param else "this option", value, [str(word) for word in self.choices])
@@ -40,7 +40,7 @@ class Word(click.ParamType[str]):
 
 
 class Bundle(click.Path):
-    """A folder that `compile` made; of the folders here a shell offers the bundles, else every folder."""
+    """A folder of `compile`; the completions are the bundles among the folders here, or else every folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)

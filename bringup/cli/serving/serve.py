@@ -76,7 +76,7 @@ def command(
     from bringup.render.progress import StageLines
 
     lines = StageLines()
-    api_key = os.environ.get(VARIABLE) if api_key is None else api_key  # click takes an empty variable for none
+    api_key = os.environ.get(VARIABLE) if api_key is None else api_key  # click treats an empty variable as unset
 
     def opening() -> Batch:
         with lines.stage(f"Loading {bundle}"):
@@ -104,7 +104,7 @@ def command(
 
 @contextmanager
 def _log() -> Generator[None]:
-    """Warnings and errors go to what stderr is now: for moments, stderr leads nowhere (`compile/text/panics.py`)."""
+    """Logs to the current stderr, which changes for moments (`compile/text/panics.py`)."""
     with open(os.dup(2), "w", encoding="utf-8", errors="replace") as stderr:  # noqa: PTH123  a descriptor
         handler = logging.StreamHandler(stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

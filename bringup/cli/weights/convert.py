@@ -1,4 +1,4 @@
-"""`bringup convert`: a checkpoint's weights as the graph, a target or each rank wants them."""
+"""`bringup convert`: a checkpoint's weights for the graph, for a target or for each rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = click.Path(path_type=Path)
 TO = ("graph", "layout", "trtllm", "sharded_state")
 
 
-UNUSABLE = ("also", "adapter", "config", "allow_config")  # where files are copied
+UNUSABLE = ("also", "adapter", "config", "allow_config")  # if files are copied
 
 
 class Words(Named, Ranks):

@@ -1,4 +1,4 @@
-"""`bringup diff`: what differs between two checkpoints, bundles or plans."""
+"""`bringup diff`: the differences between two checkpoints, bundles or plans."""
 
 from __future__ import annotations
 

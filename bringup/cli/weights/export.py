@@ -1,4 +1,4 @@
-"""`bringup export`: weights back in their published layout."""
+"""`bringup export`: weights in their published layout."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def command(with_dropped: str | None, out: Path, force: bool, **named: Unpack[Na
         done, note = export(job, out, with_dropped=dropped, force=force, progress=progress), job.notice
     if note:
         print(f"note: {note}", file=sys.stderr)
-    for line in _left_out(done.left_out):
+    for line in _omitted(done.left_out):
         print(line, file=sys.stderr)
     print(f"wrote {done.folder}: {', '.join(done.files)}", file=sys.stderr)
 
 
-def _left_out(left_out: Mapping[str, str]) -> list[str]:
+def _omitted(left_out: Mapping[str, str]) -> list[str]:
     """One line for each reason."""
     from bringup.grouping import grouped
 

@@ -22,8 +22,8 @@ class _Device(Word):
         from bringup.compile.estimate.fit import DEVICES
 
         if value.lower() not in DEVICES and not _MEMORY.fullmatch(value):
-            hint = did_you_mean(value, DEVICES) or f"it takes {', '.join(DEVICES)}, or a memory such as 24GB"
-            self.fail(f"`{value}` is no device that is known; {hint}", param, ctx)
+            hint = did_you_mean(value, DEVICES) or f"write {', '.join(DEVICES)}, or a memory such as 24GB"
+            self.fail(f"`{value}` is not a known device; {hint}", param, ctx)
         return value
 
 
@@ -87,7 +87,7 @@ def command(
     job, cache_dtype = open_named(words, headers_only=True), words.get("cache_dtype")
     named = job.config.get("dtype", job.config.get("torch_dtype"))
     if job.checkpoint.is_dummy and words.get("dtype") == "auto" and named in FLOAT_DTYPES:
-        job = in_dtype(job, named)  # without a checkpoint, its config says what it is published in
+        job = in_dtype(job, named)  # without a checkpoint, the dtype is the config's
     found = _MEMORY.fullmatch(device)
     memory = int(found[1]) if found else DEVICES[device.lower()]
     context = ctx or job.graph.config.max_positions

@@ -1,4 +1,4 @@
-"""`bringup init`: a first draft of what an unknown architecture needs."""
+"""`bringup init`: a draft of the files for an unknown architecture."""
 
 from __future__ import annotations
 

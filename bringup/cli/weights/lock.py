@@ -1,4 +1,4 @@
-"""`bringup lock`: a plan in a file, and whether it is still the plan."""
+"""`bringup lock`: writes a plan to a file, and checks that it has not changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **nam
     from bringup.compile.convert.lock import lock_of, write_lock
 
     if (out is None) == (locked is None):
-        raise fail("BU023", "lock takes either -o FILE or --check FILE", help="bringup lock MODEL -o plan.lock")
+        raise fail("BU023", "lock needs either -o FILE or --check FILE", help="bringup lock MODEL -o plan.lock")
     if locked is not None:
         _check(locked, files, named)
     elif files:
@@ -51,7 +51,7 @@ def command(out: Path | None, locked: Path | None, files: tuple[str, ...], **nam
 
 
 def _check(locked: Path, files: Sequence[str], named: Named) -> None:
-    """Compares every lock with its plan. Raises BU141 with the changes of all, BU044 for a file that is no lock."""
+    """Compares every lock with its plan. Raises BU141 with the changes of all, BU044 for an invalid lock file."""
     words = [word for word in (named["model"], *files) if word]
     locks = [locked, *(Path(word) for word in words if word.endswith(LOCK))]
     models = [word for word in words if not word.endswith(LOCK)]
@@ -65,7 +65,7 @@ def _check(locked: Path, files: Sequence[str], named: Named) -> None:
 
 
 def _changes(file: Path, given: Any) -> Sequence[Diagnostic]:
-    """What a lock and its plan differ in; reports a lock that holds."""
+    """The differences between a lock and its plan; prints a message for a lock without any."""
     from bringup.compile.convert.lock import check_lock, lock_of, read_lock
 
     old = read_lock(file)

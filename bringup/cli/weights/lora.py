@@ -1,4 +1,4 @@
-"""`bringup lora`: adapters of a model: checked, converted, merged."""
+"""`bringup lora`: checks, converts and merges adapters of a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command() -> None:
 
 
 def _base_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The adapter, and its base as in other commands; `--model` is the name that it also goes by."""
+    """The adapter, and its base as in other commands; `--model` is an alternative to the argument."""
     function = job_options(function)
     option = click.option("--model", "named", type=MODEL, metavar="MODEL", help="As the argument MODEL.")
     return click.argument("lora", metavar="ADAPTER", type=ADAPTER)(option(function))
@@ -118,7 +118,7 @@ def convert(
 
 
 def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
-    """The job of the base: what is named, or what the adapter says."""
+    """The job of the base: the named one, or that of the adapter's config."""
     model, named = words["model"], words["named"]
     if model and named:
         raise fail("BU023", "the model is named twice", help="leave --model out")
@@ -129,7 +129,7 @@ def _base(lora: str, words: Words, *, headers_only: bool = False) -> Job:
         base = open_lora(lora).base
         if not base:
             help = "name it: MODEL, or --checkpoint SRC"
-            raise fail("BU023", f"`{lora}` does not say what model it is of", help=help)
+            raise fail("BU023", f"`{lora}` does not name its base model", help=help)
         words["checkpoint"] = base if Path(base).exists() or ":" in base else f"hf://{base}"
     job = open_named(words, headers_only=headers_only)
     if job.notice:

@@ -1,4 +1,4 @@
-"""What a step of GitHub Actions is told without being asked: annotations, and a table in its summary."""
+"""The output for a step of GitHub Actions without an option: annotations, and a table in its summary."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bringup.render.annotations import workflow_commands
 from bringup.render.formats.markdown import within
 from bringup.render.visible import harmless_report
 
-SUMMARY_LIMIT = 1 << 20  # bytes a step; the runner drops a longer summary whole
+SUMMARY_LIMIT = 1 << 20  # bytes for each step; the runner drops a longer summary completely
 
 
 def tell_github(report: Report, *, annotate: bool = True) -> None:
-    """Annotations go to stderr, where they disturb no format; the runner reads both streams."""
+    """Annotations are written to stderr, where they do not interfere with a format; the runner reads both streams."""
     if annotate:
         sys.stderr.write(workflow_commands(report.findings))
     file = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -1,4 +1,4 @@
-"""The formats of a report: one renderer each, imported when it is asked for."""
+"""The formats of a report: one renderer each, imported on first use."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ FORMATS = ("full", "concise", "json", "github", "sarif", "junit", "markdown")
 
 
 def render(name: str, report: Report, paint: Paint | None = None) -> str:
-    """A report in one of FORMATS, with a newline at the end of it. Only the formats for people use `paint`."""
+    """A report in one of FORMATS, with a newline at the end. Only the formats for people use `paint`."""
     return import_module(f"bringup.render.formats.{name}").render(harmless_report(report), paint or Paint())

@@ -1,4 +1,4 @@
-"""`--format concise`: one line a finding, for editors and CI to jump from: `adapters/gpt2.py:14: error[BU102] …`."""
+"""`--format concise`: one line for each finding, for editors and CI: `adapters/gpt2.py:14: error[BU102] …`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def render(report: Report, paint: Paint) -> str:
 
 
 def _line(finding: Diagnostic, paint: Paint) -> str:
-    """What to do stands behind the message."""
+    """A finding; the fix follows the message."""
     place = visible(str(finding.where)) if finding.where else from_here(finding.file)
     head = paint(f"{finding.severity}[{finding.code}]", STYLE[finding.severity])
     advice = f" ({finding.help})" if finding.help else ""

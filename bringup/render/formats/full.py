@@ -1,4 +1,4 @@
-"""`--format full`: every finding at length, then the summary."""
+"""`--format full`: every finding in detail, then the summary."""
 
 from __future__ import annotations
 

@@ -8,5 +8,5 @@ from bringup.render.terminal import Paint
 
 
 def render(report: Report, paint: Paint) -> str:
-    """The annotations of a report; nothing for one that has no findings."""
+    """The annotations of a report; "" without findings."""
     return workflow_commands(report.findings)

@@ -9,8 +9,8 @@ from bringup.render.terminal import Paint
 
 
 def render(report: Report, paint: Paint) -> str:
-    """One object. `bytes_per_rank` is there when ranks were requested, `stored_bytes_per_rank` where weights may
-    stay packed, and `read_bytes_per_rank` what a conversion of each rank reads."""
+    """One object. `bytes_per_rank` is present if ranks were requested, `stored_bytes_per_rank` if weights may remain
+    packed, and `read_bytes_per_rank` is the number of bytes that a conversion of each rank reads."""
     found: dict[str, object] = {
         "ok": report.ok,
         "model": report.model,

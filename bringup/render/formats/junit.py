@@ -1,8 +1,8 @@
 """`--format junit`: a report for test dashboards (Jenkins, GitLab).
 
-A test case stands for all parameters of one pattern, and one for everything else: tensors that nothing reads, the
-config, ranks. So a case keeps its name from run to run. The XML is what both Jenkins' junit-10.xsd and Ant's
-JUnit.xsd (github.com/windyroad/JUnit-Schema) take.
+A test case stands for all parameters of one pattern, and one for everything else: unread tensors, the config, ranks.
+So a case has the same name in every run. The XML is valid for both Jenkins' junit-10.xsd and Ant's JUnit.xsd
+(github.com/windyroad/JUnit-Schema).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def render(report: Report, paint: Paint) -> str:
 
 
 def _fail(case: Xml.Element, errors: list[Diagnostic]) -> None:
-    """Ant's schema takes one failure in a case: it speaks for all."""
+    """Ant's schema permits one failure in a case: it lists all errors."""
     first, *others = errors
     more = f" (and {plural(len(others), 'more error')})" if others else ""
     failure = Xml.SubElement(case, "failure", type=first.code, message=first.message + more)
@@ -67,7 +67,7 @@ def _fail(case: Xml.Element, errors: list[Diagnostic]) -> None:
 
 
 def _cases(report: Report) -> dict[str, list[Diagnostic]]:
-    """Every case with its errors. A parameter that several errors concern fails with all of them."""
+    """Every case with its errors. A parameter with several errors fails with all of them."""
     patterns: dict[str, list[str]] = {}
     for name in report.parameters:
         patterns.setdefault(digits(name)[0], []).append(name)
@@ -81,7 +81,7 @@ def _cases(report: Report) -> dict[str, list[Diagnostic]]:
 
 
 def _concerned(cases: dict[str, list[Diagnostic]], parameter: str) -> list[list[Diagnostic]]:
-    """The cases of the parameters, or of the whole sub-trees, that an error names: `h.12, lm_head.weight`."""
+    """The cases of the parameters, or of the complete subtrees, that an error names: `h.12, lm_head.weight`."""
     roots = {digits(_RANGES.sub("0", group))[0] for group in parameter.split(", ")}
     return [errors for pattern, errors in cases.items() if any(_is_below(pattern, root) for root in roots)]
 

@@ -17,18 +17,18 @@ from bringup.render.visible import visible
 from bringup.render.words import plural
 
 _PLAIN = Paint()
-# Code, emphasis, strikes, mentions, issues, formulas, cells; the joint of a link; a bare address.
+# Code, emphasis, strikethrough, mentions, issues, formulas, cells; the joint of a link; a bare address.
 _MARKUP = re.compile(r"[\\`*~@#$|]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\[]|(?<=:)(?=//)|(?<=www)(?=\.)")
-_ROOM = 80  # bytes that the last line, of what was left out, may take
+_ROOM = 80  # most bytes of the last line, which counts what was omitted
 
 
 def render(report: Report, paint: Paint) -> str:
-    """The summary, a table of findings, and each of them at length."""
+    """The summary, a table of findings, and each of them in detail."""
     return "".join(_parts(report))
 
 
 def within(report: Report, nbytes: int) -> str:
-    """As much of `render` as so many bytes of UTF-8 hold: whole rows and findings, and how many there are no more."""
+    """As much of `render` as fits in `nbytes` bytes of UTF-8: complete rows and findings, and the count of others."""
     parts = list(_parts(report))
     ends = list(accumulate(len(part.encode()) for part in parts))
     fit = len(parts) if ends[-1] <= nbytes else bisect_right(ends, nbytes - _ROOM)
@@ -37,7 +37,7 @@ def within(report: Report, nbytes: int) -> str:
 
 
 def _parts(report: Report) -> Iterator[str]:
-    """Pieces that stand for themselves when later ones are missing."""
+    """Pieces that are valid if later ones are omitted."""
     mark = "✅" if report.ok else "❌"
     yield f"### {mark} bringup: {text(summary(report, _PLAIN))}\n"
     if report.bytes_per_rank:
@@ -59,7 +59,7 @@ def _row(finding: Diagnostic) -> str:
 
 
 def _details(finding: Diagnostic) -> str:
-    """The finding as a terminal shows it, folded away."""
+    """The finding as in a terminal, in a collapsed block."""
     shown = finding_text(finding, _PLAIN)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", shown)), default=0))
     name = escape(f"{finding.code} {finding.parameter or ', '.join(finding.sources[:1])}".strip())
@@ -67,9 +67,9 @@ def _details(finding: Diagnostic) -> str:
 
 
 def text(words: str) -> str:
-    """Words as Markdown within a table; what stands between backticks is code, everything else is plain."""
+    """Text as Markdown within a table; text between backticks is code, everything else is plain."""
     parts = words.split("`")
-    if len(parts) % 2 == 0:  # a lonely backtick: it belongs to a name
+    if len(parts) % 2 == 0:  # an unpaired backtick: it is part of a name
         return _plain(words)
     return "".join(_code(part) if index % 2 else _plain(part) for index, part in enumerate(parts))
 
@@ -79,12 +79,12 @@ def _plain(words: str) -> str:
 
 
 def _code(words: str) -> str:
-    """A code span takes everything literally, but a pipe would end the cell."""
+    """A code span is literal, except for a pipe, which would end the cell."""
     if not words.strip() or "|" in words or "\\" in words:
         return f"<code>{_plain(words)}</code>"
     return f"`{words}`"
 
 
 def _entity(found: re.Match[str]) -> str:
-    """A character that is never markup (CommonMark 0.31, 6.2); between the parts of a link, nothing that is seen."""
+    """A character that is never markup (CommonMark 0.31, 6.2); for the joint of a link, an invisible character."""
     return f"&#{ord(found[0])};" if found[0] else "<!-- -->"

@@ -63,7 +63,7 @@ def _one_line(text: str) -> str:
 
 
 def _result(finding: Diagnostic, rule: int, fingerprint: str) -> Json:
-    """The place of a result is its rule, else the parameter, else the checkpoint's file; the others are related."""
+    """The position of a result is its rule, else the parameter, else the checkpoint's file; the others are related."""
     labels = {"the rule": finding.where, "the parameter": finding.declared, "the tensor": finding.file}
     places = [_physical(place) | {"message": {"text": text}} for text, place in labels.items() if place]
     first = {key: value for key, value in places[0].items() if key != "message"} if places else {}
@@ -86,7 +86,7 @@ def _result(finding: Diagnostic, rule: int, fingerprint: str) -> Json:
 
 
 def _changes(fixes: Iterable[Fix]) -> list[Json]:
-    """The edits that `check --fix` would make, together by file."""
+    """The edits that `check --fix` would apply, by file."""
     replacements: dict[str, list[Json]] = {}
     for fix in fixes:
         start = {"startLine": fix.line, "startColumn": fix.column + 1}
@@ -97,14 +97,14 @@ def _changes(fixes: Iterable[Fix]) -> list[Json]:
 
 
 def _message(finding: Diagnostic) -> str:
-    """Words without what a viewer takes for a placeholder or a link (3.11.5, 3.11.6). Other braces are no placeholders,
-    and viewers show the doubled ones that the specification asks for as they are."""
+    """Text without placeholders and links of viewers (3.11.5, 3.11.6). Other braces are not placeholders, and viewers
+    show braces that are doubled as the specification requires unchanged."""
     text = f"{finding.message}; {finding.help}" if finding.help else finding.message
     return re.sub(r"\{(\d+)\}", r"{{\1}}", text).replace("](", "\\](")
 
 
 def _physical(place: Site | str) -> Json:
-    """Lines of source, or a file as a whole. Columns count from 1, the end excluded."""
+    """Lines of source, or a complete file. Columns count from 1, the end excluded."""
     if isinstance(place, str):
         return {"physicalLocation": {"artifactLocation": _artifact(place)}}
     span = span_of(place)
@@ -121,7 +121,7 @@ def _physical(place: Site | str) -> Json:
 
 
 def _artifact(file: str) -> Json:
-    """By its path in the repository; outside of it, by the whole path."""
+    """The path in the repository; outside of it, the absolute path."""
     inside = in_repository(file)
     if inside is None:
         return {"uri": Path(file).resolve().as_uri()}
@@ -129,7 +129,7 @@ def _artifact(file: str) -> Json:
 
 
 def _fingerprints(model: str, findings: Iterable[Diagnostic]) -> list[str]:
-    """What stays when lines move: the code and the names. Of two findings that agree in these, the later is counted."""
+    """Stable if lines move: the code and the names. If these of two findings are equal, the later one is numbered."""
     seen: dict[str, int] = {}
     fingerprints: list[str] = []
     for finding in findings:

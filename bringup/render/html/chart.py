@@ -1,4 +1,4 @@
-"""What the charts share: scales and frames. Positions across are shares of the width, so letters keep their size."""
+"""The scales and frames of charts. Horizontal positions are fractions of the width, so letters keep their size."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from bringup.render.html.tags import Html, Inside, tag
 from bringup.render.words import size
 
-LEFT = 0.16  # share of the width that the scale's labels take
-BASE, TOP = 172, 22  # pixels from above to the scale's bottom and top
+LEFT = 0.16  # fraction of the width for the labels of the scale
+BASE, TOP = 172, 22  # the bottom and top of the scale, in pixels from the top
 HEIGHT = BASE + 24
 
 
 def across(share: float) -> str:
-    """Where a share of the plot, 0 to 1, lies."""
+    """The horizontal position of a fraction of the plot, 0 to 1."""
     return f"{100 * (LEFT + (1 - LEFT) * share):.2f}%"
 
 
 def wide(share: float) -> str:
-    """How wide a share of the plot is."""
+    """The width of a fraction of the plot."""
     return f"{100 * (1 - LEFT) * share:.2f}%"
 
 
 def up(share: float) -> float:
-    """Pixels from above of a share of the height, 0 at the bottom."""
+    """Pixels from the top for a fraction of the height, 0 at the bottom."""
     return round(BASE - (BASE - TOP) * share, 2)
 
 
@@ -41,7 +41,7 @@ def bytes_grid(values: Sequence[float]) -> Iterator[Html]:
 
 
 def grid(shares: Iterable[tuple[float, str]]) -> Iterator[Html]:
-    """A line for each (share of the height, label), the label above it on the left."""
+    """A line for each (fraction of the height, label), with the label above it on the left."""
     for share, label in shares:
         y = up(share)
         yield tag("line", x1="0", x2="100%", y1=y, y2=y, class_="grid" if share else "axis")
@@ -49,7 +49,7 @@ def grid(shares: Iterable[tuple[float, str]]) -> Iterator[Html]:
 
 
 def chart(name: str, title: str, description: str, *shapes: Inside) -> Html:
-    """An image that says in words what it shows."""
+    """An image with a description of its content."""
     ids = f"{name}-title", f"{name}-desc"
     message = tag("title", title, id=ids[0]), tag("desc", description, id=ids[1])
     picture = tag(
@@ -59,7 +59,7 @@ def chart(name: str, title: str, description: str, *shapes: Inside) -> Html:
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> Html:
-    """Of each (class, name, figure), a swatch and the words."""
+    """A swatch, a name and a figure for each (class, name, figure)."""
     items = (
         tag("li", tag("span", class_=f"swatch {kind}"), name, " ", tag("b", figure) if figure else None)
         for kind, name, figure in entries

@@ -1,4 +1,4 @@
-"""How the cache grows with the context."""
+"""The growth of the cache with the context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bringup.render.words import size
 
 
 def context_chart(record: Record, weights: int) -> Html | None:
-    """Bytes of cache for each length of context, with the chosen length and the weights as marks."""
+    """Bytes of cache for each length of context; marks show the compiled length and the size of the weights."""
     per_token, longest = record.job.graph.state_bytes(), record.job.graph.config.max_positions
     if not per_token:
         return None

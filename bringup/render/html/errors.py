@@ -1,4 +1,4 @@
-"""How far each module's output is from the reference's."""
+"""The error of each module's output, compared with the reference."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bringup.render.html.section import Section
 from bringup.render.html.table import more, table
 from bringup.render.html.tags import Html, Inside, code, tag
 
-CROWD = 300  # modules; of more the dots are smaller
+CROWD = 300  # modules; for more the dots are smaller
 FLOOR = 1e-9  # below it, errors are drawn on the scale's bottom
 
 
 def errors(record: Record) -> Section | None:
-    """The outcome of a verification: by phase, and by module where those were compared."""
+    """The result of a verification: by phase, and by module if those were compared."""
     parity = record.parity
     if parity is None:
         return None
@@ -37,7 +37,7 @@ def errors(record: Record) -> Section | None:
 
 
 def _rounding(parity: Parity) -> str:
-    """What is said of the logits of a model in 16 bits."""
+    """The sentence about the logits of a model in 16 bits."""
     if parity.dtype == "float32":
         return ""
     return f" in float32; logits in {parity.dtype} may be as far off as rounding moves the reference's own"
@@ -99,7 +99,7 @@ def _dots(
 
 
 def _layers(record: Record, found: Mapping[str, float]) -> Iterator[Html]:
-    """The number of a layer below its first module, as many as there is room for."""
+    """The number of a layer below its first module, for as many layers as there is space for."""
     path = f"{record.job.graph.layer_path}."
     starts: dict[str, int] = {}
     for index, name in enumerate(found):

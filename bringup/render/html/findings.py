@@ -1,4 +1,4 @@
-"""What the check and the work had to say."""
+"""The findings of the check and of the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bringup.render.words import plural
 
 
 def findings(record: Record) -> Section:
-    """Errors first, each with the lines it points at and what to do."""
+    """Errors first, each with its lines of source and the fix."""
     listed = ordered(record.findings)
     numbers = [(severity, sum(f.severity is severity for f in listed)) for severity in Severity]
     message = ", ".join(plural(number, str(severity)) for severity, number in numbers if number)
@@ -34,6 +34,6 @@ def _finding(finding: Diagnostic) -> Html:
 
 
 def backticked(message: str) -> Html:
-    """A message whose names stand in backticks."""
+    """A message whose names are in backticks."""
     pieces = message.split("`")
     return tag("span", *(code(piece) if k % 2 else piece for k, piece in enumerate(pieces)))

@@ -1,4 +1,4 @@
-"""What was made, from what, by whom: the head of the page."""
+"""The head of the page: the model, its files, and the versions of the tools."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bringup.render.html.table import more, table
 from bringup.render.html.tags import Html, Inside, code, tag
 from bringup.render.words import count, plural, seconds, size
 
-_KNOWN = {"source", "weights", "files", "bytes"}  # of the provenance, told elsewhere
+_KNOWN = {"source", "weights", "files", "bytes"}  # keys of the provenance that other parts show
 
 
 def header(record: Record) -> Html:
-    """The model, the outcome and the figures that people ask for first."""
+    """The model, the result and the main figures."""
     name = record.job.model or record.job.graph.config.family
     outcome = tag("strong", record.result, class_="outcome " + ("good" if record.ok else "bad"))
     title = tag("p", "bringup report", class_="kind"), tag("h1", name), tag("p", outcome)
@@ -67,7 +67,7 @@ def _facts(record: Record) -> Iterator[tuple[str, Inside]]:
 
 
 def _tables(record: Record) -> Iterator[Html]:
-    """Long lists, behind a line each: versions, the checkpoint's files, the bundle's."""
+    """Long lists in collapsed blocks: versions, the checkpoint's files, the bundle's."""
     versions = ", ".join(f"{name} {version}" for name, version in list(record.versions.items())[:2])
     rows = ((name, version) for name, version in record.versions.items())
     yield more(f"Versions: {versions} and others", table(("tool", "version"), rows))

@@ -1,4 +1,4 @@
-"""What the model weighs: when it runs, and layer by layer."""
+"""The memory of the model: when it runs, and by layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory(record: Record) -> Section:
 
 
 def _memory_bars(sizes: Sizes) -> Html:
-    """What a run and a compile keep in memory, a bar each."""
+    """A bar each for the memory of a run and of a compile."""
     context = f"cache for {sizes.context:,} tokens"
     run = [("weights", "weights", sizes.weights), ("packed", "packed copy of the matrices", sizes.packed)]
     run += [("cache", context, sizes.cache), ("tables", "computed tables", sizes.tables)]
@@ -36,7 +36,7 @@ def _memory_bars(sizes: Sizes) -> Html:
 
 
 def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
-    """Of each (class, name, bytes) a piece, side by side."""
+    """Adjacent segments, one for each (class, name, bytes)."""
     parts = [piece for piece in parts if piece[2]]
     total = sum(nbytes for _, _, nbytes in parts)
     pieces, at = list[Html](), 0.0
@@ -52,11 +52,11 @@ def _bar(label: str, parts: list[tuple[str, str, int]]) -> Html:
 
 
 def _by_layer(found: list[Place]) -> Html:
-    """A column a layer, its parts one on another."""
+    """A stacked column for each layer."""
     largest = max((sum(place.nbytes.values()) for place in found), default=0)
     scale = ticks(largest)
     used = [part for part in PARTS if any(part in place.nbytes for place in found)]
-    message = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _alike(found))
+    message = "; ".join(f"{', '.join(grouped(group))}: {_sum(first)}" for group, first in _equal(found))
     picture = chart(
         "memory-by-layer",
         "Weights by layer",
@@ -66,7 +66,7 @@ def _by_layer(found: list[Place]) -> Html:
     )
     totals = {part: sum(place.nbytes.get(part, 0) for place in found) for part in used}
     rows = (
-        (names(grouped(group)), *(_part(first, part) for part in used), _sum(first)) for group, first in _alike(found)
+        (names(grouped(group)), *(_part(first, part) for part in used), _sum(first)) for group, first in _equal(found)
     )
     figures = more("as a table", table(("layers, each", *used, "together"), rows))
     return tag("div", picture, legend((f"part {part}", part, size(n)) for part, n in totals.items()), figures)
@@ -111,8 +111,8 @@ def _sum(place: Place) -> str:
     return size(sum(place.nbytes.values()))
 
 
-def _alike(found: Iterable[Place]) -> list[tuple[list[str], Place]]:
-    """Places whose parts weigh the same, together."""
+def _equal(found: Iterable[Place]) -> list[tuple[list[str], Place]]:
+    """Groups of places with parts of equal size."""
     alike: dict[object, list[Place]] = {}
     for place in found:
         alike.setdefault(tuple(place.nbytes.items()), []).append(place)

@@ -1,4 +1,4 @@
-"""The model as a tree: modules, what they declare, what it weighs; equal layers are one row."""
+"""The tree of modules, with their declarations and sizes; equal layers are one row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bringup.render.html.tags import Html, code, tag
 from bringup.render.words import count, size
 from bringup.spec import DTYPES
 
-OPEN = 3  # levels of the tree that stand open at first
+OPEN = 3  # levels of the tree that are expanded initially
 
 
 def modules(record: Record) -> Section:
-    """Every module and leaf; figures inside a folded row are those of one of its layers."""
+    """Every module and leaf; figures inside a collapsed row are those of one of its layers."""
     lead = "Equal layers are one row; the figures below it are those of one layer. Tied parameters are weighed once."
     return Section("modules", "Modules", lead, (tag("div", _Tree(record).root(), class_="tree"),))
 
@@ -52,7 +52,7 @@ class _Tree:
         return folded(tag("span", *row, class_="row"), inside, open="" if depth < OPEN else None)
 
     def _children(self, module: Module, prefix: str, depth: int) -> Iterator[Html]:
-        for names, child in _alike(module):
+        for names, child in _equal_children(module):
             full = prefix + names[0]
             if isinstance(child, Module):
                 yield self._module(child, f"{full}.", ", ".join(grouped(names)), len(names), depth)
@@ -95,8 +95,8 @@ class _Tree:
         return weights
 
 
-def _alike(module: Module) -> list[tuple[list[str], Leaf | Module]]:
-    """Children by name, those of a list that compute the same function together."""
+def _equal_children(module: Module) -> list[tuple[list[str], Leaf | Module]]:
+    """Children by name; those of a list that compute the same function are grouped."""
     groups: list[tuple[list[str], Leaf | Module, object]] = []
     for name, child in module.children():
         structure = (
@@ -111,7 +111,7 @@ def _alike(module: Module) -> list[tuple[list[str], Leaf | Module]]:
 
 
 def _bar(shares: dict[str, float]) -> Html:
-    """Shares of the whole model, side by side."""
+    """Adjacent segments with fractions of the whole model."""
     bars, at = [tag("rect", width="100%", height="100%", class_="track")], 0.0
     for part, share in shares.items():
         width = f"{100 * share:.2f}%"

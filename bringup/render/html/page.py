@@ -1,4 +1,4 @@
-"""One page with everything in it: nothing comes from elsewhere, and the browser is told to refuse it."""
+"""A self-contained page: nothing is loaded from elsewhere, and a policy makes the browser enforce it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bringup.render.html.tags import Html, tag
 
 
 def page(record: Record) -> str:
-    """The whole document. Equal records give equal pages; what differs from run to run stands in `time` elements."""
+    """The complete document. Equal records have equal pages; `time` elements have what differs from run to run."""
     rendered = (findings, stages, memory, errors, modules, parameters)
     sections = [section for make in rendered if (section := make(record))]
     head = tag("head", _meta(record), _inline("style", "style.css"))
@@ -43,7 +43,7 @@ def _meta(record: Record) -> list[Html]:
 
 
 def _digest(name: str) -> str:
-    """The only script and the only style that may act, by their SHA-256."""
+    """The SHA-256 of the only script, or of the only style, that the policy allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()}'"
 
 

@@ -1,4 +1,4 @@
-"""Where each parameter came from: its tensors, their files, the rule, and what the rule does."""
+"""The source of each parameter: its tensors, their files, the rule, and what the rule computes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bringup.render.html.tags import Html, Inside, code, tag
 from bringup.render.words import plural, size
 from bringup.spec import DTYPES, TensorInfo
 
-MOST = 400  # parameters listed of one group
-FEW = 4  # names shown before the rest is counted
+MOST = 400  # listed parameters of one group
+FEW = 4  # names before a count of the others
 
 
 def parameters(record: Record) -> Section:
-    """One entry for all layers in which a parameter is made alike, and then what was left out."""
+    """One entry for all layers with the same rule, and then the dropped tensors."""
     plan = record.job.plan
     aliases = plan.aliases()
     alike: dict[object, list[Entry]] = {}
@@ -54,7 +54,7 @@ def _group(group: list[Entry], plan: Plan, aliases: dict[str, str]) -> Html:
 
 
 def _marks(entry: Entry, aliases: dict[str, str]) -> Iterator[Html]:
-    """What is done, in a few words each."""
+    """The steps of the rule, in a few words each."""
     computed = [source.name for source in entry.sources if isinstance(source, Computed)]
     for word in computed or [how(entry)]:
         yield tag("span", word, class_="mark" if word == "as stored" else "mark moved")
@@ -83,7 +83,7 @@ def _facts(entry: Entry) -> Html:
 
 
 def _each(group: list[Entry]) -> Html:
-    """Every parameter with its own tensors and the file they lie in."""
+    """Every parameter with its own tensors and their file."""
     rows = [
         (code(entry.declared.name), _few(grouped(info.name for info in entry.tensors)), *_stored(list(entry.tensors)))
         for entry in group[:MOST]
@@ -110,7 +110,7 @@ def _first(texts: list[str]) -> list[str]:
 
 
 def _dropped(plan: Plan) -> Html | None:
-    """The tensors that no parameter reads, by the drop that says why."""
+    """The tensors that no parameter reads, by their drop, with its reason."""
     by_drop: dict[tuple[str, str], list[str]] = {}
     for name, drop in plan.dropped.items():
         by_drop.setdefault((drop.why, str(drop.site)), []).append(name)

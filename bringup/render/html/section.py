@@ -9,7 +9,7 @@ from bringup.render.html.tags import Html, Inside, tag
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`name` is its place in the page's address; `lead` says in a sentence what is to be seen."""
+    """`name` is its anchor in the page; `lead` is a sentence that describes it."""
 
     name: str
     title: str

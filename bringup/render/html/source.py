@@ -1,4 +1,4 @@
-"""Lines of source code: where they stand, and what they say."""
+"""Lines of source code: their position, and their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bringup.spec import Site
 
 
 def line_of(site: Site) -> Html:
-    """A place in a file, and the expression that stands there, where it can be read."""
+    """A position in a file, and the expression there, if it can be read."""
     span = span_of(site)
     lines = [(line, Html("\n")) for line in dedent("\n".join(span.lines)).split("\n")] if span else []
     return tag("span", code(str(site), class_="site"), tag("pre", *lines) if lines else None, class_="source")

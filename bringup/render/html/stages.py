@@ -1,4 +1,4 @@
-"""What was done when, as a waterfall."""
+"""The stages of the command as a waterfall chart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bringup.render.html.section import Section
 from bringup.render.html.tags import Html, tag
 from bringup.render.words import seconds
 
-_HIT = re.compile("(all|,) from the cache|shared with|up to date")  # its work was found done
+_HIT = re.compile("(all|,) from the cache|shared with|up to date")  # results that were available already
 
 
 def stages(record: Record) -> Section | None:
-    """Each stage with its bar, its time and what came of it."""
+    """Each stage with its bar, its time and its result."""
     if not record.stages:
         return None
     rows = (_row(stage, record.seconds) for stage in record.stages)

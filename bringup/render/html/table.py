@@ -1,4 +1,4 @@
-"""Words and figures in rows, and what opens to show more of them."""
+"""Tables, and blocks that expand to show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bringup.render.html.tags import Html, Inside, code, tag
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[Inside]], *, numbers: Callable[[int], bool] = bool) -> Html:
-    """A table; `numbers` says which columns are figures: all but the first, unless told otherwise."""
+    """A table; `numbers` is true for columns of figures: by default all except the first."""
     kinds = ["number" if numbers(column) else None for column in range(len(heads))]
     top = tag("tr", *(tag("th", head, scope="col", class_=kind) for head, kind in zip(heads, kinds, strict=True)))
     body = (
@@ -25,15 +25,15 @@ def table(heads: Sequence[str], rows: Iterable[Iterable[Inside]], *, numbers: Ca
 
 
 def folded(summary: Inside, *inside: Inside, **attributes: str | float | None) -> Html:
-    """What opens when it is asked for, also without a script."""
+    """A block that expands on a click, without a script."""
     return tag("details", tag("summary", summary), *inside, **attributes)
 
 
 def more(summary: str, *inside: Inside) -> Html:
-    """Figures behind a picture or a line, for those who want them."""
+    """A collapsed block with the figures of a chart or a line."""
     return folded(summary, *inside, class_="more")
 
 
 def names(grouped: Iterable[str]) -> Html:
-    """Names in the machine's letters, with commas."""
+    """Names in a monospaced font, with commas."""
     return tag("span", *((", " if k else "", code(name)) for k, name in enumerate(grouped)))

@@ -11,7 +11,7 @@ _VOID = frozenset({"br", "meta"})
 
 
 class Html(str):
-    """Markup, which `tag` leaves as it is."""
+    """Markup, which `tag` does not escape."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ Inside = Html | str | int | None | Iterable["Inside"]
 
 
 def text(value: Inside) -> Html:
-    """Escapes a string and joins what is inside one another; None is nothing."""
+    """Escapes a string and joins nested sequences; None is nothing."""
     if isinstance(value, Html):
         return value
     if isinstance(value, str):
@@ -31,14 +31,14 @@ def text(value: Inside) -> Html:
 
 
 def tag(name: str, /, *inside: Inside, **attributes: str | float | None) -> Html:
-    """An element. `class_` is written `class`, `aria_label` `aria-label`; "" stands bare, None is left out."""
+    """An element. `class_` is written `class`, `aria_label` `aria-label`; "" has no value, None is omitted."""
     words = [name, *(_attribute(key, value) for key, value in attributes.items() if value is not None)]
     opened = f"<{' '.join(words)}>"
     return Html(opened if name in _VOID else f"{opened}{text(inside)}</{name}>")
 
 
 def code(name: str, **attributes: str | float | None) -> Html:
-    """A name in the machine's letters."""
+    """A name in a monospaced font."""
     return tag("code", name, **attributes)
 
 

@@ -1,4 +1,4 @@
-"""Which keys of config.json give an axis its size: the graph built once more, from numbers that remember their keys."""
+"""The config keys of an axis: the graph is built again, from integers that record their keys."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class ConfigWords:
-    """The config keys behind the axes of a job's parameters. Nothing is computed before it is needed."""
+    """The config keys of the axes of a job's parameters, computed on first use."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     @cached_property
     def signature(self) -> Signature | None:
-        """The graph's signature with tracked sizes; None where the graph was not built from a config.json."""
+        """The graph's signature with tracked sizes; None if the graph was not built from a config.json."""
         job = self.job
         if not job.config or not hasattr(job.family.load("config"), "read"):
             return None
@@ -36,14 +36,14 @@ class ConfigWords:
             return None
 
     def of(self, parameter: str, axes: Iterable[str]) -> tuple[str, ...]:
-        """The keys that give these axes of a parameter their sizes; none where sizes are constants."""
+        """The keys that determine these axes of a parameter; () for constant sizes."""
         declared = self.signature.get(parameter) if self.signature else None
         sizes = sizes_of(declared.axes) if declared else {}
         found = (sizes.get(axis) for axis in axes)
         return tuple(dict.fromkeys(key for size in found if isinstance(size, Tracked) for key in size.keys))
 
     def is_consequence(self, problem: Problem) -> bool:
-        """Whether a problem of shapes or axes follows from a size that the config does not say."""
+        """Whether a problem of shapes or axes follows from a size that the config lacks."""
         unknown = self.job.unknown
         if not unknown or problem.code not in ("BU102", "BU106") or not problem.parameter:
             return False

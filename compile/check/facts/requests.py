@@ -1,4 +1,4 @@
-"""Tensors that rules ask for and the checkpoint does not have, and who asks."""
+"""Absent tensors that rules read, and the parameters that they are read for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bringup.adapters.planning.problems import Problem
 from bringup.diagnostics import Sites
 from bringup.grouping import grouped, roots
 
-Readers = Mapping[str, list[Problem]]  # absent tensor → who asks for it
+Readers = Mapping[str, list[Problem]]  # absent tensor → its readers
 
 
 def parameters_of(plan: Plan, readers: Readers, names: Iterable[str]) -> str:
-    """The parameters that these absent tensors would make, in few words."""
+    """The parameters that read these absent tensors, grouped."""
     parameters = dict.fromkeys(problem.parameter for name in names for problem in readers[name])
     return ", ".join(grouped(roots(parameters, plan.signature)))
 

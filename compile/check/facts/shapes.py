@@ -1,4 +1,4 @@
-"""Tensors of another shape than the graph asks for: which of them are one mistake, and what to say of it."""
+"""Tensors whose shape differs from the graph's: grouped by mistake, with a message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Off(NamedTuple):
 
 
 def first_sites(problems: Iterable[Problem]) -> Rule:
-    """The rule that stands for a problem: where two rules stumble over the same tensors, the first of them."""
+    """The rule that stands for a problem: the first, if two rules read the same tensors."""
     first: dict[object, Site | None] = {}
     for p in problems:
         first.setdefault((p.code, p.sources), p.rule and p.rule.site)
@@ -37,20 +37,20 @@ def first_sites(problems: Iterable[Problem]) -> Rule:
 
 
 def parameters_and_tensors(problems: Sequence[Problem]) -> tuple[str, tuple[str, ...]]:
-    """The parameters in few words, and the tensors concerned."""
+    """The grouped parameters, and their tensors."""
     sources = dict.fromkeys(name for problem in problems for name in problem.sources)
     return ", ".join(grouped(dict.fromkeys(p.parameter for p in problems if p.parameter))), tuple(sources)
 
 
 def sites(plan: Plan, problem: Problem) -> Sites:
-    """Where a diagnostic of a problem points."""
+    """The positions of a problem's diagnostic."""
     declared = plan.signature.get(problem.parameter)
     site = Sites(where=problem.rule and problem.rule.site, declared=declared and declared.site)
     return site | stored(plan, problem.sources)
 
 
 def stored(plan: Plan, sources: Sequence[str]) -> Sites:
-    """The first of these tensors, and its file, if it lies in one."""
+    """The first of these tensors, and its file if it has one."""
     info = plan.headers.get(sources[0]) if sources else None
     return Sites(file=str(info.file), tensor=info.name) if info and info.file else Sites()
 
@@ -58,7 +58,7 @@ def stored(plan: Plan, sources: Sequence[str]) -> Sites:
 def shape_mistakes(
     plan: Plan, problems: Sequence[Problem], site: Rule, words: ConfigWords | None = None
 ) -> Iterator[Diagnostic]:
-    """One diagnostic a mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
+    """One diagnostic for each mistake: an axis of another size, wherever it occurs, or a rule and its shapes."""
     groups: dict[object, list[Problem]] = {}
     several: list[tuple[Problem, list[Off]]] = []
     for p, off in off_axes(plan, problems):
@@ -68,7 +68,7 @@ def shape_mistakes(
             several.append((p, off))
     for p, off in several:
         new = [axis for axis in off if axis not in groups]
-        if off and not _is_reversed(p) and len(new) < min(2, len(off)):  # the other axes are mistakes told already
+        if off and not _is_reversed(p) and len(new) < min(2, len(off)):  # the other axes are reported already
             groups.setdefault((new or off)[0], []).append(p)
         else:
             groups.setdefault((site(p), show(p.axes), shape_of(p.axes), p.actual), []).append(p)
@@ -77,7 +77,7 @@ def shape_mistakes(
 
 
 def _by_factor(plan: Plan, groups: dict[object, list[Problem]]) -> dict[object, list[Problem]]:
-    """`h d` and `g d` off by one ratio are one mistake, in `d`."""
+    """`h d` and `g d` that differ by the same ratio are one mistake, in `d`."""
     alike: dict[Fraction, list[Off]] = {}
     for key in groups:
         if isinstance(key, Off):
@@ -102,9 +102,8 @@ def _is_reversed(problem: Problem) -> bool:
 
 
 def off_axes(plan: Plan, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Off]]]:
-    """Each problem with its axes whose sizes differ, by the names of the sizes that they join: `vocab` of
-    `out:vocab`, `h d`."""
-    known: dict[tuple[int, int, str], list[Off]] = {}  # layers share their axes, which the plan keeps
+    """Each problem with its axes of another size, by the elementary sizes in them: `vocab` of `out:vocab`, `h d`."""
+    known: dict[tuple[int, int, str], list[Off]] = {}  # layers share their axes objects
     for problem in problems:
         axes = plan.signature[problem.parameter].axes
         key = id(axes), id(problem.axes), problem.actual

@@ -1,4 +1,4 @@
-"""Tensors that only a parameter without a rule would read. They belong to that one finding, not to another."""
+"""Tensors that only a parameter without a rule would read. They belong to its finding, and not to another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BITS = range(2, 9)  # of a quantised element
 class _Matrix(NamedTuple):
     """A matrix as it is stored: itself, or the parts of its quantisation.
 
-    `size` counts what no rule reads: elements; of a quantised matrix, bits of its largest part, which has the values.
+    `size` is its unread size in elements; for a quantised matrix, in bits of its largest part, which has the codes.
     """
 
     tensors: tuple[TensorInfo, ...]
@@ -32,11 +32,11 @@ Found = dict[str, set[str]]  # tensor → the parameters that would read it
 
 
 def tensors_of_unruled(plan: Plan) -> Found:
-    """The tensors that nothing reads, wholly or in part, because parameters have no rule: each with those parameters.
+    """The tensors that are partly or completely unread because parameters have no rule: each with those parameters.
 
-    They are recognised by name (`experts.3.up_proj` of `experts.up_proj`); else by module, where all that is unread
-    there has as many elements as all that has no rule there (`gate_up_proj` of `gate_proj` and `up_proj`); else, where
-    modules have other names, by the number of elements in the layer, or in the model. Of quantised values two to eight
+    They are matched by name (`experts.3.up_proj` and `experts.up_proj`); otherwise by module, if its unread tensors
+    have as many elements as its parameters without a rule (`gate_up_proj` for `gate_proj` and `up_proj`); otherwise, if
+    modules have other names, by the number of elements in the layer, or in the model. For quantised values two to eight
     bits count as an element.
     """
     unruled = {problem.parameter for problem in plan.problems if problem.code == "BU103"}
@@ -47,7 +47,7 @@ def tensors_of_unruled(plan: Plan) -> Found:
     for place in matrices.keys() & parameters.keys():
         _add(found, matrices.pop(place), parameters.pop(place))
     _match(plan, matrices, parameters, found)
-    for parameter, names in plan.requests:  # a tensor of the parameter's own name, which may be another's in truth
+    for parameter, names in plan.requests:  # a tensor of the parameter's own name may belong to another parameter
         for name in names if parameter in unruled else ():
             found.setdefault(name, set()).add(parameter)
     _match(plan, matrices, _by_place(plan, unruled.difference(*found.values())), found)
@@ -55,7 +55,7 @@ def tensors_of_unruled(plan: Plan) -> Found:
 
 
 def rule_advice(plan: Plan, problems: Iterable[Problem], found: Mapping[str, set[str]]) -> tuple[str, tuple[str, ...]]:
-    """What to do about parameters without a rule, and the tensors that their rule would read."""
+    """The advice for parameters without a rule, and the tensors that their rule would read."""
     parameters = {problem.parameter for problem in problems}
     names = tuple(name for name in plan.headers if found.get(name, set()) & parameters) if found else ()
     if not names:
@@ -70,7 +70,7 @@ def rule_advice(plan: Plan, problems: Iterable[Problem], found: Mapping[str, set
 
 
 def _match(plan: Plan, matrices: dict[Place, list[_Matrix]], parameters: dict[Place, list[str]], found: Found) -> None:
-    """Moves the groups whose numbers of elements agree to `found`."""
+    """Moves groups with equal numbers of elements to `found`."""
     for key in (_module, _layer, _model):
         groups, readers = _grouped(matrices, key), _grouped(parameters, key)
         for group in groups.keys() & readers.keys():
@@ -98,7 +98,7 @@ def _fits(matrices: Sequence[_Matrix], elements: int) -> bool:
 
 
 def _unread(plan: Plan, unruled: set[str]) -> dict[Place, list[_Matrix]]:
-    """What no rule reads, by its place: the experts of a layer are at one."""
+    """The tensors that no rule reads, by place: the experts of a layer share one."""
     bits = {name: total_bits(plan.headers[name]) for name in plan.unread}
     for name, read in partly_read(plan).items():
         if name not in plan.cut:
@@ -144,12 +144,12 @@ def _place(plan: Plan, name: str) -> Place:
 
 
 def _module(place: Place) -> object:
-    """Biases have a sum of their own: a quantised matrix has them as they are."""
+    """The group whose elements are summed; biases are separate, because a quantised matrix has plain ones."""
     return place[0], place[1].endswith("_bias")
 
 
 def _layer(place: Place) -> object:
-    """By its number: its name may be another, as `h.3` of `layers.3`."""
+    """The layer by its number: its name may differ, as `h.3` and `layers.3`."""
     return next((step for step in place[0].split(".") if step.isdecimal()), ""), place[1].endswith("_bias")
 
 

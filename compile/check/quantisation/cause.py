@@ -1,4 +1,4 @@
-"""What a finding on a quantisation is made of: its cause, and the words and names that it speaks of."""
+"""The parts of a finding on a quantisation: its cause, and the keys and names in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cause(NamedTuple):
 
 
 def bare_names(plan: Plan, names: Iterable[str]) -> Iterator[str]:
-    """The names without the prefix that a checkpoint may carry or lack."""
+    """The names without the prefix that a checkpoint may have or lack."""
     return (name.removeprefix(plan.prefix) for name in names)
 
 
@@ -45,12 +45,12 @@ def parameters_of(plan: Plan, plains: Iterable[str]) -> str:
 
 
 def quoted(words: Mapping[str, object]) -> str:
-    """The words that describe the weights, as the config has them."""
+    """The keys that describe the weights, with the config's values."""
     return ", ".join(f"`{key}` = {shown(words[key])}" for key in WORDS if key in words) or "`quantization_config`"
 
 
 def words_for(plan: Plan, row: Format, matrices: Parts) -> dict[str, object] | None:
-    """The `quantization_config` that states a format, where its tensors tell all of it."""
+    """The `quantization_config` for a format, if its tensors determine all of it."""
     if "mxfp4" in row.methods:
         return {"quant_method": "mxfp4"}
     pairs = [
@@ -69,6 +69,6 @@ def words_for(plan: Plan, row: Format, matrices: Parts) -> dict[str, object] | N
 
 
 def reads(job: Job, words: Mapping[str, object]) -> bool:
-    """Whether a scheme reads weights that the config describes so."""
+    """Whether a scheme reads weights that the config describes like this."""
     found = read_quantisation({"quantization_config": dict(words)}, job.family.name)
     return found.stored is not None and not any(finding.severity is Severity.ERROR for finding in found.findings)

@@ -1,4 +1,4 @@
-"""A config that states a quantisation which its tensors are not in."""
+"""A config with a quantisation that its tensors contradict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
-    """The cause where other words of the config explain how the matrices are stored."""
+    """The cause if other values of the config's keys match the stored matrices."""
     found = fitting(job, words)
     if found is None:
         return
@@ -48,7 +48,7 @@ def otherwise(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 
 
 def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
-    """The cause where no matrix has one of its parts, or all have one transposed: each would be a finding else."""
+    """The cause if every matrix lacks one of its parts, or has one transposed: otherwise each would be a finding."""
     plan = job.plan
     for part, names in turned(plan).items():
         finding = Diagnostic(
@@ -76,7 +76,7 @@ def incomplete(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
 
 
 def _instead(plan: Plan, names: Iterable[str]) -> list[str]:
-    """The unread tensors of the modules that lack something, where each of these has one of the same name."""
+    """The unread tensors of the modules that lack a part, if each of these has one of the same name."""
     modules = {plan.prefix + name.rpartition(".")[0].removeprefix(plan.prefix) for name in names}
     found: dict[str, list[str]] = {}
     for name in plan.unread:
@@ -87,9 +87,9 @@ def _instead(plan: Plan, names: Iterable[str]) -> list[str]:
 
 
 def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Iterable[Cause]:
-    """The cause where the config says more than the tensors show: matrices without the parts of its format.
+    """The cause if the config states a quantisation that tensors do not have: matrices without the parts of its format.
 
-    `stated`: the config's words are a finding of their own.
+    `stated`: the config's keys have a finding of their own.
     """
     plan, found = job.plan, dict[str, dict[str, str]]()
     for p in plan.problems:
@@ -126,10 +126,10 @@ def unquantised(job: Job, words: Mapping[str, object], *, stated: bool) -> Itera
 
 
 def of_another(job: Job, words: Mapping[str, object]) -> Iterable[Cause]:
-    """The cause where most matrices are in another format than the config says.
+    """The cause if most matrices are in another format than the config states.
 
-    Of a matrix in another format something is missing, and something else is unread or wrong; a name that is off, a
-    block size or a dtype is one of these alone.
+    A matrix in another format lacks some parts, and others are unread or wrong; a wrong name, block size or dtype
+    causes only one of these.
     """
     plan = job.plan
     if len({p.code for p in plan.problems}) + bool(plan.unread) < 2:

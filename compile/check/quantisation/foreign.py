@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def foreign(job: Job, words: Mapping[str, object], unruled: Collection[str]) -> Iterable[Cause]:
-    """One cause for each format that matrices are stored in and no rule reads, but of parameters without any rule."""
+    """One cause for each format of matrices that no rule reads, except those of parameters without a rule."""
     plan, method = job.plan, str(words.get("quant_method", ""))
-    touched = parts_of(plan.unread)  # matrices of which a part is unread
+    touched = parts_of(plan.unread)  # matrices with an unread part
     if not touched:
         return
     absent = parts_of(bare_names(plan, (n for p in plan.problems if p.code in ("BU101", "BU109") for n in p.sources)))
@@ -58,7 +58,7 @@ def _of_caches(plan: Plan, names: Collection[str]) -> list[str]:
 
 
 def _renamed(plan: Plan, plain: str, parts: Mapping[str, str], absent: Parts) -> bool:
-    """Whether rules read the matrix as quantised too, and only miss its scales under another name."""
+    """Whether rules read the matrix as quantised too, and only its scales have another name."""
     scales = [plan.headers[name] for name in parts.values()]
     read = plain in plan.headers and plain.removeprefix(plan.prefix) in absent
     return read and len(scales) == 1 and len(scales[0].shape) == 2

@@ -1,4 +1,4 @@
-"""Quantised matrices that other words of `quantization_config` explain: another method, other bits, another table."""
+"""Quantised matrices that match other values of `quantization_config`: another method, other bits, another table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bringup.shown import shown
 
 WHOLE_NUMBERS = ("gptq", "awq")
 BITS = (4, 8, 3, 2)
-# What compressed-tensors says of the weights of a group and tensors may contradict.
+# Values of compressed-tensors for the weights of a group that tensors may contradict.
 OF_GROUPS: Sequence[Mapping[str, object]] = (
     {"num_bits": 4}, {"num_bits": 8}, {"symmetric": False}, {"symmetric": True}, {"actorder": "group"},
     {"actorder": None},
@@ -23,9 +23,9 @@ OF_GROUPS: Sequence[Mapping[str, object]] = (
 
 
 class Fitting(NamedTuple):
-    """Words that fit the tensors better: those that differ, as they should be, and the tensors that they explain.
+    """Settings that fit the tensors better: the corrected keys, and the tensors that they explain.
 
-    `words` are of `quantization_config`; `inmost` has the inmost of them, for messages.
+    `words` are of `quantization_config`; `inmost` has the innermost of them, for messages.
     """
 
     words: Mapping[str, object]
@@ -37,11 +37,11 @@ class Fitting(NamedTuple):
 
 
 def fitting(job: Job, words: Mapping[str, object]) -> Fitting | None:
-    """Of other words those by which every part of a quantised matrix is read; None where the config's own do, or none.
+    """Other settings by which every part of a quantised matrix is read; None if the config's own do this, or none does.
 
-    Plans the checkpoint anew with each, unless only one matrix is astray, which no words for all are the reason of.
+    Plans the checkpoint again with each, unless only one matrix is wrong, which settings for all cannot cause.
     """
-    others = [*_others(words)]
+    others = [*_alternatives(words)]
     wrong = _astray(job.plan) if others else set[str]()
     if len(parts_of(wrong)) < 2:
         return None
@@ -59,8 +59,8 @@ def _astray(plan: Plan) -> set[str]:
     return {*plan.unread, *(name for problem in plan.problems for name in problem.sources)}
 
 
-def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
-    """Words to try in place of the config's own, and of those inside of groups the ones that change."""
+def _alternatives(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+    """Alternatives to the config's settings, and for those inside of groups the keys that change."""
     groups = words.get("config_groups")
     for inmost in OF_GROUPS if isinstance(groups, Mapping) else ():
         yield {"config_groups": _with_weights(cast("Mapping[str, object]", groups), inmost)}, inmost
@@ -68,7 +68,7 @@ def _others(words: Mapping[str, object]) -> Iterator[tuple[Mapping[str, object],
 
 
 def _with_weights(groups: Mapping[str, object], inmost: Mapping[str, object]) -> dict[str, object]:
-    """compressed-tensors' groups with other words of their weights."""
+    """compressed-tensors' groups with other settings of their weights."""
     found = dict[str, object](groups)
     for name, group in groups.items():
         if isinstance(group, Mapping):
@@ -96,7 +96,7 @@ def _other_words(words: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 
 
 def lacking(plan: Plan) -> dict[str, list[str]]:
-    """By the parts of matrices that no matrix of the checkpoint has: the tensors that would be one."""
+    """For each part that no matrix of the checkpoint has: the missing tensors."""
     there = {_end(name) for name in plan.headers if part_of(name)}
     found: dict[str, list[str]] = {}
     for problem in plan.problems:
@@ -107,7 +107,7 @@ def lacking(plan: Plan) -> dict[str, list[str]]:
 
 
 def turned(plan: Plan) -> dict[str, list[str]]:
-    """By part: the tensors of several matrices that have the shape of what is wanted with its two sizes exchanged."""
+    """By part: the tensors of several matrices whose two sizes are swapped."""
     found: dict[str, list[str]] = {}
     for problem in plan.problems:
         names = problem.sources if problem.code == "BU102" and problem.axes else ()
@@ -118,6 +118,6 @@ def turned(plan: Plan) -> dict[str, list[str]]:
 
 
 def _end(name: str) -> str:
-    """The last name of a part, with the data type that it may end with."""
+    """The last section of a part's name, with the dtype at its end, if any."""
     plain, _ = part_of(name) or ("", "")
     return name.removeprefix(plain.removesuffix("weight"))

@@ -1,4 +1,4 @@
-"""Scales and zero points whose numbers no quantiser writes, in tensors of the right names, shapes and dtypes."""
+"""Implausible values of scales and zero points, in tensors with the right names, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
     from bringup.compile.job import Job
 
-# What a matrix of a linear layer does not reach by far: rows of a thousand such weights would multiply the norm of
-# what they are given by 500. Scales that are the reciprocal of what they should be give hundreds and more.
+# Far above the scales of any matrix of a linear layer: rows of a thousand such weights would multiply the norm of their
+# input by 500. Scales that are the reciprocal of the right ones are in the hundreds and more.
 LARGEST_USUAL = 16.0
-# The root of the mean square of codes in use: quantisers let the largest of a block have the largest code, and of
-# values as a normal distribution has them it is some three or four times their deviation.
+# The root mean square of the codes: the largest value of a block has the largest code, and for normally distributed
+# values that is three or four times their standard deviation.
 TYPICAL_CODE = {"float8_e4m3fn": 112.0, "int8": 32.0, "uint8": 32.0, "float4_e2m1fn": 2.0, "uint4": 2.0, "int4": 2.0}
-MIDDLES = (2, 4, 8, 128)  # what stands for 0 in symmetric weights of 2, 3, 4 and 8 bits
+MIDDLES = (2, 4, 8, 128)  # the zero point of symmetric weights of 2, 3, 4 and 8 bits
 
 
 @dataclass(slots=True)
 class OddParts:
-    """The parameters whose scales are far too large, and the zero points that all have in common, if they do."""
+    """The parameters whose scales are far too large, and the zero points, if all have the same."""
 
     large: list[str] = field(default_factory=list[str])
     zeros: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
     def look(self, name: str, entry: Entry, read: Read) -> None:
-        """Reads the scales and the zero points of each matrix that a parameter consists of."""
+        """Reads the scales and the zero points of each matrix of a parameter."""
         for source in entry.sources:
             if isinstance(source, Computed) and source.form:
                 arrays = {
@@ -76,9 +76,9 @@ class OddParts:
 
 
 def part_warnings(job: Job) -> list[Diagnostic]:
-    """What scales and zero points give away. Reads these alone; nothing of a checkpoint without quantised matrices.
+    """Warnings on scales and zero points. Reads only these; nothing for a checkpoint without quantised matrices.
 
-    What is refused as it is read (BU115) is left to whoever computes the parameter.
+    Values that are errors when they are read (BU115) are reported when the parameter is computed.
     """
     odd, aliases, read = OddParts(), job.plan.aliases(), job.checkpoint.load or job.checkpoint.read
     for name, entry in job.plan.entries.items():
@@ -89,7 +89,7 @@ def part_warnings(job: Job) -> list[Diagnostic]:
 
 
 def _magnitude(form: Form, parts: dict[str, np.ndarray]) -> float:
-    """About how large the values of a matrix are, by the median of its scales. 0 where its codes have no usual size."""
+    """The approximate magnitude of a matrix's values, by the median of its scales. 0 for codes without a usual size."""
     import numpy as np
 
     typical = TYPICAL_CODE.get(form.codes, 0.0)
@@ -102,7 +102,7 @@ def _magnitude(form: Form, parts: dict[str, np.ndarray]) -> float:
 
 
 def _few(zeros: np.ndarray) -> set[int]:
-    """The zero points that there are, or some of them."""
+    """The zero points, or some of them."""
     import numpy as np
 
     values = zeros.astype(np.int16).reshape(-1)
@@ -110,7 +110,7 @@ def _few(zeros: np.ndarray) -> set[int]:
 
 
 def _next_to_middle(zero: int) -> int:
-    """The middle that a number is one off; 0 where it is none."""
+    """The middle that differs from a number by one; 0 if there is none."""
     return next((middle for middle in reversed(MIDDLES) if abs(zero - middle) == 1), 0)
 
 

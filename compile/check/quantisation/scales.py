@@ -1,4 +1,4 @@
-"""Scales of another block size than the config says: one finding, which names the block that the checkpoint has."""
+"""Scales with another block size than the config's: one finding, which names the block of the checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bringup.spec import Shape
 
 
 class Scales(NamedTuple):
-    """A problem with scales: the shapes of the matrix and of its scales, the block by the config, and the key of it."""
+    """A problem with scales: the shapes of the matrix and of its scales, the config's block, and its key."""
 
     problem: Problem
     matrix: Shape
@@ -31,7 +31,7 @@ Parts = Mapping[str, Mapping[str, PartSource]]  # module → name → the tensor
 
 
 def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
-    """One diagnostic for each block size that the checkpoint has in place of the config's, and all other problems."""
+    """One diagnostic for each block size of the checkpoint that differs from the config's, and all other problems."""
     scales, others = list[Scales](), list[Problem]()
     siblings = Siblings(plan)
     wrong = {name for problem in problems for name in problem.sources}
@@ -41,18 +41,18 @@ def scale_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
             found = _scales(plan, problem, siblings.of(problem, problem.rule), wrong)
         scales += [found] if found else []
         others += [] if found else [problem]
-    return [_finding(plan, group) for group in _alike(scales)], others
+    return [_finding(plan, group) for group in _by_block(scales)], others
 
 
 class Siblings:
-    """The parts of the matrix that a problem's tensor is one of; those of a parameter are found once."""
+    """The other parts of the matrix of a problem's tensor; those of a parameter are computed once."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._parts: dict[tuple[int, str], Parts] = {}  # by the rule and its parameter
 
     def of(self, problem: Problem, rule: Rule) -> Mapping[str, PartSource]:
-        """By name; none where the tensor is no part of a matrix. `rule` is the problem's."""
+        """Parts by name; {} if the tensor is not a part of a matrix. `rule` is the problem's."""
         (name,) = problem.sources
         key = id(rule), problem.parameter
         if key not in self._parts:
@@ -62,7 +62,7 @@ class Siblings:
 
 
 def _parts(rule: Rule, parameter: str) -> Parts:
-    """The tensors that the matrices of a parameter are stored in: an expert's together."""
+    """The tensors that store the matrices of a parameter, by module."""
     found: dict[str, dict[str, PartSource]] = {}
     for leaf, name in rule.own_expr.leaves(match(rule.pattern, parameter) or {}):
         if isinstance(leaf, PartSource):
@@ -75,9 +75,9 @@ def _module(name: str) -> str:
 
 
 def _scales(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource], wrong: Container[str]) -> Scales | None:
-    """What a tensor of the wrong shape is to its matrix, where it has one value a block.
+    """The relation of a tensor with a wrong shape to its matrix, if it has one value for each block.
 
-    A matrix whose codes are themselves `wrong` has scales of another shape for that reason.
+    If the codes of the matrix are `wrong` themselves, that explains the shape of its scales.
     """
     (name,) = problem.sources
     scales = siblings.get(name.removeprefix(plan.prefix)) or siblings.get(name)
@@ -94,8 +94,8 @@ def _scales(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource], wr
     return None
 
 
-def _alike(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
-    """Those together that one block explains, of rules with one block; each of the others with its like."""
+def _by_block(scales: Sequence[Scales]) -> Iterator[list[Scales]]:
+    """Groups of scales that one block explains, for rules with one block; the others grouped by equal shapes."""
     groups: dict[object, list[Scales]] = {}
     for one in scales:
         groups.setdefault((one.block, one.key), []).append(one)
@@ -136,5 +136,5 @@ def _finding(plan: Plan, group: Sequence[Scales]) -> Diagnostic:
 
 
 def _in_words(block: Shape, key: str) -> str:
-    """A block as the config says it: a group is of columns, and -1 stands for all of them."""
+    """A block in the config's form: a group is a number of columns, and -1 stands for all of them."""
     return str(block[-1] or -1) if key == "group_size" else str(list(block))

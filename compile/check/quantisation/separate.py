@@ -1,6 +1,6 @@
-"""A checkpoint in a quantiser's format that no rule reads, or a config that states one its tensors are not in.
+"""A checkpoint in a quantised format that no rule reads, or a config with a format that its tensors contradict.
 
-Each is one finding, whatever it leaves missing and unread.
+Each is one finding, whatever is missing and unread because of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bringup.spec import FLOATS
 
 
 class Explained(NamedTuple):
-    """A job without what its quantisation explains, and the findings that say so. `unread` counts tensors."""
+    """A job without the tensors that its quantisation explains, and the findings on it. `unread` counts tensors."""
 
     job: Job
     findings: Sequence[Diagnostic] = ()
@@ -33,7 +33,7 @@ class Explained(NamedTuple):
 
 
 def without_quantised(job: Job) -> Explained:
-    """Separates what comes of a quantisation that the job's rules do not read from all other facts."""
+    """Separates the consequences of a quantisation that the job's rules do not read from all other facts."""
     on_config = [finding for finding in job.findings if finding.parameter in CONFIG_KEYS]
     plan = job.plan
     if not (plan.problems or plan.unread or on_config):
@@ -59,7 +59,7 @@ def without_quantised(job: Job) -> Explained:
 
 
 def _has_wrong_words(job: Job) -> bool:
-    """Whether a word of the quantisation has a value that is not understood, in whose place another one is planned."""
+    """Whether a key of the quantisation has an unsupported value, in whose place another one is planned."""
     errors = (f for f in read_quantisation(job.config, job.family.name).findings if f.severity is Severity.ERROR)
     return any(finding.stops or finding.code == "BU122" for finding in errors)
 
@@ -72,18 +72,18 @@ def _parts(plan: Plan) -> set[str]:
 
 
 def _without(job: Job, tensors: Container[str]) -> Explained:
-    """The job without what is wrong with some tensors, by their names without prefix."""
+    """The job without the errors of some tensors, by their names without prefix."""
     plan = job.plan
     unread = [name for name in plan.unread if name.removeprefix(plan.prefix) not in tensors]
-    problems = [left for p in plan.problems if (left := _left(p, tensors, plan.prefix))]
+    problems = [left for p in plan.problems if (left := _remaining(p, tensors, plan.prefix))]
     rest = replace(plan, problems=problems, unread=unread)
     return Explained(replace(job, plan=rest), (), len(plan.unread) - len(unread))
 
 
 def _as_plain(job: Job) -> Job | None:
-    """The job of plain tensors whose config says otherwise; None where that does not explain what is missing.
+    """The job of plain tensors whose config states a quantisation; None if that does not explain the missing tensors.
 
-    So mistakes in the tensors are found as if the config said nothing of a quantisation.
+    Mistakes in the tensors are then found as if the config did not have it.
     """
     with suppress(BringupError, AxesError):
         plain = replanned(job, {key: words for key, words in job.config.items() if key != "quantization_config"})
@@ -93,8 +93,8 @@ def _as_plain(job: Job) -> Job | None:
     return None
 
 
-def _left(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
-    """What is left of a problem: of absent tensors those that are not explained, of any other all or nothing."""
+def _remaining(problem: Problem, tensors: Container[str], prefix: str) -> Problem | None:
+    """The remaining problem: for absent tensors without the explained ones, otherwise all or nothing."""
     left = tuple(name for name in problem.sources if name.removeprefix(prefix) not in tensors)
     if len(left) == len(problem.sources):
         return problem

@@ -1,4 +1,4 @@
-"""Codes of other bits than the config says of some modules: one finding for each two numbers of bits."""
+"""Codes with another number of bits than the config states for some modules: one finding for each two numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BITS = (2, 3, 4, 8)
 
 
 def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagnostic], list[Problem]]:
-    """One diagnostic for each number of bits that codes have in place of the config's, and all other problems.
+    """One diagnostic for each number of bits of codes that differs from the config's, and all other problems.
 
-    Scales of these matrices are as they should be: with another size of the matrix they are not.
+    Scales of these matrices have the right shape: with another size of the matrix they would not.
     """
     wrong = {name for problem in problems for name in problem.sources}
     found: dict[tuple[int, int], list[Problem]] = {}
@@ -39,7 +39,7 @@ def width_mistakes(plan: Plan, problems: Sequence[Problem]) -> tuple[list[Diagno
 
 
 def _has_right_scales(plan: Plan, siblings: Mapping[str, PartSource], wrong: set[str]) -> bool:
-    """Whether a part with one value for some columns, not all, has the shape that it should have."""
+    """Whether a part with one value for some columns, not all, has the expected shape."""
     for name, part in siblings.items():
         columns = next((one for one in dimensions(part.layout) if one.name == "in"), None)
         info = plan.headers.get(name) or plan.headers.get(plan.prefix + name)
@@ -49,7 +49,7 @@ def _has_right_scales(plan: Plan, siblings: Mapping[str, PartSource], wrong: set
 
 
 def _bits(plan: Plan, problem: Problem, siblings: Mapping[str, PartSource]) -> tuple[int, int] | None:
-    """The bits by the config and those by the tensor, where its words are as many as these bits need."""
+    """The bits by the config and those by the tensor, if its number of words matches the latter."""
     (name,) = problem.sources
     part = siblings.get(name.removeprefix(plan.prefix)) or siblings.get(name)
     shape, wanted = plan.headers[name].shape, shape_of(problem.axes)
@@ -69,8 +69,8 @@ def _finding(plan: Plan, declared: int, bits: int, problems: Sequence[Problem]) 
     parameter, sources = parameters_and_tensors(problems)
     return Diagnostic(
         code="BU102",
-        message=f"{listed(sources)} have numbers of {bits} bits, and the config says {declared}",
-        help="correct the bits that `quantization_config` says of these modules",
+        message=f"{listed(sources)} have codes of {bits} bits, and the config states {declared}",
+        help="correct the bits that `quantization_config` states for these modules",
         parameter=parameter,
         sources=sources,
         expected=str(declared),

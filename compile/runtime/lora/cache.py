@@ -1,7 +1,7 @@
-"""The two levels that LoRAs are in: all that were sent, on the host; those that steps read, in slots of the device.
+"""The two levels of LoRAs: all that were added, on the host; those that steps read, in slots of the device.
 
 The design is that of TensorRT-LLM's LoraCache (docs/source/advanced/lora.md): a task is sent once with its weights,
-and named by its id from then on.
+and by its id alone from then on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bringup.diagnostics import BringupError, fail
 
 
 class CacheFigures(NamedTuple):
-    """Those of the host's level, whose sizes are bytes, and of the device's, whose sizes are slots."""
+    """The figures of the host's level, with sizes in bytes, and of the device's, with sizes in slots."""
 
     host: Figures
     device: Figures
@@ -25,9 +25,9 @@ class CacheFigures(NamedTuple):
 class LoraCache:
     """LoRAs by task id. Any thread may use it.
 
-    `host` holds weights, by their bytes; `device` slot numbers, each of size 1, so its limit is their number. What is
-    on the device is on the host too. A request holds its LoRA (`hold`, `release`) from when it is added until it ends,
-    and its slot (`place`, `leave`) while it runs: nothing that is held is dropped. `write` puts weights into a slot.
+    `host` has weights, sized by bytes; `device` slot numbers, each of size 1, so its limit is their number. A LoRA on
+    the device is also on the host. A request pins its LoRA (`hold`, `release`) from when it is added until it ends, and
+    its slot (`place`, `leave`) while it runs: pinned entries are not evicted. `write` copies weights to a slot.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class LoraCache:
         self._lock = RLock()
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
-        """Has the host keep weights under an id; the same weights again are a use.
+        """Adds weights to the host's level under an id; the same weights again count as a use.
 
-        Raises BU621 where all that it holds is in use, or they are larger than it, and BU620 for an id that other
-        weights have.
+        Raises BU621 if all entries are pinned, or if the weights are larger than the cache, and BU620 for an id with
+        other weights.
         """
         with self._lock:
             known = self._host.get(task)
@@ -55,9 +55,9 @@ class LoraCache:
                 raise fail("BU620", message, help="send these under another id")
 
     def hold(self, task: TaskId, weights: LoraWeights | None = None) -> LoraWeights:
-        """The weights of a task, for one user more. The first use has to bring the weights.
+        """The weights of a task, with one more user. The first use must pass the weights.
 
-        Raises BU620 for an id that is not in the cache and comes without weights, and what `add` raises.
+        Raises BU620 for an id that is not in the cache if no weights are passed, and the errors of `add`.
         """
         with self._lock:
             if weights is not None:
@@ -68,12 +68,12 @@ class LoraCache:
             return self._host[task]
 
     def release(self, task: TaskId) -> None:
-        """One user less of a task's weights."""
+        """Removes one user of a task's weights."""
         with self._lock:
             self._host.unpin(task)
 
     def __contains__(self, task: TaskId) -> bool:
-        """Whether `hold` needs no weights for a task now; this is no use of it."""
+        """Whether `hold` needs no weights for a task now; this does not count as a use."""
         with self._lock:
             return task in self._host
 
@@ -83,9 +83,9 @@ class LoraCache:
             return task in self._device or self._device.fits(1)
 
     def place(self, task: TaskId) -> int:
-        """The slot of a task that is held, for one user more; its weights are in it.
+        """The slot of a pinned task, with one more user; it contains the weights.
 
-        Raises BU621 where every slot is in use. Where writing fails, the task has no slot.
+        Raises BU621 if every slot is in use. If the write fails, the task has no slot.
         """
         with self._lock:
             slot = self._device.get(task)
@@ -95,12 +95,12 @@ class LoraCache:
             return slot
 
     def leave(self, task: TaskId) -> None:
-        """One user less of a task's slot."""
+        """Removes one user of a task's slot."""
         with self._lock:
             self._device.unpin(task)
 
     def figures(self) -> CacheFigures:
-        """Hits, misses and evictions of both levels, and what is in them."""
+        """Hits, misses and evictions of both levels, and their contents."""
         with self._lock:
             return CacheFigures(self._host.figures(), self._device.figures())
 
@@ -134,13 +134,13 @@ class LoraCache:
 
 
 def unknown(task: TaskId) -> BringupError:
-    """BU620."""
+    """BU620 for a task that is not in the cache."""
     help = "send its weights and config with the request, as with the first one"
     return fail("BU620", f"the LoRA `{task}` is not in the cache", help=help)
 
 
 def _full(task: TaskId, size: int, host: Figures) -> BringupError:
-    """BU621."""
+    """BU621 for a LoRA that does not fit in the host's cache."""
     if size > host.limit:
         message = f"the LoRA `{task}` has {size:,} bytes, and the cache of the host {host.limit:,}"
         return fail("BU621", message, help="give the host a larger cache")

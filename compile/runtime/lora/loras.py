@@ -1,4 +1,4 @@
-"""The LoRAs of a running bundle: what requests name, and the slots that steps read."""
+"""The LoRAs of a running bundle: those that requests name, and the slots that steps read."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HOST_BYTES = 1 << 30  # TensorRT-LLM's default (PeftCacheConfig, `host_cache_siz
 class Loras:
     """Any thread may add, hold and release LoRAs; the thread that runs steps places them.
 
-    `fraction` is the part of the memory that is free once the bundle is loaded which slots may fill: fewer than the
-    bundle has, where that is less; `free` is that memory, by default what the machine says. Raises BU621 where it has
-    no room for one slot, BU024 for what is no fraction.
+    `fraction` is the part of the memory that is free after the bundle is loaded which slots may use: this may be fewer
+    slots than the bundle has; `free` is that memory, by default what the system reports. Raises BU621 if there is no
+    memory for one slot, BU024 for an invalid fraction.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Loras:
         self._cache = LoraCache(PinnedLru(host_bytes), PinnedLru(count), partial(self.slots.write, executor))
 
     def add(self, task: TaskId, weights: LoraWeights) -> None:
-        """As `LoraCache.add`. Raises BU622 as well, for a LoRA that the bundle does not take."""
+        """As `LoraCache.add`. Also raises BU622 for a LoRA that the bundle does not support."""
         self.slots.check(weights, task)
         self._cache.add(task, weights)
 
     def check(self, task: TaskId | None, weights: LoraWeights | None = None) -> None:
-        """Raises BU620 and BU622 as `hold` would now, and holds nothing."""
+        """Raises BU620 and BU622 as `hold` would now, without pinning anything."""
         if task is None:
             return
         self._check(task, weights)
@@ -52,14 +52,14 @@ class Loras:
             raise unknown(task)
 
     def hold(self, task: TaskId | None, weights: LoraWeights | None = None) -> LoraWeights | None:
-        """As `LoraCache.hold`; None, which stands for no LoRA, holds nothing. Raises BU622 as `add` does."""
+        """As `LoraCache.hold`; None, which stands for no LoRA, pins nothing. Raises BU622 as `add` does."""
         if task is None:
             return None
         self._check(task, weights)
         return self._cache.hold(task, weights)
 
     def release(self, task: TaskId | None) -> None:
-        """One user less of what `hold` gave."""
+        """Removes one user of a LoRA from `hold`."""
         if task is not None:
             self._cache.release(task)
 
@@ -68,11 +68,11 @@ class Loras:
         return task is None or self._cache.has_slot(task)
 
     def place(self, task: TaskId | None) -> int:
-        """The slot of a task that is held, for one user more; -1 for None. Raises BU621 where all are in use."""
+        """The slot of a pinned task, with one more user; -1 for None. Raises BU621 if all are in use."""
         return -1 if task is None else self._cache.place(task)
 
     def leave(self, task: TaskId | None) -> None:
-        """One user less of what `place` gave."""
+        """Removes one user of a slot from `place`."""
         if task is not None:
             self._cache.leave(task)
 
@@ -86,11 +86,11 @@ class Loras:
 
 
 def _affordable(slots: Slots, fraction: float, free: int) -> int:
-    """How many slots a fraction of free memory holds."""
+    """The number of slots that fit in a fraction of free memory."""
     if not 0 < fraction <= 1:
         raise fail("BU024", f"`lora_fraction` does not take {fraction}", help="give a number above 0, up to 1")
     room = int(fraction * free)
     if slots.count and room < slots.slot_bytes:
-        message = f"a slot for a LoRA takes {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
+        message = f"a slot for a LoRA needs {slots.slot_bytes:,} bytes, and {fraction:.1%} of free memory is {room:,}"
         raise fail("BU621", message, help="give a larger fraction")
     return min(slots.count, room // max(slots.slot_bytes, 1))

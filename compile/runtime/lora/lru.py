@@ -1,4 +1,4 @@
-"""A cache of bounded size that drops what was used the longest time ago, and never what is in use."""
+"""A cache of bounded size that evicts the least recently used entries, but none that is in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of a cache since it was created: look-ups that found an entry, and that found none; entries dropped for others.
+    """Figures of a cache since it was created: lookups with and without a result; evicted entries.
 
     `size` is that of all entries, `pinned` of those in use.
     """
@@ -35,30 +35,30 @@ class _Entry(Generic[Held]):
 
 
 class Full(Exception):
-    """There is no room for an entry: the others are in use, or it is larger than the cache."""
+    """There is no space for an entry: the others are in use, or it is larger than the cache."""
 
 
 class PinnedLru(Generic[Key, Held]):
-    """Entries by key, in the order in which they were last used. One thread at a time may use it.
+    """Entries by key, in the order of their last use. One thread at a time may use it.
 
-    The sizes of all entries together never exceed `limit`. An entry with users is not dropped.
+    The total size of entries never exceeds `limit`. An entry with users is not evicted.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._entries: OrderedDict[Key, _Entry[Held]] = OrderedDict()  # what was used last comes last
+        self._entries: OrderedDict[Key, _Entry[Held]] = OrderedDict()  # the most recently used last
         self._size = self._hits = self._misses = self._evictions = 0
 
     def __contains__(self, key: Key) -> bool:
-        """Whether there is an entry; this is no use of it."""
+        """Whether there is an entry; this does not count as a use."""
         return key in self._entries
 
     def __iter__(self) -> Iterator[Key]:
-        """Every key, what was used the longest time ago first."""
+        """Every key, the least recently used first."""
         return iter(list(self._entries))
 
     def get(self, key: Key) -> Held | None:
-        """The value of a key, which is used now; None without one."""
+        """The value of a key, which counts as a use; None without an entry."""
         entry = self._entries.get(key)
         if entry is None:
             self._misses += 1
@@ -68,20 +68,20 @@ class PinnedLru(Generic[Key, Held]):
         return entry.value
 
     def __getitem__(self, key: Key) -> Held:
-        """The value of a key that is there; this is no use of it."""
+        """The value of an existing key; this does not count as a use."""
         return self._entries[key].value
 
     def put(self, key: Key, value: Held, size: int) -> None:
-        """Adds an entry, used now, of a key that has none, where `make_room` has made room for it."""
+        """Adds an entry for a new key, as used now; `make_room` must have made room for it."""
         assert key not in self._entries, "an entry is added once"
         assert self._size + size <= self.limit, "there is room for what is added"
         self._entries[key] = _Entry(value, size)
         self._size += size
 
     def make_room(self, size: int) -> list[Held]:
-        """Drops entries, what was used the longest time ago first, until one of `size` fits; gives what they held.
+        """Evicts entries, the least recently used first, until one of `size` fits; returns their values.
 
-        Raises Full, and drops nothing, where all that has no users is not enough.
+        Raises Full, and evicts nothing, if the entries without users are not enough.
         """
         dropped: list[Key] = []
         excess = self._size + size - self.limit
@@ -101,7 +101,7 @@ class PinnedLru(Generic[Key, Held]):
         return size <= self.limit - self._pinned
 
     def remove(self, key: Key) -> Held:
-        """Takes out an entry that has no users."""
+        """Removes an entry without users."""
         return self._drop(key)
 
     def _drop(self, key: Key) -> Held:
@@ -111,11 +111,11 @@ class PinnedLru(Generic[Key, Held]):
         return entry.value
 
     def pin(self, key: Key) -> None:
-        """One user more of an entry."""
+        """Adds one user of an entry."""
         self._entries[key].users += 1
 
     def unpin(self, key: Key) -> None:
-        """One user less."""
+        """Removes one user of an entry."""
         entry = self._entries[key]
         assert entry.users, "an entry is unpinned once by each of its users"
         entry.users -= 1
@@ -125,7 +125,7 @@ class PinnedLru(Generic[Key, Held]):
         return sum(entry.size for entry in self._entries.values() if entry.users)
 
     def figures(self) -> Figures:
-        """What has happened so far, and what is in the cache now."""
+        """The counts so far, and the current sizes."""
         return Figures(
             hits=self._hits,
             misses=self._misses,

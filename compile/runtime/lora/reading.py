@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def read_lora(
     manifest: Mapping[str, Any], path: str | PathLike[str], weights: Callable[[], Mapping[str, np.ndarray]] = dict
 ) -> LoraWeights:
-    """The LoRA in a folder or a file, for the model of a bundle; the bundle's checkpoint need not be there any more.
+    """The LoRA in a folder or a file, for the model of a bundle; the bundle's checkpoint need not exist any more.
 
-    `weights` gives those of the bundle, by name. Raises what is wrong with it, as `bringup lora check` does, BU168 for
-    copies of other weights than the bundle's, BU169 and BU172.
+    `weights` returns those of the bundle, by name. Raises the errors of the adapter, as `bringup lora check` does,
+    BU168 for copies of weights that differ from the bundle's, BU169 and BU172.
     """
     loaded = load_lora(_job(manifest), path)
     loaded.raise_if_errors()
@@ -37,9 +37,9 @@ def read_lora(
 
 
 def read_request(manifest: Mapping[str, Any], weights: np.ndarray, config: np.ndarray) -> LoraWeights:
-    """The LoRA of `LoraWeights` [rows, D·Hi + Ho·D] and `LoraConfig` [rows, 3], which has module, layer and D.
+    """The LoRA of `LoraWeights` [rows, D·Hi + Ho·D] and `LoraConfig` [rows, 3] (module, layer, D).
 
-    Raises BU173 for tensors that are none of these, or not of the bundle's model.
+    Raises BU173 for tensors in another format, or for another model.
     """
     job = _job(manifest)
     signature, stages = job.graph.signature(), Stages(job.graph.layer_path, len(job.graph.layers))
@@ -51,7 +51,7 @@ def read_request(manifest: Mapping[str, Any], weights: np.ndarray, config: np.nd
 
 
 def _parts(row: Row, names: Mapping[tuple[int, int], str], outputs: Mapping[tuple[int, int], int]) -> Iterator[Row]:
-    """A row; of q, k and v in one, where the model has them apart, the three, which share A."""
+    """A row; for a fused q, k and v, if the model has them separately, three rows, which share A."""
     if row.place in names:
         yield row
         return

@@ -14,7 +14,7 @@ from bringup.compile.runtime.lora.weights import LoraFactors, LoraWeights, TaskI
 from bringup.diagnostics import BringupError, Diagnostic
 from bringup.graphs.core.lora import module_of
 
-A, B = "_lora.a", "_lora.b"  # the slots of a parameter, behind its name
+A, B = "_lora.a", "_lora.b"  # suffixes of a parameter's name: its slots
 
 
 @runtime_checkable
@@ -27,9 +27,9 @@ class LoraExecutor(Protocol):
 
 
 class Slots:
-    """What the slots of a program hold, by name of the parameter that a LoRA changes.
+    """The slots of a program, by name of the parameter that a LoRA changes.
 
-    `count` is the number of slots, 0 for a program without any; `rank` the largest rank; `slot_bytes` what one takes.
+    `count` is the number of slots, 0 for a program without any; `rank` the largest rank; `slot_bytes` the size of one.
     """
 
     def __init__(self, interface: Interface) -> None:
@@ -41,11 +41,11 @@ class Slots:
         self.slot_bytes = sum(_row_bytes(spec) for spec in specs.values())
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """The shapes of the largest a and b of each parameter: [r, i] and [r, o]; of experts, e in front."""
+        """The shapes of the largest a and b of each parameter: [r, i] and [r, o], or [e, r, i] and [e, r, o]."""
         return {name: tuple(spec.shape[1:] for spec in specs) for name, specs in self._specs.items()}
 
     def check(self, weights: LoraWeights, name: TaskId) -> None:
-        """Raises BU622, once for every reason, for a LoRA that the slots do not take."""
+        """Raises BU622, once for every reason, for a LoRA that does not fit the slots."""
         faults: dict[str, list[str]] = {}
         for parameter, factors in weights.factors.items():
             if why := self._misfit(parameter, factors):
@@ -58,7 +58,7 @@ class Slots:
             raise BringupError(*(self._refused(name, why, parameters) for why, parameters in faults.items()))
 
     def write(self, executor: Executor, slot: int, weights: LoraWeights) -> None:
-        """Fills a slot: rows of zeros behind a smaller rank, and in modules that the LoRA does not change."""
+        """Writes a slot: zeros after a smaller rank, and in modules that the LoRA does not change."""
         assert isinstance(executor, LoraExecutor), "a target that compiles slots has an executor that fills them"
         for spec, row in self._rows(weights.factors):
             executor.write_slot(spec.name, slot, row)
@@ -73,7 +73,7 @@ class Slots:
                 yield spec, row
 
     def _misfit(self, parameter: str, factors: LoraFactors) -> str:
-        """Why a parameter's factors do not fit; "" where they do."""
+        """The reason why a parameter's factors do not fit; "" if they do."""
         specs = self._specs.get(parameter)
         if specs is None:
             return "the bundle has no slots for it"
@@ -93,7 +93,7 @@ class Slots:
         return Diagnostic(
             code="BU622",
             message=f"the LoRA `{name}` does not fit the bundle{of}: {why}",
-            help=f"the bundle takes {takes}: compile with other --max-lora-rank and --lora-target-modules",
+            help=f"the bundle supports {takes}: compile with other --max-lora-rank and --lora-target-modules",
             parameter=parameters[0],
         )
 

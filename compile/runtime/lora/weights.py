@@ -1,4 +1,4 @@
-"""The factors of one LoRA, as slots hold them.
+"""The factors of one LoRA, in the form of slots.
 
 r rank · i in · o out
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class LoraFactors(NamedTuple):
-    """What a LoRA adds to the matrix [o, i] of a parameter: bᵀ · a, of a [r, i] and b [r, o], its scale in b.
+    """The LoRA of a parameter's matrix [o, i]: bᵀ · a, for a [r, i] and b [r, o], which includes the scale.
 
-    Of experts, [e, o, i], both have the axis e in front.
+    For experts, [e, o, i], both have a leading axis e.
     """
 
     a: np.ndarray
@@ -34,12 +34,12 @@ class LoraFactors(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the parameter; () where a and b are not of one."""
+        """That of the parameter; () if a and b do not match."""
         alike = self.a.ndim == self.b.ndim >= 2 and self.a.shape[:-1] == self.b.shape[:-1]
         return (*self.a.shape[:-2], self.b.shape[-1], self.a.shape[-1]) if alike else ()
 
 
-TaskId = int | str  # what requests name a LoRA by
+TaskId = int | str  # the name of a LoRA in requests
 _numbers = count()
 
 
@@ -48,7 +48,7 @@ class LoraWeights:
     """The factors of each parameter that a LoRA changes, by the parameter's name in the graph."""
 
     factors: Mapping[str, LoraFactors]
-    number: int = field(default_factory=_numbers.__next__)  # of no other LoRA of this process
+    number: int = field(default_factory=_numbers.__next__)  # unique in this process
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +57,7 @@ class LoraWeights:
 
     @cached_property
     def digest(self) -> bytes:
-        """Equal for LoRAs that add the same, and for no others."""
+        """Equal for LoRAs with the same effect, and for no others."""
         found = sha256()
         for name, factors in sorted(self.factors.items()):
             for array in factors:
@@ -67,9 +67,9 @@ class LoraWeights:
 
 
 def weights_of(lora: Lora, arrays: Mapping[str, np.ndarray]) -> LoraWeights:
-    """The factors of a LoRA as slots hold them; `arrays` are those of `Lora.arrays`.
+    """The factors of a LoRA in the form of slots; `arrays` are those of `Lora.arrays`.
 
-    Several factors of one parameter, which are added up, become one of a larger rank.
+    Several factors of one parameter, whose products are summed, become one of a larger rank.
     """
     return LoraWeights({name: _joined(parts, arrays) for name, parts in lora.sites.items()})
 
@@ -82,5 +82,5 @@ def _joined(parts: tuple[LowRank, ...], arrays: Mapping[str, np.ndarray]) -> Lor
 
 
 def _scaled(b: np.ndarray, scale: float) -> np.ndarray:
-    """In float32, rounded once."""
+    """b · scale in float32, rounded once."""
     return b if scale == 1 else (b.astype(np.float32) * np.float32(scale)).astype(b.dtype)

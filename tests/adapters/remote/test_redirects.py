@@ -81,11 +81,11 @@ def test_the_token_stays_with_its_host(llama: dict[str, bytes], monkeypatch) -> 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("https://user:secret@example.org/model.safetensors", "no address of a checkpoint"),
-        ("https://example.org/model.safetensors?token=1", "no address of a checkpoint"),
-        ("https://example.org/a/../model.safetensors", "no address of a checkpoint"),
-        ("https://example.org/..%2Fmodel.safetensors", "no address of a checkpoint"),
-        ("https:///model.safetensors", "no address of a checkpoint"),
+        ("https://user:secret@example.org/model.safetensors", "not an address of a checkpoint"),
+        ("https://example.org/model.safetensors?token=1", "not an address of a checkpoint"),
+        ("https://example.org/a/../model.safetensors", "not an address of a checkpoint"),
+        ("https://example.org/..%2Fmodel.safetensors", "not an address of a checkpoint"),
+        ("https:///model.safetensors", "not an address of a checkpoint"),
         ("http://8.8.8.8/model.safetensors", "without encryption"),
     ],
 )
