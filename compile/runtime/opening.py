@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Opened:
-    """What a session or a batch runs on."""
+    """What a session or a batch runs on. `device` is the executor's name that was requested."""
 
     manifest: dict[str, Any]
     executor: Executor
     interface: Interface
     folder: Path
     seconds: float = 0.0
+    device: str | None = None
 
     def weights(self) -> dict[str, np.ndarray]:
         """The bundle's weights by name, mapped from its file."""
@@ -88,7 +89,7 @@ def _opened(folder: Path, executor: str | None) -> Opened:
     weights = _weights(folder, manifest)
     with program_of(folder):
         running = target.load(folder, interface, weights, executor)
-    return Opened(manifest, running, interface, folder)
+    return Opened(manifest, running, interface, folder, device=executor)
 
 
 def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:

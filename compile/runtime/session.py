@@ -34,6 +34,7 @@ class Session:
 
     def __init__(self, opened: Opened) -> None:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
+        self.device = opened.device
         self.stats = Stats(opened.seconds)
         self.max_seq_len: int = opened.manifest["max_seq_len"]
         self.hidden: dict[str, np.ndarray] = {}  # of the tokens taken in last, [N, m] each: `hidden.3`, …

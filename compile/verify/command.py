@@ -25,6 +25,7 @@ from bringup.compile.program.export_options import BUCKETS, DEFAULT_CONTEXT, con
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.runtime.token_ids import integers
+from bringup.compile.targets.registry import find
 from bringup.compile.verify.attribution import Proof
 from bringup.compile.verify.evidence import rounds
 from bringup.diagnostics import BringupError, Severity, fail
@@ -58,6 +59,7 @@ def verify(
     decode_steps: int = DECODE_STEPS,
     bisect: bool = False,
     save: str | PathLike[str] | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
 ) -> Parity:
     """Compares a bundle, or a model compiled for the purpose, with a reference on the same checkpoint and config.
@@ -68,10 +70,11 @@ def verify(
     activations. `target_options` and `max_seq_len` are what a model is compiled for. `prompt_tokens` are the prompt's
     ids, or how many seeded random ones; None chooses prompts that reach every entry point. `bisect` follows a departure
     from torch down to an operation. `save` keeps activations: a folder, or a .safetensors file for the reference's
-    alone. A bundle gets the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016
-    for tokens that it does not take, BU029 for a model that takes more than tokens, BU608 when a bundle's files are not
-    those that were compiled, BU703 when transformers has no such model, BU706 to BU708 for a file of activations that
-    does not serve.
+    alone. `executor` names a device of the target (`bringup targets` lists them); None is its default. A bundle gets
+    the result as parity.json. Raises BU007 for a context that the model has not, BU015 and BU016 for tokens that it
+    does not take, BU018 for a device that the target has not, BU029 for a model that takes more than tokens, BU608
+    when a bundle's files are not those that were compiled, BU703 when transformers has no such model, BU706 to BU708
+    for a file of activations that does not serve.
     """
     against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
@@ -90,7 +93,7 @@ def verify(
     def compared(bundle: Path, *, bundled: bool) -> Parity:
         with progress.stage("Comparing") as stage:
             parity = parity_of(
-                load(bundle), job, prompt_tokens, decode_steps,
+                load(bundle, executor), job, prompt_tokens, decode_steps,
                 saved=saved, source=against, bundled=bundled, bisect=bisect, save=save,
             )  # fmt: skip
             stage.done(f"{parity.tokens} tokens with {parity.reference}")
@@ -108,6 +111,8 @@ def verify(
                 write_parity(folder, parity, progress)
         return parity
     job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
+    if executor is not None:
+        find(target).target.check_device(executor)
     if saved:  # all of this before the work of compiling
         saved = fitted(saved, job, against)
     elif job.checkpoint.format != "gguf":
