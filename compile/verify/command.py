@@ -16,6 +16,7 @@ from bringup.arguments import path, whole
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
 from bringup.compile.job import Job, open_job
+from bringup.compile.packed_job import tensors_of_quantised
 from bringup.compile.parity.activations import Saved, fitted, load_activations, save_activations
 from bringup.compile.parity.feeds import FEW, Run, feed, not_covered, plan_runs, windows, wrapping
 from bringup.compile.parity.parity import TOLERANCE, Parity
@@ -214,7 +215,8 @@ def parity_of(
     def rounded() -> Observed:
         return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
 
-    reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
+    parts = tensors_of_quantised(job.plan)
+    reference = saved or Reference(job.checkpoint, job.config, "float32", parts=parts).observe(tokens)
     measured = bool(saved) or not rounds(job) or job.graph.options.activations is not None
     proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
     parity = Parity(
