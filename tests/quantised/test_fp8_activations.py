@@ -208,6 +208,14 @@ def test_verify(form: str, target: str, executor: str | None, llama: Path, tmp_p
     assert all(phases[name]["relative"] > 1e-2 for name in ("prefill_32", "decode"))  # activations are rounded
 
 
+def test_bisect_of_a_schedule(llama: Path) -> None:
+    """Its target has an option whose default is an empty text."""
+    words = ["verify", "--checkpoint", str(llama), "--target", "schedule", "--bisect", "--max-seq-len", "64"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "agrees on schedule" in result.stdout
+
+
 def test_verify_refuses_an_executor_before_it_compiles(llama: Path) -> None:
     words = ["verify", "--checkpoint", str(llama), "--target", "cuda:sm_90", "--executor", "emulated"]
     result = CliRunner().invoke(cli, words)
