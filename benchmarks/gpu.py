@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checked = [model.name for model in CHECKED]
     parser.add_argument("--model", choices=checked, action="append", help="a model of correctness alone (repeatable)")
     parser.add_argument("--row", choices=names, action="append", default=[], help="a row of speed alone (repeatable)")
-    parser.add_argument("--out", type=Path, help="a path without suffix for the results: .json and .md")
+    parser.add_argument("--out", type=Path, help="the results: this path with .json and .md behind it")
     parser.add_argument("--dry-run", action="store_true", help="correctness of tiny models in the emulator")
     given = parser.parse_args(arguments)
     begin = time.perf_counter()
@@ -81,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{finding.code}: {finding.message}; `--dry-run` checks kernels in the emulator", file=sys.stderr)
             return 2
         parts = given.part or PARTS
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
     about = {name: _version(name) for name in PACKAGES} | {"Python": platform.python_version()}
     results: dict[str, Any] = {"device": device, "about": about | ({"CUDA driver": cuda} if cuda else {})}
     work: dict[str, Iterator[dict[str, Any]]] = {}
@@ -103,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             text = markdown(results)
             if given.out:
-                given.out.with_suffix(".json").write_text(json.dumps(results, indent=1), "utf-8")
-                given.out.with_suffix(".md").write_text(text, "utf-8")
+                Path(f"{given.out}.json").write_text(json.dumps(results, indent=1), "utf-8")
+                Path(f"{given.out}.md").write_text(text, "utf-8")
     print(text)
     return int(not all(row["ok"] for row in results.get("correctness", [])))
 

@@ -12,6 +12,7 @@ from bringup.adapters.apply.packed import CannotPack, Packed, packed
 from bringup.adapters.apply.parallel import Parallel
 from bringup.adapters.apply.rank_plan import Stages, rank_plan
 from bringup.adapters.planning.plan import Entry, Plan
+from bringup.adapters.schemes.input_scales import NAMES
 from bringup.compile.job import Job
 from bringup.compile.targets.selection import Selection
 from bringup.diagnostics import fail
@@ -105,6 +106,16 @@ def form_of(compiled: Job, job: Job) -> str:
 
 def _is_quantised(entry: Entry) -> bool:
     return any(isinstance(source, Computed) and source.form for source in entry.sources)
+
+
+def tensors_of_quantised(plan: Plan) -> frozenset[str]:
+    """The tensors that weights are computed from which the checkpoint stores in few bits: codes, scales, zero points.
+
+    Not the scales of activations: no weight depends on these.
+    """
+    quantised = {name for name, entry in plan.entries.items() if _is_quantised(entry)}
+    read = (tensor for tensor, parameter in plan.wanted.items() if parameter in quantised)
+    return frozenset(tensor for tensor in read if not tensor.endswith(NAMES))
 
 
 def packed_shares(job: Job, parallel: Parallel) -> list[int]:

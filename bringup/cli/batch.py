@@ -30,6 +30,7 @@ FORM: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "temperature": NUMBER,
     "top_p": NUMBER,
+    "top_k": (int,),
     "lora": TASK,
 }
 WORDS: Mapping[tuple[type, ...], str] = {

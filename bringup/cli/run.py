@@ -31,6 +31,7 @@ class Sampling(TypedDict):
     max_new_tokens: int
     temperature: float
     top_p: float
+    top_k: int
     seed: int
 
 
@@ -44,12 +45,16 @@ class Sampling(TypedDict):
     "batch_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSON lines, one request each: prompt or tokens, max_new_tokens, seed, temperature, top_p, lora. - is stdin.",
+    help="JSON lines, one request each: prompt or tokens, max_new_tokens, seed, temperature, top_p, top_k, lora. "
+    "- is stdin.",
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the system message.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, metavar="T")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P")
+@click.option(
+    "--top-k", type=click.IntRange(0), default=0, metavar="K", help="Sample from the K most likely tokens; 0: from all."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S")
 @click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the bundle's target (`bringup targets`).")
 @click.option(
@@ -63,7 +68,7 @@ class Sampling(TypedDict):
 def command(
     bundle: Path, prompt: str | None, tokens: list[int] | None, chat: bool, system: str | None, executor: str | None,
     batch_file: Path | None, profile: Path | None, as_json: bool, max_new_tokens: int, temperature: float,
-    top_p: float, seed: int, lora: dict[str, str], lora_name: str | None,
+    top_p: float, top_k: int, seed: int, lora: dict[str, str], lora_name: str | None,
 ) -> None:  # fmt: skip
     """Generate from BUNDLE. Text goes to stdout, everything else to stderr."""
     if chat and tokens is not None:
@@ -80,7 +85,7 @@ def command(
     from bringup.render.progress import StageLines
 
     lines = StageLines()
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     if batch_file is not None:
         with lines.stage(f"Loading {bundle}"):
             batch = load_batch(bundle, executor)

@@ -18,7 +18,7 @@ from bringup.cli.parameters.options import (
     open_named,
     revised,
 )
-from bringup.cli.parameters.targets import TARGET, target_options
+from bringup.cli.parameters.targets import DEVICE, TARGET, target_options
 from bringup.cli.parameters.words import OneOf
 from bringup.cli.reporting import report_option, reporting
 from bringup.cli.tokens import TOKENS
@@ -48,6 +48,7 @@ TRANSFORMERS = "transformers"
 )
 @cache_dtype_option
 @activations_option
+@click.option("--executor", type=DEVICE, metavar="NAME", help="A device of the target (`bringup targets`).")
 @click.option("--max-seq-len", type=click.IntRange(1), metavar="N", help="Context length that a MODEL is compiled for.")
 @click.option("--tokens", type=TOKENS, metavar="IDS", help="Token ids of the prompt: 1,2,3. Decode steps follow it.")
 @click.option("--prompt-length", type=click.IntRange(1), metavar="N", help="A prompt of N seeded random tokens.")
@@ -60,8 +61,8 @@ TRANSFORMERS = "transformers"
 @report_option
 def command(
     against: str, target: str | None, target_option: Mapping[str, str], max_seq_len: int | None,
-    tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, as_json: bool,
-    report: Path | None, **named: Unpack[Named],
+    tokens: list[int] | None, prompt_length: int | None, bisect: bool, save: Path | None, executor: str | None,
+    as_json: bool, report: Path | None, **named: Unpack[Named],
 ) -> int:  # fmt: skip
     """Compare MODEL, or a BUNDLE, with a reference: logits, then module by module; report the first difference.
 
@@ -102,6 +103,7 @@ def command(
             prompt_tokens=prompt_length if tokens is None else tokens,
             bisect=bisect,
             save=save,
+            executor=executor,
             progress=outcome.progress,
         )
         outcome.result = "agrees" if parity.ok else "departs"

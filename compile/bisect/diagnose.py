@@ -62,7 +62,8 @@ class Bisection:
     """A program, what a target made of it, and the steps that it took.
 
     `exact` is the graph in float32. `scaled` gives the entries in which an executor has an operation that is off on
-    average, of those that take these steps; `suspects` are those of `executor`.
+    average, of those that take these steps; `suspects` are those of `executor`. `device` is that of `executor`, None
+    for the target's default.
     """
 
     program: Program
@@ -70,6 +71,7 @@ class Bisection:
     executor: Executor
     feeds: Sequence[Feed]
     selection: Selection
+    device: str | None
     dtype: str
     exact: Eager
     scaled: Scaled
@@ -139,7 +141,7 @@ class Bisection:
 
     @property
     def _lower(self) -> Lower:
-        return lowered(self.selection, self.weights)
+        return lowered(self.selection, self.weights, self.device)
 
     def _steps(self) -> dict[str, _Step]:
         """The first step of each entry, up to the first that departs: that is then the last, and its entry's."""

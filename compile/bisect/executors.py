@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Lower = Callable[[Program], Executor]
 
 
-def lowered(selection: Selection, weights: Mapping[str, np.ndarray]) -> Lower:
-    """Compiles programs over these weights for a target, each by itself, and loads them on its default device."""
+def lowered(selection: Selection, weights: Mapping[str, np.ndarray], device: str | None) -> Lower:
+    """Compiles programs over these weights for a target, each by itself, and loads them on a device, or its default."""
     target = selection.target
 
     def lower(program: Program) -> Executor:
@@ -31,6 +31,6 @@ def lowered(selection: Selection, weights: Mapping[str, np.ndarray]) -> Lower:
             folder.mkdir()
             with selection.lower(coded, folder, Store(Path(scratch, "cache")), None) as finish:
                 finish()
-            return target.load(folder, program.interface, weights, None)
+            return target.load(folder, program.interface, weights, device)
 
     return lower

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
@@ -29,12 +29,18 @@ class Reference:
     """A transformers model of a checkpoint and a config, in `dtype`; attention is its `eager` code.
 
     What attention keeps of a token (keys and values, the latents of MLA, an indexer's keys) is rounded to
-    `cache_dtype`; None leaves it as it is. Raises BU703 when transformers cannot make that model, or would make up a
-    part of its weights; so do its methods where a quantiser's code stops.
+    `cache_dtype`; None leaves it as it is. `parts` are the names of tensors that quantised weights are stored in.
+    Raises BU703 when transformers cannot make that model, would make up a part of its weights, or reads not all of
+    `parts`; so do its methods where a quantiser's code stops.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, config: Mapping[str, Any], dtype: str, cache_dtype: str | None = None
+        self,
+        checkpoint: Checkpoint,
+        config: Mapping[str, Any],
+        dtype: str,
+        cache_dtype: str | None = None,
+        parts: Container[str] = (),
     ) -> None:
         import torch
         import transformers
@@ -46,6 +52,7 @@ class Reference:
         self.model = open_model(
             checkpoint,
             config,
+            parts,
             dtype=getattr(torch, dtype),
             attn_implementation="eager",
             experts_implementation="eager",
@@ -195,11 +202,14 @@ def cache_name(model: Any) -> str:
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
-def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], **options: Any) -> Any:
+def open_model(checkpoint: Checkpoint, config: Mapping[str, Any], parts: Container[str] = (), **options: Any) -> Any:
     """transformers' model, for inference. Raises BU703 as `Reference` does."""
     model, loading = _loaded(checkpoint, config, **options, output_loading_info=True)
     if missing := sorted(loading["missing_keys"]):
         raise _unknown(config, f"it finds no `{missing[0]}` in the checkpoint ({len(missing)} are missing)")
+    if ignored := sorted(name for name in loading["unexpected_keys"] if name in parts):
+        why = f"it ignores `{ignored[0]}`, a part of a quantised weight ({len(ignored)} such tensors)"
+        raise _unknown(config, why)
     return model.eval()
 
 

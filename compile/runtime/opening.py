@@ -30,13 +30,14 @@ MOST_OF_MEMORY = 0.8  # the share of available memory that weights may take; map
 
 @dataclass(slots=True)
 class Opened:
-    """The opened bundle of a session or a batch."""
+    """The opened bundle of a session or a batch. `device` is the executor's name that was requested."""
 
     manifest: dict[str, Any]
     executor: Executor
     interface: Interface
     folder: Path
     seconds: float = 0.0
+    device: str | None = None
 
     def weights(self) -> dict[str, np.ndarray]:
         """The bundle's weights by name, mapped from its file."""
@@ -92,7 +93,7 @@ def _opened(folder: Path, executor: str | None) -> Opened:
     weights = _weights(folder, manifest, resident=target.reads_weights(executor))
     with program_of(folder):
         running = target.load(folder, interface, weights, executor)
-    return Opened(manifest, running, interface, folder)
+    return Opened(manifest, running, interface, folder, device=executor)
 
 
 def _weights(folder: Path, manifest: dict[str, Any], *, resident: bool = False) -> dict[str, np.ndarray]:

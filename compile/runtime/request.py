@@ -20,9 +20,9 @@ Reason = Literal["eos", "length", "context"]
 class Request:
     """A prompt, and how it is continued: by at most `max_new_tokens`, until one of `eos`.
 
-    `temperature`, `top_p` and `seed` are those of `Session.generate`, with the same tokens. `top_k` samples from that
-    many of the most likely tokens, 0 from all. `logit_bias` is added to the logits before sampling. For tokens in the
-    answer, `presence_penalty` is subtracted once, and `frequency_penalty` for each occurrence.
+    `temperature`, `top_p`, `top_k` and `seed` are those of `Session.generate`, with the same tokens. `logit_bias` is
+    added to the logits before sampling. For tokens in the answer, `presence_penalty` is subtracted once, and
+    `frequency_penalty` for each occurrence.
 
     With `logprobs`, events have scores of the token and of that many of the most likely tokens, from the logits of the
     program; with `prompt_logprobs`, the first event has those of the prompt. A bundle without logits of prompts

@@ -34,6 +34,7 @@ class Session:
 
     def __init__(self, opened: Opened) -> None:
         self.manifest, self.interface, self.folder = opened.manifest, opened.interface, opened.folder
+        self.device = opened.device
         self.stats = Stats(opened.seconds)
         self.max_seq_len: int = opened.manifest["max_seq_len"]
         self.hidden: dict[str, np.ndarray] = {}  # of the last processed tokens, [N, m] each: `hidden.3`, …
@@ -184,18 +185,20 @@ class Session:
         max_new_tokens: int,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int = 0,
         eos: Iterable[SupportsIndex] = frozenset(),
         resume: bool = False,
     ) -> Iterator[int]:
         """Generates tokens of a new sequence until one of `eos`, `max_new_tokens`, or the end of the context.
 
+        A token is one of the `top_k` most likely (0: any), of which `top_p` leaves those that reach this probability.
         `resume` reuses the common prefix with the previous sequence, and processes only the tokens after it.
 
         It starts when the first token is requested. Raises BU017 if another call used the session in the meantime.
         """
         check_sampling(temperature, top_p)
-        max_new_tokens = whole("max_new_tokens", max_new_tokens, least=0)
+        top_k, max_new_tokens = whole("top_k", top_k, least=0), whole("max_new_tokens", max_new_tokens, least=0)
         random = np.random.default_rng(whole("seed", seed, least=0))
         prompt, ends = integers(tokens), frozenset(whole_numbers("eos", eos))
         check_input(len(prompt), self._engine.max_input_len)
@@ -207,7 +210,7 @@ class Session:
         start = time.perf_counter()
         logits = self._process(prompt, {})[-1]
         self.stats = Stats(self.stats.load_seconds, len(prompt), time.perf_counter() - start)
-        token = next_token(logits, temperature, top_p, random) if max_new_tokens else 0
+        token = next_token(logits, temperature, top_p, random, top_k) if max_new_tokens else 0
         for index in range(max_new_tokens):
             yield token
             if token in ends or index == max_new_tokens - 1:
@@ -218,15 +221,15 @@ class Session:
             if len(self._cached.tokens) == self.max_seq_len:
                 return
             start = time.perf_counter()
-            token = self._next(token, temperature, top_p, random)
+            token = self._next(token, temperature, top_p, random, top_k)
             self.stats.decode_seconds += time.perf_counter() - start
             self.stats.decode_tokens += 1
 
-    def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator) -> int:
-        """Processes a token, and samples the next one, on the device if the executor supports it."""
+    def _next(self, token: int, temperature: float, top_p: float, random: np.random.Generator, top_k: int) -> int:
+        """Processes a token, and samples the next one, on the device if the executor supports it (not with `top_k`)."""
         total = len(self._cached.tokens) + 1
-        if not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
-            return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random)
+        if top_k or not self._engine.can_draw(1) or self._engine.outgrown(total) != self._cached.outgrown:
+            return next_token(self._process([token], {}, decode=True)[0], temperature, top_p, random, top_k)
         draw = draw_of(temperature, top_p, random)
         with self._reserved(Part(self._cached, [token], total)) as part:
             (drawn,) = self._engine.draw([part], [draw])

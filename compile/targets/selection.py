@@ -160,6 +160,8 @@ def _selected(registered: Registered, given: Mapping[str, object]) -> Selection:
 
 def _value(name: str, option: Option, value: object) -> str:
     """A value as the text in manifests and keys."""
+    if value == option.default:  # also an empty text, which manifests have
+        return option.default
     help = "give a text or an integer"
     if not isinstance(value, str | int):
         raise _refused(name, value, help)

@@ -182,7 +182,7 @@ class Proof:
         program = exported(self._compiled.graph, layout, selection)
         self.departure = Bisection(
             program=program, weights=self._weights(), executor=self.session.executor, feeds=self.feeds,
-            selection=selection, dtype=coarsest(self.job), exact=self.evidence.graph,
+            selection=selection, device=self.session.device, dtype=coarsest(self.job), exact=self.evidence.graph,
             scaled=lambda executor: self.scales.departing(whole.entries, list(taken_by(executor, self.feeds))),
             suspects=[entry for entry, found in self.scaled.items() if found.scale.excess > 1],
         ).run()  # fmt: skip

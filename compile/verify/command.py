@@ -16,6 +16,7 @@ from bringup.arguments import path, whole
 from bringup.compile.bundle.bundle_job import job_of_bundle
 from bringup.compile.bundle.folder import MANIFEST, PARITY, bundle_of, check_files, read_manifest, steady
 from bringup.compile.job import Job, open_job
+from bringup.compile.packed_job import tensors_of_quantised
 from bringup.compile.parity.activations import Saved, fitted, load_activations, save_activations
 from bringup.compile.parity.feeds import FEW, Run, feed, not_covered, plan_runs, windows, wrapping
 from bringup.compile.parity.parity import TOLERANCE, Parity
@@ -25,6 +26,7 @@ from bringup.compile.program.export_options import BUCKETS, DEFAULT_CONTEXT, con
 from bringup.compile.program.step_inputs import sequence_step
 from bringup.compile.runtime.session import Session, load
 from bringup.compile.runtime.token_ids import integers
+from bringup.compile.targets.registry import find
 from bringup.compile.verify.attribution import Proof
 from bringup.compile.verify.evidence import rounds
 from bringup.diagnostics import BringupError, Severity, fail
@@ -58,6 +60,7 @@ def verify(
     decode_steps: int = DECODE_STEPS,
     bisect: bool = False,
     save: str | PathLike[str] | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
 ) -> Parity:
     """Compares a bundle, or a model compiled for the purpose, with a reference on the same checkpoint and config.
@@ -68,10 +71,11 @@ def verify(
     saved activations. `target_options` and `max_seq_len` are for compiling a model. `prompt_tokens` are the prompt's
     ids, or the number of seeded random ones; None selects prompts that reach every entry point. `bisect` locates the
     operation of a difference from torch. `save` writes activations: a folder, or a .safetensors file for the
-    reference's alone. A bundle gets the result as parity.json. Raises BU007 for a context that the model does not
-    support, BU015 and BU016 for invalid tokens, BU029 for a model with further inputs, BU608 if a bundle's files differ
-    from the compiled ones, BU703 if transformers has no such model, BU706 to BU708 for an unsuitable file of
-    activations.
+    reference's alone. `executor` names a device of the target (`bringup targets` lists them); None is its default. A
+    bundle gets the result as parity.json. Raises BU007 for a context that the model does not support, BU015 and BU016
+    for invalid tokens, BU018 for a device that the target does not have, BU029 for a model with further inputs, BU608
+    if a bundle's files differ from the compiled ones, BU703 if transformers has no such model, BU706 to BU708 for an
+    unsuitable file of activations.
     """
     against = path("against", against)
     saved = load_activations(against) if against != TRANSFORMERS else None
@@ -90,7 +94,7 @@ def verify(
     def compared(bundle: Path, *, bundled: bool) -> Parity:
         with progress.stage("Comparing") as stage:
             parity = parity_of(
-                load(bundle), job, prompt_tokens, decode_steps,
+                load(bundle, executor), job, prompt_tokens, decode_steps,
                 saved=saved, source=against, bundled=bundled, bisect=bisect, save=save,
             )  # fmt: skip
             stage.done(f"{parity.tokens} tokens with {parity.reference}")
@@ -108,6 +112,8 @@ def verify(
                 write_parity(folder, parity, progress)
         return parity
     job = _of_tokens(model if isinstance(model, Job) else open_job(model, checkpoint, dtype=dtype))
+    if executor is not None:
+        find(target).target.check_device(executor)
     if saved:  # all of these checks precede the compile
         saved = fitted(saved, job, against)
     elif job.checkpoint.format != "gguf":
@@ -209,7 +215,8 @@ def parity_of(
     def rounded() -> Observed:
         return Reference(job.checkpoint, job.config, dtype, job.graph.cache_dtype).observe(tokens)
 
-    reference = saved or Reference(job.checkpoint, job.config, "float32").observe(tokens)
+    parts = tensors_of_quantised(job.plan)
+    reference = saved or Reference(job.checkpoint, job.config, "float32", parts=parts).observe(tokens)
     measured = bool(saved) or not rounds(job) or job.graph.options.activations is not None
     proof = Proof(session, job, reference, tokens, feeds, None if measured else rounded)
     parity = Parity(

@@ -74,7 +74,7 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(bringup: Bringup, session: F
     assert (result.exit_code, result.stdout) == (0, " 1 2 3 4\n")
     assert "Loaded gpt2.bundle in " in result.stderr
     assert "Generated 4 tokens; prefill 800.0 tokens/s, decode 31.6 tokens/s\n" in result.stderr
-    settings = {"max_new_tokens": 64, "temperature": 0.5, "top_p": 1.0, "seed": 3, "eos": frozenset({7})}
+    settings = {"max_new_tokens": 64, "temperature": 0.5, "top_p": 1.0, "top_k": 0, "seed": 3, "eos": frozenset({7})}
     assert session.arguments == {"tokens": [5], **settings}
 
 

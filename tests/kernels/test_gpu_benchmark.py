@@ -80,6 +80,16 @@ def test_without_a_card(capsys) -> None:
     assert capsys.readouterr().err.startswith("BU614: this machine has no CUDA driver; `--dry-run`")
 
 
+def test_results_are_written_to_a_new_folder(monkeypatch, tmp_path) -> None:
+    """Both files, whatever dots the path has."""
+    row = {"model": "M", "dtype": "float32", "not run": "no time", "ok": True}
+    monkeypatch.setattr(correctness, "rows", lambda *_: iter([row]))
+    assert gpu.main(["--dry-run", "--out", str(tmp_path / "new" / "of 2026.11")]) == 0
+    found = json.loads((tmp_path / "new" / "of 2026.11.json").read_text("utf-8"))
+    assert found["correctness"] == [row]
+    assert "no time" in (tmp_path / "new" / "of 2026.11.md").read_text("utf-8")
+
+
 def test_infinities_are_equal_or_wrong() -> None:
     """A masked score is minus infinity on both sides."""
     exact = np.array([-np.inf, 1.0, 2.0])

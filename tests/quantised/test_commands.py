@@ -15,6 +15,7 @@ from bringup.cli.main import cli
 from bringup.compile.parity.reference import Reference
 from bringup.diagnostics import BringupError
 from tests.quantised.checkpoints import write
+from tests.quantised.formats import FORMATS as PUBLISHED
 from tests.quantised.int4_formats import FORMATS
 
 TOKENS = [1, 2, 3]
@@ -78,6 +79,16 @@ def test_a_reference_whose_package_is_not_installed(gptq: Path, monkeypatch: pyt
     plain = {key: value for key, value in opened.config.items() if key != "quantization_config"}
     with pytest.raises(ImportError):
         Reference(opened, plain, "float32")
+
+
+@pytest.mark.parametrize("form", ["fp8-tensor", "modelopt-fp8"])
+def test_a_reference_that_ignores_scales(form: str, tmp_path: Path) -> None:
+    """transformers loads the codes without their scales, and warns: numbers that prove nothing."""
+    error, help = refused("verify", "--checkpoint", write("llama", PUBLISHED[form], tmp_path)[0])
+    assert error.startswith("error[BU703]")
+    ignored = "it ignores `model.layers.0.mlp.down_proj.weight_scale`, a part of a quantised weight (14 such tensors)"
+    assert error.endswith(ignored)
+    assert "--against FILE" in help
 
 
 def test_a_reference_whose_code_stops(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, LlamaConfig, MixtralConfig, PreTrainedConfig, Qwen3Config
 
+from bringup.cli.main import cli
 from bringup.compile.bisect.eager import Eager
 from bringup.compile.job import Job, open_job
 from bringup.compile.packed_job import pack_job
@@ -18,7 +20,7 @@ from bringup.compile.parity.rounding import bound_of, judge
 from bringup.compile.pipeline import build
 from bringup.compile.runtime.session import load
 from bringup.compile.targets.selection import select
-from bringup.compile.verify.evidence import exact, rounding
+from bringup.compile.verify.evidence import GRAPH, exact, rounding
 from bringup.diagnostics import BringupError
 from bringup.graphs.core.options import GraphOptions
 from bringup.graphs.layers.packed_weight import PackedWeight
@@ -181,6 +183,46 @@ def test_the_bound_is_what_rounding_moves(llama: Path) -> None:
     median = float(np.median(bound.noise))
     assert judge("decode", wanted, bound, median).ok
     assert not judge("decode", floats + 5 * (wanted - floats), bound, median).ok
+
+
+@pytest.mark.parametrize(
+    ("form", "target", "executor"),
+    [
+        ("ct-fp8-tensor", "schedule", None),
+        ("fp8-blocks", "cuda:sm_90", "reference"),
+        pytest.param("fp8-blocks", "torch", None, marks=pytest.mark.slow),
+        pytest.param("fp8-blocks", "cuda:sm_90", "emulate", marks=pytest.mark.slow),
+        pytest.param("ct-fp8-tensor", "cuda:sm_80", "emulate", marks=pytest.mark.slow),
+    ],
+)
+def test_verify(form: str, target: str, executor: str | None, llama: Path, tmp_path: Path) -> None:
+    """The command, next to transformers: the graph in float32, and the target's logits by what rounding moves them."""
+    folder = llama if form == "fp8-blocks" else write("llama", FORMATS[form], tmp_path)[0]
+    words = ["verify", "--checkpoint", str(folder), "--target", target, "--activations", "fp8", "--max-seq-len", "64"]
+    result = CliRunner().invoke(cli, [*words, *(["--executor", executor] if executor else []), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    phases = {each["phase"]: each for each in found["differences"]}
+    assert list(phases) == [GRAPH, "prefill_32", "decode"]
+    assert phases[GRAPH]["relative"] < 1e-5
+    assert all(phases[name]["relative"] > 1e-2 for name in ("prefill_32", "decode"))  # activations are rounded
+
+
+def test_bisect_of_a_schedule(llama: Path) -> None:
+    """Its target has an option whose default is an empty text."""
+    words = ["verify", "--checkpoint", str(llama), "--target", "schedule", "--bisect", "--max-seq-len", "64"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "agrees on schedule" in result.stdout
+
+
+def test_verify_refuses_an_executor_before_it_compiles(llama: Path) -> None:
+    words = ["verify", "--checkpoint", str(llama), "--target", "cuda:sm_90", "--executor", "emulated"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code != 0
+    assert "error[BU018]: a cuda:sm_90 bundle has no executor `emulated`" in result.stderr
+    assert "did you mean `emulate`?" in result.stderr
+    assert "Lowered" not in result.stderr
 
 
 def test_which_weights_it_is_of(llama: Path) -> None:

@@ -41,6 +41,7 @@ def test_answers_are_in_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> 
         {"tokens": [4], "max_new_tokens": 1, "seed": 7, "temperature": 2, "top_p": 0.5},
         {"tokens": [1, 2], "max_new_tokens": 2},
         {"tokens": [5], "temperature": 1.5},
+        {"tokens": [5], "temperature": 1.5, "top_k": 2},
     ]
     path = tmp_path / "requests.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
@@ -55,7 +56,7 @@ def test_answers_are_in_the_order_of_the_lines(batch: Batch, tmp_path: Path) -> 
         (None, 0.25, "checkpoint")
     }
     assert all(answer["prefill_tokens_per_s"] > 0 for answer in answers)
-    assert f"Generated {sum(map(len, wanted))} tokens for 5 requests in " in result.stderr
+    assert f"Generated {sum(map(len, wanted))} tokens for 6 requests in " in result.stderr
 
 
 def test_a_file_with_a_byte_order_mark(batch: Batch, tmp_path: Path) -> None:

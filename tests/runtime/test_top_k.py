@@ -1,10 +1,11 @@
-"""`top_k` of a request: its tokens are those of the definition, also where the executor could draw by itself."""
+"""`top_k` of a request or a session: the tokens of the definition, also where the executor could draw by itself."""
 
 from __future__ import annotations
 
 import pytest
 
 from bringup.compile.runtime.request import Request
+from bringup.compile.runtime.session import Session
 from bringup.diagnostics import BringupError
 from tests.runtime import exact
 
@@ -34,7 +35,23 @@ def test_an_executor_does_not_draw_what_it_cannot_cut(monkeypatch):
         exact.finish(batch)
 
 
+@pytest.mark.parametrize("top_k", [0, 1, 5])
+def test_a_session_gives_the_tokens_of_the_request(top_k, monkeypatch):
+    session = Session(exact.new_batch()._opened)
+    settings = {"max_new_tokens": 20, "temperature": 2.0, "top_p": 0.9, "top_k": top_k, "seed": 3}
+    assert list(session.generate([4, 2], **settings)) == exact.expected(Request([4, 2], **settings))
+    monkeypatch.setattr(session._engine, "can_draw", lambda count: True)
+    monkeypatch.setattr(session._engine, "draw", lambda parts, draws: 1 / 0)
+    if top_k:
+        assert list(session.generate([4, 2], **settings)) == exact.expected(Request([4, 2], **settings))
+    else:
+        with pytest.raises(ZeroDivisionError):
+            list(session.generate([4, 2], **settings))
+
+
 @pytest.mark.parametrize("top_k", [-1, 1.5, "3"])
 def test_what_is_no_number_of_tokens(top_k):
     with pytest.raises(BringupError, match="BU024: `top_k` does not take"):
         Request([1], max_new_tokens=1, top_k=top_k).checked()
+    with pytest.raises(BringupError, match="BU024: `top_k` does not take"):
+        next(Session(exact.new_batch()._opened).generate([1], max_new_tokens=1, top_k=top_k))

@@ -21,11 +21,8 @@ def of_usage(error: click.ClickException) -> BringupError:
         return fail("BU023", f"there is no command `{name}`", help=hint)
     if isinstance(error, click.NoSuchOption):
         known = [name for parameter in ctx.command.get_params(ctx) for name in parameter.opts] if ctx else []
-        return fail(
-            "BU023",
-            f"`{path}` has no option `{error.option_name}`",
-            help=did_you_mean(error.option_name, [name for name in known if name.startswith("-")]) or help,
-        )
+        hint = _instead_of(error.option_name, [name for name in known if name.startswith("-")])
+        return fail("BU023", f"`{path}` has no option `{error.option_name}`", help=hint or help)
     if isinstance(error, click.MissingParameter) and error.param:
         usage = ctx.command.get_usage(ctx).partition(":")[2].strip() if ctx else path
         return fail("BU023", f"`{error.param.make_metavar(ctx or _NOWHERE)}` is missing", help=f"usage: {usage}")
@@ -33,6 +30,21 @@ def of_usage(error: click.ClickException) -> BringupError:
         return fail("BU024", f"`{named(error.param)}`: {_in_house_style(error.message)}", help=help)
     message, _, more = _in_house_style(error.format_message()).partition("; ")
     return fail("BU023", message, help=more or help)
+
+
+def _instead_of(given: str, known: list[str]) -> str | None:
+    """What was meant by an unknown option: a setting of a target, one of similar letters, or one with all its words."""
+    if "--target-option" in known and (setting := given.removeprefix("--")) in _settings():
+        return f"it is a setting of targets: write `--target-option {setting}=VALUE`"
+    words = set(given.strip("-").split("-"))
+    longer = [name for name in known if len(given) > 2 and words < set(name.strip("-").split("-"))]
+    return did_you_mean(given, known) or (f"did you mean `{longer[0]}`?" if longer else None)
+
+
+def _settings() -> set[str]:
+    from bringup.compile.targets.registry import registered
+
+    return {name for each in registered() for name in each.target.options}
 
 
 def named(parameter: click.Parameter) -> str:

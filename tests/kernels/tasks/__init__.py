@@ -13,7 +13,15 @@ from tests.kernels.tasks.attention import attended, highest_keys, latent, scores
 from tests.kernels.tasks.drawing import drawing
 from tests.kernels.tasks.lora import expanded, expert_shrunk, looked_up, shrunk, slots_of_blocks
 from tests.kernels.tasks.products import gated, in_float8, product, quantised
-from tests.kernels.tasks.rows import copying, look_up, normed_rows, routing, sorting
+from tests.kernels.tasks.rows import (
+    activated_in_float8,
+    copying,
+    look_up,
+    normed_in_float8,
+    normed_rows,
+    routing,
+    sorting,
+)
 from tests.kernels.tasks.task import Task
 
 SPLIT = 300, 40  # keys of a sequence whose splits are combined, and of one that has a single split
@@ -44,6 +52,9 @@ TASKS: dict[str, Callable[[], Task]] = {
     "rows_of_experts": sorting,
     "to_blocks": copying,
     "rows, layer norm": normed_rows,
+    "rows, norm to float8": lambda: normed_in_float8(2, "bfloat16"),
+    "rows, silu and product to float8": lambda: activated_in_float8(2, "bfloat16"),
+    "rows, silu and product to float8 by a given scale": lambda: activated_in_float8(2, "bfloat16", scale=True),
     "rows, routing": routing,
     "elements, look-up": look_up,
     "lora_shrink, decode": lambda: shrunk("bfloat16", decode=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bringup.compile.schedule.graph.op_graph import DType
+from bringup.compile.schedule.graph.op_graph import DType, View
 from tests.kernels.graphs import Function
 from tests.kernels.tasks.task import Task, task_of
 
@@ -16,6 +16,33 @@ def normed_rows(dtype: str = "float32") -> Task:
     one = f.node("bringup.layer_norm.default", {"n": (shape, dtype)}, x=x, weight=scale, bias=shift, eps=1e-5)
     f.node("aten.add.Tensor", {"out": (shape, dtype)}, self=one, other=more, alpha=1)
     return task_of(f, "out")
+
+
+def normed_in_float8(rows: int, dtype: str) -> Task:
+    """A norm whose rows are rounded to float8, 128 columns at a time, and stored as well."""
+    f, shape = Function(), (rows, 1500)
+    x, scale = f.given("x", shape, dtype, "value"), f.given("scale", shape[1:], dtype)
+    settings = {"weight": scale, "eps": 1e-5, "offset": 0.0, "round_last": False}
+    normed = f.node("bringup.rms_norm.default", {"n": (shape, dtype)}, x=x, **settings)
+    return task_of(f, "n", *_rounded(f, normed, 128))
+
+
+def activated_in_float8(rows: int, dtype: str, scale: bool = False) -> Task:
+    """silu(gate) · up of arrays, rounded to float8: 128 columns at a time, or by one scale that is given."""
+    f, shape = Function(), (rows, 400)
+    gate, up = (f.given(name, shape, dtype, "value") for name in ("gate", "up"))
+    act = f.node("bringup.silu.default", {"act": (shape, dtype)}, x=gate)
+    out = f.node("aten.mul.Tensor", {"out": (shape, dtype)}, self=act, other=up)
+    given = f.array("scale", np.float32(0.0123).reshape(()), "float32", "weight") if scale else None
+    return task_of(f, *_rounded(f, out, shape[-1] if scale else 128, given))
+
+
+def _rounded(f: Function, x: View, columns: int, scale: View | None = None) -> tuple[str, str]:
+    """The names of codes and scales of rows of float8; each `columns` have one scale."""
+    blocks = -(-x.shape[-1] // columns)
+    results = {"codes": (x.shape, "uint8"), "scales": ((*x.shape[:-1], blocks), "float32")}
+    f.node("bringup.to_fp8.default", results, x=x, columns=columns, scale=scale)
+    return "codes", "scales"
 
 
 def routing() -> Task:
