@@ -90,6 +90,7 @@ LONGEST = (
     "compile/test_verify_against.py",
     "cache/test_checkpoints.py",
 )
+OBJECTS = 50_000  # made between two looks for garbage: Python's own 700 take a fifteenth of the time of traces
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
 TOGETHER = ("tests/resources/", "tests/report/")
 
@@ -114,10 +115,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests live to the end: the collector looks for no garbage among them, now or later."""
+    """Modules and tests live to the end: the collector looks for no garbage among them; for other, more rarely."""
     with gc_paused():
         collected = yield
     gc.freeze()
+    gc.set_threshold(OBJECTS)
     return collected
 
 
