@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Generator, Iterator
@@ -119,12 +120,9 @@ def pytest_collection() -> Generator[None, object, object]:
     with gc_paused():
         collected = yield
     gc.freeze()
+    atexit.register(gc.unfreeze)  # modules are collected, as they are without this, but not once more by pytest before
     gc.set_threshold(OBJECTS)
     return collected
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # at the end of the process modules are collected, as they are without this
 
 
 @pytest.hookimpl(trylast=True)
