@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Generator, Iterator
@@ -21,8 +22,22 @@ ROOT = Path(__file__).parent
 LONGEST = (
     "models/test_families.py",
     "resources/",
+    "llvm/test_variants.py",
+    "quantised/test_fp8_activations.py",
+    "llvm/test_users_ops.py",
+    "kernels/test_fp8.py",
+    "hip/",
+    "llvm/test_quant.py",
+    "llvm/test_products.py",
+    "hostile/test_fuzz.py",
+    "llvm/test_int8.py",
     "codes/test_pages.py",
+    "llvm/test_attention.py",
     "compile/test_bisect.py",
+    "compile/test_open_choices.py",
+    "quantised/test_packed_formats.py",
+    "targets/test_gpu_rings.py",
+    "targets/test_llvm_packed.py",
     "compile/test_many_sequences.py",
     "kernels/test_mutations.py",
     "cache/test_stages.py",
@@ -72,7 +87,6 @@ LONGEST = (
     "compile/test_opaque_ops.py",
     "compile/test_build.py",
     "convert/test_export.py",
-    "hostile/test_fuzz.py",
     "models/test_deepseek_mtp_sidecar.py",
     "cli/test_streams.py",
     "compile/test_verify.py",
@@ -90,6 +104,7 @@ LONGEST = (
     "compile/test_verify_against.py",
     "cache/test_checkpoints.py",
 )
+OBJECTS = 50_000  # made between two looks for garbage: Python's own 700 take a fifteenth of the time of traces
 BY_FAMILY = "models/test_families.py"  # too long for one worker, and nothing of a family serves another
 TOGETHER = ("tests/resources/", "tests/report/")
 
@@ -114,15 +129,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests live to the end: the collector looks for no garbage among them, now or later."""
+    """Modules and tests live to the end: the collector looks for no garbage among them; for other, more rarely."""
     with gc_paused():
         collected = yield
     gc.freeze()
+    atexit.register(gc.unfreeze)  # modules are collected, as they are without this, but not once more by pytest before
+    gc.set_threshold(OBJECTS)
     return collected
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # at the end of the process modules are collected, as they are without this
 
 
 @pytest.hookimpl(trylast=True)

@@ -99,11 +99,12 @@ def files_of(kind: type) -> frozenset[Path]:
     """The files that define a class: its module's, which is missing after runpy, and those of its current methods."""
     places = {getattr(sys.modules.get(kind.__module__), "__file__", None)}
     places |= {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
-    return frozenset(_resolved(place) for place in places if place and not place.startswith("<"))
+    return frozenset(resolved(place) for place in places if place and not place.startswith("<"))
 
 
 @cache
-def _resolved(place: str) -> Path:
+def resolved(place: str) -> Path:
+    """The file that Python gives for code, without links; asked for once."""
     return Path(place).resolve()
 
 
@@ -132,4 +133,4 @@ def body_of(kind: type, method: str) -> Body | None:
     function = vars(kind).get(method)
     if not isinstance(function, FunctionType) or function.__code__.co_qualname != f"{kind.__qualname__}.{method}":
         return None
-    return Body(Path(function.__code__.co_filename).resolve(), function.__code__.co_qualname)
+    return Body(resolved(function.__code__.co_filename), function.__code__.co_qualname)

@@ -79,10 +79,10 @@ def _compiled(kernels: list[Kernel], capability: str) -> Iterator[Job]:
 def _serve(capability: str, count: int, left: SimpleQueue[Kernel | None], done: SimpleQueue[Job | None]) -> None:
     """Compiles what is left in a process of its own, up to a None. After an error nothing is left for the others."""
     try:
-        with _worker(capability) as worker:
+        with _worker() as worker:
             while (kernel := left.get()) is not None:
                 start = time.perf_counter()
-                compiled = worker(kernel)
+                compiled = worker(kernel, capability)
                 done.put((kernel, compiled, time.perf_counter() - start))
     except BringupError:
         while not left.empty():
@@ -95,20 +95,20 @@ def _serve(capability: str, count: int, left: SimpleQueue[Kernel | None], done: 
 
 
 @contextmanager
-def _worker(capability: str) -> Generator[_Worker]:
+def _worker() -> Generator[_Worker]:
     """A process that compiles; it ends with the block."""
     with TemporaryDirectory(prefix="bringup-triton-") as folder, TemporaryFile() as errors:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
         environment |= {"TRITON_CACHE_DIR": folder, "PYTHONPATH": _search_path()}
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bringup.compile.kernels.worker", capability],
+            [sys.executable, "-P", "-m", "bringup.compile.kernels.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
         )
         try:
-            yield _Worker(process, errors, capability)
+            yield _Worker(process, errors)
         finally:
             process.kill()
             process.communicate()
@@ -117,31 +117,31 @@ def _worker(capability: str) -> Generator[_Worker]:
 class _Worker:
     """One kernel after the other, compiled by a process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes], capability: str) -> None:
-        self._process, self._errors, self._capability = process, errors, capability
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self._process, self._errors = process, errors
 
-    def __call__(self, kernel: Kernel) -> Compiled:
+    def __call__(self, kernel: Kernel, capability: str) -> Compiled:
         assert self._process.stdin
         assert self._process.stdout
         line = b""
         try:
-            self._process.stdin.write(json.dumps(kernel_to_json(kernel)).encode() + b"\n")
+            self._process.stdin.write(json.dumps([capability, kernel_to_json(kernel)]).encode() + b"\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             pass
         if not line:
-            raise self._failure(kernel)
+            raise self._failure(kernel, capability)
         return compiled_from_json(json.loads(line))
 
-    def _failure(self, kernel: Kernel) -> Exception:
+    def _failure(self, kernel: Kernel, capability: str) -> Exception:
         status = self._process.wait()
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").strip()
         message = text.splitlines()[-1] if text else f"the compiler ended with status {status}"
         return fail(
             "BU501",
-            f"the kernel `{kernel.stem}` does not compile for {self._capability}: {message}",
+            f"the kernel `{kernel.stem}` does not compile for {capability}: {message}",
             help="install the version of Triton that `pip install bringup[gpu]` names; "
             "with that, please report it, with this message",
         )

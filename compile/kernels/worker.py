@@ -2,7 +2,8 @@
 # pyright: reportMissingTypeStubs=false, reportMissingImports=false
 """A process that compiles kernels by Triton: a line of JSON for each in, a line for each out.
 
-`python -m bringup.compile.kernels.worker CAPABILITY`. An error ends the process: its traceback is on standard error.
+`python -m bringup.compile.kernels.worker` reads `[capability, kernel]`. An error ends the process: its traceback is on
+standard error.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _name_files(module: ModuleType) -> None:
 
 def main() -> None:
     for line in sys.stdin:
-        compiled = compile_kernel(kernel_from_json(json.loads(line)), sys.argv[1])
+        capability, kernel = json.loads(line)
+        compiled = compile_kernel(kernel_from_json(kernel), capability)
         print(json.dumps(compiled_to_json(compiled)), flush=True)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from bringup.compile.llvm.ir.machine import Machine
 from bringup.system.atomic import write_file
 
-FILE, OBJECTS = "kernels.json", ("kernels.o", "elements.o")
+FILE, OBJECTS = "kernels.json", ("kernels.o", "elements.o", "threads.o")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The object files of all kernels: their machine, SHA-256 of each, and that of the files that emitted them."""
+    """The object files: their machine, SHA-256 of each, and that of the Python files that emitted them."""
 
     machine: Machine
     digests: tuple[str, ...]
@@ -30,6 +30,8 @@ class Objects:
 
     def read(self, folder: Path) -> list[bytes]:
         """Their bytes. Raises ValueError for a file that has other ones: LLVM ends the process over what is none."""
+        if len(self.digests) != len(OBJECTS):
+            raise ValueError(f"`{FILE}` has {len(self.digests)} digests, not {len(OBJECTS)}")
         found = [(folder / name).read_bytes() for name in OBJECTS]
         for name, code, digest in zip(OBJECTS, found, self.digests, strict=True):
             if _sha256(code) != digest:
@@ -60,8 +62,6 @@ def read_description(folder: Path) -> Objects:
         features, digests = (tuple(str(each) for each in data[name]) for name in ("features", "sha256"))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"`{FILE}` is not what `bringup compile` writes: {error}") from error
-    if len(digests) != len(OBJECTS):
-        raise ValueError(f"`{FILE}` has {len(digests)} digests, not {len(OBJECTS)}")
     return Objects(machine=Machine(triple=triple, cpu=cpu, features=features), digests=digests, source=source)
 
 

@@ -28,20 +28,27 @@ ELEMENTS = ("elements", "fold")  # the kernels that go element by element: LLVM 
 
 
 def texts_of(kernels: Iterable[Kernel], machine: Machine) -> tuple[str, str]:
-    """Two modules of some kernels, each once: what runs a step with kernels that have vectors; those of elements.
+    """Two modules of some kernels, each once: those that have vectors; those of elements.
 
     Before a kernel come those that it runs.
     """
     written, elements = ir.Module("kernels"), ir.Module(ELEMENTS[0])
     for module in (written, elements):
         module.triple = machine.triple
-    define_threads(written, machine)
     outer = sorted(set(kernels), key=lambda each: each.name)
     for name, kernel in {each.name: each for one in outer for each in (*one.inner, one)}.items():
         module = elements if kernel.stem in ELEMENTS else written
         emit = getattr(import_module(f"{folder.__name__}.{FILES.get(kernel.stem, kernel.stem)}"), kernel.stem)
         emit(Emitter(module, name, machine), kernel.values)
     return str(written), str(elements)
+
+
+def threads_text(machine: Machine) -> str:
+    """The module of what runs a step: the same for all models, and it gets the addresses of kernels."""
+    module = ir.Module("threads")
+    module.triple = machine.triple
+    define_threads(module, machine)
+    return str(module)
 
 
 def compiled(text: str, machine: Machine, *, vectorise: bool) -> bytes:

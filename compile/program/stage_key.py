@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from bringup.compile.cache.engine_files import TRACING, tools
-from bringup.compile.cache.source_digest import Body, body_of, digests, files_of
+from bringup.compile.cache.source_digest import Body, body_of, digests, files_of, resolved
 from bringup.compile.program.assemble import Stage
 from bringup.compile.program.export_options import Layout
 from bringup.graphs.core.graph import Graph
@@ -114,7 +114,7 @@ def _bodies_used(inside: Iterable[type], elsewhere: Sequence[str]) -> Iterator[B
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType) and not (issubclass(kind, Graph) and name in elsewhere):
                 code = value.__code__
-                yield Body(Path(code.co_filename).resolve(), code.co_qualname)
+                yield Body(resolved(code.co_filename), code.co_qualname)
 
 
 def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:

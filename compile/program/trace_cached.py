@@ -111,6 +111,7 @@ class _Source:
         self.graph, self.layout, self.codec, self.store = graph, layout, codec, store
         self.buffers = buffers_of(graph, codec.layout(graph))
         self.known: dict[Stage, Traced[bytes]] = {}
+        self._looked_up: dict[Stage, dict[str, str] | None] = {}  # the inputs of stages, before any is traced
 
     def part(self, entry: EntryPoint) -> Part | None:
         """One entry point and its stages; None when one is missing that is not traced yet."""
@@ -178,10 +179,16 @@ class _Source:
         own["fixed sizes"] = str(codec.fixed_sizes)
         return {**found, "target tools": codec.tools, "ops": str(ops), "buffers": digest(str(buffers)), **own}
 
+    def _first_inputs(self, stage: Stage) -> dict[str, str] | None:
+        """Of the moment in which the stage was looked up first."""
+        if stage not in self._looked_up:
+            self._looked_up[stage] = self._inputs(stage)
+        return self._looked_up[stage]
+
     def _stage(self, stage: Stage) -> Traced[bytes]:
         """Raises _Missing for a stage that is neither traced nor in the cache."""
         if stage not in self.known:
-            inputs = self._inputs(stage)
+            inputs = self._first_inputs(stage)
             cached = self.store.get("stage", inputs) if inputs else None
             if cached is None:
                 raise _Missing(stage)
@@ -189,7 +196,7 @@ class _Source:
         return self.known[stage]
 
     def _traced(self, stage: Stage, tracer: Tracer) -> Traced[bytes]:
-        inputs, start = self._inputs(stage), time.perf_counter()
+        inputs, start = self._first_inputs(stage), time.perf_counter()
         exported = tracer(stage)
         if stage.part == "layer":  # before an error of the epilogue, which takes what the layers give
             carried = stage.values[: self.layout.carried]

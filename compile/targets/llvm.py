@@ -135,9 +135,9 @@ class LlvmTarget(ScheduleTarget):
         schedule, calls = _launches(program, machine, dump_dir)
         if phase == "schedule":
             return text_of(schedule, program.interface).encode()
-        from bringup.compile.llvm.module import texts_of
+        from bringup.compile.llvm.module import texts_of, threads_text
 
-        return "\n".join(texts_of(_kernels(calls), machine)).encode()
+        return "\n".join((*texts_of(_kernels(calls), machine), threads_text(machine))).encode()
 
     def cache_key(self, options: Options) -> Mapping[str, str]:
         """The processor is an input if kernels are compiled for the host's."""
@@ -200,12 +200,13 @@ def _kernels(calls: Calls) -> list[Kernel]:
 
 def _objects(calls: Calls, machine: Machine, store: ModuleStore | None) -> tuple[list[bytes], int]:
     """The object files of all kernels, from the cache if it has them; and the number of those that it did not have."""
-    from bringup.compile.llvm.module import compiled, texts_of
+    from bringup.compile.llvm.module import compiled, texts_of, threads_text
 
     start = time.perf_counter()
     found: list[bytes] = []
     count = 0
-    for text, vectorise in zip(texts_of(_kernels(calls), machine), (False, True), strict=True):
+    texts = zip((*texts_of(_kernels(calls), machine), threads_text(machine)), (False, True, False), strict=True)
+    for text, vectorise in texts:
         inputs = {"text": digest(text), "machine": f"{machine.cpu} {' '.join(machine.features)}"}
         code = store.get(inputs) if store else None
         if code is None:

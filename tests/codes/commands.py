@@ -93,6 +93,5 @@ def _status(command) -> int:
 def _modules_of(folder: Path) -> Generator[None]:
     yield
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder):
+        if (getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
             del sys.modules[name]

@@ -45,6 +45,14 @@ def test_settings_of_triton_do_not_count(monkeypatch):
     assert ".loc" in found.assembly
 
 
+def test_a_process_compiles_for_several_architectures():
+    """The bytes are those of a process that compiled nothing before."""
+    with aot._worker() as worker:
+        found = [worker(ROWS, capability) for capability in ("gfx942", "sm_80", "sm_90")]
+    assert [each.capability for each in found] == ["gfx942", "sm_80", "sm_90"]
+    assert compile_kernels([ROWS], "sm_90", None) == {ROWS: found[-1]}
+
+
 @pytest.mark.parametrize(
     ("kernel", "capability", "message"),
     [

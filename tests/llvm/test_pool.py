@@ -10,7 +10,7 @@ import pytest
 
 from bringup.compile.llvm.ir.machine import host
 from bringup.compile.llvm.ir.threads import Word
-from bringup.compile.llvm.module import Loaded, compiled, texts_of
+from bringup.compile.llvm.module import Loaded, compiled, texts_of, threads_text
 from bringup.compile.llvm.pool import LEAST_PART, PART, PARTS_EACH, Pool, part_count
 from bringup.compile.llvm.select.registry import calls_of
 from tests.kernels.graphs import Function
@@ -31,7 +31,7 @@ def reverse() -> tuple[Loaded, int]:
     assert calls is not None
     (call,) = calls
     assert [getattr(each, "buffer", None) for each in call.arguments] == ["order", "x", "y"]
-    texts = zip(texts_of([call.kernel], host()), (False, True), strict=True)
+    texts = zip((*texts_of([call.kernel], host()), threads_text(host())), (False, True, False), strict=True)
     loaded = Loaded([compiled(text, host(), vectorise=vectorise) for text, vectorise in texts], host())
     return loaded, loaded.address(call.kernel.name)
 

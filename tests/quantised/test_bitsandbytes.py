@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from tests.models import parity
 from tests.quantised.checkpoints import WHOLE_WORDS, is_quantised, write
 from tests.quantised.int4_formats import FORMATS, four_bits, int8
 
-bitsandbytes = pytest.importorskip("bitsandbytes")
-functional = pytest.importorskip("bitsandbytes.functional")
-
 CONFIG = WHOLE_WORDS["llama of words"]
 CLOSE = 3e-7  # of the largest: products in another order
 
 
+@cache
+def functional() -> Any:
+    """Its functions: importing them takes a second, which a worker with other files does not spend."""
+    return pytest.importorskip("bitsandbytes.functional")
+
+
 def _four(matrix: torch.Tensor, kind: str, block: int, *, nested: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """A matrix as `Params4bit` saves it, and as it is dequantised."""
-    codes, state = functional.quantize_4bit(matrix, blocksize=block, quant_type=kind, compress_statistics=nested)
+    codes, state = functional().quantize_4bit(matrix, blocksize=block, quant_type=kind, compress_statistics=nested)
     parts = {f"weight.{name}": values for name, values in state.as_dict(packed=True).items()}
     return {"weight": codes, **parts}, _floats(codes, state)
 
@@ -35,14 +39,14 @@ def _four(matrix: torch.Tensor, kind: str, block: int, *, nested: bool) -> tuple
 def _floats(codes: torch.Tensor, state: Any) -> torch.Tensor:
     """What it dequantises, as a single row: with AVX-512, 0.50.2 takes other scales where a block runs over rows."""
     shape, state.shape = state.shape, torch.Size([1, state.shape.numel()])
-    found = functional.dequantize_4bit(codes, state).reshape(shape)
+    found = functional().dequantize_4bit(codes, state).reshape(shape)
     state.shape = shape
     return found
 
 
 def _eight(matrix: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    codes, scales, _ = functional.int8_vectorwise_quant(matrix.half())
-    return {"weight": codes, "SCB": scales}, functional.int8_vectorwise_dequant(codes, scales)
+    codes, scales, _ = functional().int8_vectorwise_quant(matrix.half())
+    return {"weight": codes, "SCB": scales}, functional().int8_vectorwise_dequant(codes, scales)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_its_loader_reads_what_we_read(name: str, tmp_path: Path) -> None:
             continue
         held = layer.weight
         if name == "int8":
-            theirs = functional.int8_vectorwise_dequant(held.data, held.SCB)
+            theirs = functional().int8_vectorwise_dequant(held.data, held.SCB)
         else:
             theirs = _floats(held.data, held.quant_state)
         wanted = theirs.float().numpy()

