@@ -1,6 +1,6 @@
 """Kernels and models on a card: right against float64 and transformers, fast next to transformers and torch.compile.
 
-`python -m benchmarks.gpu` on a machine with a card, which needs no network; METHOD.md says how, and what is measured.
+`python -m benchmarks.gpu` on a machine with a card, which needs no network; METHOD.md describes the method.
 `--dry-run` does the part of correctness with tiny models in the emulator, on any machine.
 """
 
