@@ -63,7 +63,7 @@ def unigram(vocab: Vocab) -> dict[str, Any]:
 
 
 def _whole(vocab: Vocab, normalizers: list[dict[str, Any]], model: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer without a pre-tokenizer: the complete text is one word, with a leading U+2581 and spaces as U+2581."""
+    """A tokenizer without a pre-tokenizer: the text is one word, with a leading U+2581 and spaces as U+2581."""
     prefix = vocab.meta.scalar("tokenizer.ggml.add_space_prefix", True) is not False
     begin = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}

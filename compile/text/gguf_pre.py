@@ -31,9 +31,7 @@ _CJK, _KANA = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "[\u4e00-\u9fa5\u304
 
 @dataclass(frozen=True, slots=True)
 class Pre:
-    """A pre-tokenizer: its regular expressions; whether a word that is a token is not merged from parts; whether BOS is
-    added.
-    """
+    """A pre-tokenizer: its regular expressions; whether words that are tokens are not merged; whether BOS is added."""
 
     regexes: tuple[str, ...]
     ignore_merges: bool = False
