@@ -134,8 +134,7 @@ class Eager:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The input (`given`) and output of a module, and its output for the reference's input (`alone`): float32 [count,
-    …].
+    """A module's input (`given`), output, and output for the reference's input (`alone`): float32 [count, …].
 
     `given` and `alone` are None if the reference has no input of that size, except `alone` of a module of token ids.
     """

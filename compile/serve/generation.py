@@ -185,7 +185,7 @@ class Generation:
         self, sequences: Sequences, answers: Sequence[Answer], shape: Shape, counted: int, start: float, send: Send,
         *, usage: bool,
     ) -> None:  # fmt: skip
-        """Sends events as text becomes final. An error before the first event is raised; a later one is the last event."""
+        """Sends events as text becomes final. An error before the first event is raised; later it is the last event."""
         begun: set[int] = set()
         try:
             async for index, update in sequences:
@@ -229,6 +229,6 @@ def _tokens(answers: Sequence[Answer]) -> int:
 
 
 async def _send_events(send: Send, *texts: str) -> None:
-    """Sends server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), one `data` line each."""
+    """Sends events (https://html.spec.whatwg.org/multipage/server-sent-events.html), one line `data` each."""
     body = "".join(f"data: {text}\n\n" for text in texts).encode()
     await send({"type": "http.response.body", "body": body, "more_body": True})

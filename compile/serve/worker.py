@@ -61,7 +61,7 @@ class Update(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures of the batch after the latest step: running and waiting requests, blocks in use, counts since the start."""
+    """Figures of the batch after the latest step: running and waiting requests, blocks, counts since the start."""
 
     running: int
     waiting: int
