@@ -27,6 +27,7 @@ class Run:
 
     @property
     def end(self) -> int:
+        """The number of tokens after the last step."""
         return self.prompt + self.decode
 
 
@@ -45,6 +46,7 @@ class Feed:
 
     @property
     def first(self) -> int:
+        """The position of the step's first token."""
         return int(self.step["positions"][0])
 
     @property

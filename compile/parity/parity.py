@@ -43,6 +43,7 @@ class Difference:
 
     @property
     def ok(self) -> bool:
+        """Whether the logits agree."""
         return self.excess <= 1 and not self.wrong and self.scaled <= 1  # false for NaN
 
 
@@ -127,6 +128,7 @@ class Parity:
 
     @property
     def ok(self) -> bool:
+        """Whether all phases agree, and no finding is an error."""
         near = all(difference.ok for difference in self.differences)
         return near and not any(finding.severity is Severity.ERROR for finding in self.findings)
 

@@ -64,7 +64,7 @@ def sigmas(degrees: int) -> float:
 
 
 def scale_of(given: np.ndarray, wanted: np.ndarray, dtype: str) -> Scale:
-    """The mean relative difference between the finite values of two arrays of one shape; each value is a group."""
+    """The factor by which the finite values of `given` differ from `wanted` on average; each value is a group."""
     ours, right = given.astype(np.float64).ravel(), wanted.astype(np.float64).ravel()
     finite = np.isfinite(ours) & np.isfinite(right)
     ours, right = ours[finite, None], right[finite, None]
