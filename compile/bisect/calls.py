@@ -46,6 +46,7 @@ class CallError:
 
     @property
     def worst(self) -> float:
+        """The larger of the two errors."""
         return max(self.value, self.state_error)
 
 

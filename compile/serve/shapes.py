@@ -77,6 +77,8 @@ class Shape(ABC):
 
 
 class CompletionShape(Shape):
+    """The format of /v1/completions."""
+
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
     def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:
@@ -105,6 +107,8 @@ class CompletionShape(Shape):
 
 
 class ChatShape(Shape):
+    """The format of /v1/chat/completions."""
+
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def choice(self, index: int, piece: Piece, ending: Ending | None) -> dict[str, Any]:

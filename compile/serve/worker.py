@@ -57,6 +57,7 @@ class Update(NamedTuple):
 
     @property
     def is_last(self) -> bool:
+        """Whether no update of the request follows."""
         return bool(self.reason or self.error or self.cancelled)
 
 

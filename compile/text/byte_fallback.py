@@ -24,6 +24,7 @@ class Fallback:
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer) -> Fallback:
+        """The fallback of a tokenizer of the `tokenizers` package."""
         known = backend.decoder is not None and b"ByteFallback" in backend.decoder.__getstate__()
         ids = ((backend.token_to_id(f"<0x{byte:02X}>"), byte) for byte in range(256 if known else 0))
         special = (number for number, token in backend.get_added_tokens_decoder().items() if token.special)

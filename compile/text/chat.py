@@ -14,6 +14,8 @@ SECONDS, MEGABYTES = 0.6, 160  # a published template needs 0.07 s, most of it t
 
 
 class Message(TypedDict):
+    """One message of a conversation."""
+
     role: str  # "system", "user" or "assistant"
     content: str
 

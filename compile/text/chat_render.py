@@ -53,6 +53,7 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Reads the request, renders the template, writes the answer."""
     request = json.load(sys.stdin)
     try:
         text = render(request["template"], request["variables"])

@@ -35,6 +35,7 @@ def tried(text: bytes) -> str:
 
 
 def main() -> None:
+    """Reads the file, tests it, writes the answer."""
     try:
         message = tried(sys.stdin.buffer.read())
     except BaseException as error:
