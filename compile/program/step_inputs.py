@@ -56,9 +56,9 @@ def make_step(chunks: Sequence[Chunk], entry: Entry, interface: Interface) -> di
     count = sum(len(chunk.tokens) for chunk in chunks)
     if not chunks or len(chunks) > entry.num_sequences or count > entry.num_tokens:
         room = f"1 to {entry.num_sequences} sequences and {entry.num_tokens} tokens"
-        raise ValueError(f"`{entry.name}` takes {room}, not {len(chunks)} and {count}")
+        raise ValueError(f"`{entry.name}` expects {room}, not {len(chunks)} and {count}")
     if not all(len(chunk.tokens) == 1 if entry.decode else chunk.tokens for chunk in chunks):
-        raise ValueError(f"`{entry.name}` takes {'one token' if entry.decode else 'tokens'} of each sequence")
+        raise ValueError(f"`{entry.name}` expects {'one token' if entry.decode else 'tokens'} of each sequence")
     padding = interface.num_blocks - 1, interface.num_rows - 1
     return packed(chunks, entry.num_tokens, entry.num_sequences, *padding)
 
